@@ -1,0 +1,49 @@
+"""What control plane, gateway and predictor must agree on: ports, variables, headers, labels, metric names.
+
+Standard library only: this module is imported before anything heavy, by every process of the system.
+"""
+
+from typing import Final
+
+# Ports a predictor listens on by default, and those of Triton and its ancestor (`--compat triton|trtis`).
+HTTP_PORT: Final = 8080
+GRPC_PORT: Final = 8081
+METRICS_PORT: Final = 8082
+COMPAT_HTTP_PORT: Final = 8000
+COMPAT_GRPC_PORT: Final = 8001
+COMPAT_METRICS_PORT: Final = 8002
+
+# Environment that a supervisor sets for a predictor; the predictor's own settings use INFERENCE_*.
+ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
+ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"
+ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
+ENV_REVISION: Final = "PILOTLIGHT_REVISION"
+ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
+ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
+ENV_STARTED_NS: Final = "PILOTLIGHT_STARTED_NS"
+
+# Headers.
+HEADER_REQUEST_ID: Final = "x-request-id"
+HEADER_TRACEPARENT: Final = "traceparent"
+HEADER_TRACESTATE: Final = "tracestate"
+HEADER_COLD_START: Final = "x-pilotlight-cold-start"
+HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
+
+# Metrics. Dashboards, rules and scaling triggers use only these names.
+METRIC_REQUEST_DURATION: Final = "pilotlight_request_duration_seconds"
+METRIC_IN_FLIGHT: Final = "pilotlight_requests_in_flight"
+METRIC_QUEUE_DEPTH: Final = "pilotlight_queue_depth"
+METRIC_QUEUE_SECONDS: Final = "pilotlight_queue_seconds"
+METRIC_BATCH_SIZE: Final = "pilotlight_batch_size"
+METRIC_MODEL_STATE: Final = "pilotlight_model_state"
+METRIC_MODEL_LOAD: Final = "pilotlight_model_load_seconds"
+METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
+LABEL_SERVICE: Final = "inference_service"
+LABEL_NAMESPACE: Final = "namespace"
+LABEL_REVISION: Final = "revision"
+
+# Latency objectives must be bucket edges, or a query can only interpolate across them.
+LATENCY_BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5, 0.75, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -1,0 +1,1 @@
+"""HTTP/1.1 framing that gateway and predictor share. Knows bytes, not models."""

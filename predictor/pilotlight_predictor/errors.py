@@ -1,0 +1,106 @@
+"""Every way a request or a load can fail; each class knows its HTTP status and its Triton-style code.
+
+    PredictorError                 500 INTERNAL
+    ├── BadRequest                 400 INVALID_ARG     malformed or does not fit the model
+    ├── Unauthenticated            401 UNAUTHENTICATED no or wrong credentials
+    ├── Forbidden                  403 PERMISSION      known, but not allowed
+    ├── NotFound                   404 NOT_FOUND       unknown route, model or version
+    ├── MethodNotAllowed           405 INVALID_ARG
+    ├── RequestTooLarge            413 INVALID_ARG     beyond a size limit
+    ├── RateLimited                429 UNAVAILABLE     too many requests of one client
+    ├── Unsupported                501 UNSUPPORTED     a content encoding or feature that is not served here
+    ├── Unavailable                503 UNAVAILABLE     with Retry-After
+    │   ├── NotReady                                   the model is loading, failed or unloading
+    │   ├── QueueFull                                  beyond the bound of a queue or of bytes in flight
+    │   ├── QueueTimeout                               waited longer than its queue policy allows
+    │   └── Stopping                                   the server is draining
+    ├── DeadlineExceeded           504 DEADLINE        the inference timeout passed
+    ├── Cancelled                  499 CANCELLED       the client left; nobody reads this
+    ├── BackendFailed              500 INTERNAL        the model raised: opaque to the client, logged in full
+    └── LoadFailed                 400 INVALID_ARG     a model cannot be loaded; the reason is for the operator
+
+An error becomes a reply in one place, `dispatch.error_reply`.
+"""
+
+from typing import ClassVar
+
+
+class PredictorError(Exception):
+    """The root; its text is one sentence for the client that names the field and the fix."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "INTERNAL"
+    retry_after: int | None = None
+
+
+class BadRequest(PredictorError):
+    status, code = 400, "INVALID_ARG"
+
+
+class Unauthenticated(PredictorError):
+    status, code = 401, "UNAUTHENTICATED"
+
+
+class Forbidden(PredictorError):
+    status, code = 403, "PERMISSION"
+
+
+class NotFound(PredictorError):
+    status, code = 404, "NOT_FOUND"
+
+
+class MethodNotAllowed(PredictorError):
+    status, code = 405, "INVALID_ARG"
+
+
+class RequestTooLarge(PredictorError):
+    status, code = 413, "INVALID_ARG"
+
+
+class RateLimited(PredictorError):
+    status, code = 429, "UNAVAILABLE"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unsupported(PredictorError):
+    status, code = 501, "UNSUPPORTED"
+
+
+class Unavailable(PredictorError):
+    status, code = 503, "UNAVAILABLE"
+    retry_after = 1
+
+
+class NotReady(Unavailable):
+    pass
+
+
+class QueueFull(Unavailable):
+    pass
+
+
+class QueueTimeout(Unavailable):
+    pass
+
+
+class Stopping(Unavailable):
+    pass
+
+
+class DeadlineExceeded(PredictorError):
+    status, code = 504, "DEADLINE"
+
+
+class Cancelled(PredictorError):
+    status, code = 499, "CANCELLED"
+
+
+class BackendFailed(PredictorError):
+    pass
+
+
+class LoadFailed(PredictorError):
+    status, code = 400, "INVALID_ARG"

@@ -1,0 +1,89 @@
+"""Datatypes and tensors: what every dialect decodes into and every backend computes on.
+
+A tensor is a numpy array and the V2 name of its type. BF16 has no numpy type and is carried as the uint16 of its
+bits; BYTES is an object array of `bytes`.
+"""
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+
+NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype("<u2"),
+    "BYTES": np.dtype(object),
+}
+DATATYPES: Final = frozenset(NUMPY_TYPES)
+FROM_NUMPY: Final[dict[np.dtype[Any], str]] = {
+    dtype: name for name, dtype in NUMPY_TYPES.items() if name not in {"BF16", "BYTES"}
+}
+
+
+class Tensor(NamedTuple):
+    """One tensor; the array's shape is the tensor's shape."""
+
+    datatype: str
+    array: Array
+
+
+class TensorSpec(NamedTuple):
+    """What a model declares of one input or output: dims as the client sends them, -1 where they vary."""
+
+    name: str
+    datatype: str
+    shape: Shape
+    optional: bool = False
+
+
+def datatype_of(array: Array) -> str:
+    """The V2 name for an array that a backend returned."""
+    name = FROM_NUMPY.get(array.dtype)
+    if name is not None:
+        return name
+    if array.dtype.kind in "OSU":
+        return "BYTES"
+    raise TypeError(f"an array of {array.dtype} has no V2 datatype; convert it to one of {', '.join(sorted(DATATYPES))}")
+
+
+def tensor(array: Array) -> Tensor:
+    """Wraps what a backend returned; strings become BYTES."""
+    datatype = datatype_of(array)
+    if datatype == "BYTES":
+        array = np.array([_as_bytes(item) for item in array.ravel()], dtype=object).reshape(array.shape)
+    return Tensor(datatype, array)
+
+
+def _as_bytes(item: object) -> bytes:
+    return item if isinstance(item, bytes) else str(item).encode()
+
+
+def element_count(shape: Iterable[int]) -> int:
+    return prod(shape)
+
+
+def bf16_from_float(values: Array) -> Array:
+    """float32 → the bits of bfloat16, rounding half to even as hardware does."""
+    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    quiet_nan = (bits >> 16) | 0x40
+    return np.where(np.isnan(values), quiet_nan, rounded >> 16).astype("<u2")
+
+
+def bf16_to_float(bits: Array) -> Array:
+    return (bits.astype("<u4") << 16).view("<f4")

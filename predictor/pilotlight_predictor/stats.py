@@ -1,0 +1,202 @@
+"""What the scheduler counts while it serves: plain integers changed in place, folded only when somebody asks.
+
+One `ModelStats` per loaded model version. The scheduler calls `record_execution` once per executed batch, on the event
+loop, so nothing here locks and a batch of 32 requests costs what a single one costs. Readers are
+`GET /v2/models/{m}/stats` (`as_v2`) and `metrics.collect`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pilotlight.contract import LATENCY_BUCKETS
+
+FailureReason = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
+FAILURE_REASONS: Final[tuple[FailureReason, ...]] = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+# Request time over compute time, with the edges of the server that introduced the metric. 1 means nothing waited.
+LOAD_RATIO_BUCKETS: Final = (1.05, 1.10, 1.25, 1.5, 2.0, 10.0, 50.0)
+
+
+class Histogram:
+    """Counts per bucket, not cumulative; the last count is for what lies beyond every bound."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BUCKETS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def observe_many(self, value: float, n: int) -> None:
+        self.counts[bisect_left(self.bounds, value)] += n
+        self.sum += value * n
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class ModelStats:
+    """Everything counted for one version of one model since it was loaded. Durations are nanoseconds."""
+
+    __slots__ = (
+        "batches",
+        "cache_enabled",
+        "cache_hit_count",
+        "cache_hit_ns",
+        "cache_miss_count",
+        "cache_miss_ns",
+        "execution_count",
+        "failure_ns",
+        "failures",
+        "infer_ns",
+        "inference_count",
+        "input_ns",
+        "last_inference_ms",
+        "load_ratio",
+        "name",
+        "output_ns",
+        "queue_ns",
+        "queue_seconds",
+        "success_count",
+        "success_ns",
+        "tags",
+        "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, version: int, tags: Mapping[str, str] | None = None, cache_enabled: bool = False
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.tags = tags or {}
+        self.cache_enabled = cache_enabled
+        self.last_inference_ms = 0
+        self.inference_count = self.execution_count = 0
+        self.success_count = self.success_ns = self.queue_ns = 0
+        self.input_ns = self.infer_ns = self.output_ns = 0
+        self.failure_ns = 0
+        self.failures: dict[str, int] = dict.fromkeys(FAILURE_REASONS, 0)
+        self.cache_hit_count = self.cache_hit_ns = 0
+        self.cache_miss_count = self.cache_miss_ns = 0
+        self.batches: dict[int, list[int]] = {}  # rows → [executions, input ns, infer ns, output ns]
+        self.queue_seconds = Histogram()
+        self.load_ratio = Histogram(LOAD_RATIO_BUCKETS)
+
+    def record_execution(
+        self, requests: int, rows: int, queue_ns_total: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int
+    ) -> None:
+        """One executed batch whose requests all succeeded; `queue_ns_total` is the sum of their waits.
+
+        Every request is charged the compute time of its whole batch, as Triton does: 4 requests that waited 1 ms each
+        for a batch of 3 ms count 4 × 4 ms. The histograms take the batch's mean wait for each of its requests.
+        """
+        compute_ns = input_ns + infer_ns + output_ns
+        self.success_count += requests
+        self.success_ns += queue_ns_total + requests * compute_ns
+        self.queue_ns += queue_ns_total
+        self.input_ns += requests * input_ns
+        self.infer_ns += requests * infer_ns
+        self.output_ns += requests * output_ns
+        self.inference_count += rows
+        self.record_batch(rows, input_ns, infer_ns, output_ns, now_ms)
+        wait_ns = queue_ns_total / requests
+        self.queue_seconds.observe_many(wait_ns * 1e-9, requests)
+        self.load_ratio.observe_many(1.0 + wait_ns / (compute_ns or 1), requests)
+
+    def record_success(
+        self, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int, batch_rows: int
+    ) -> None:
+        """One request that was answered outside a batch of its own, as an ensemble's are; no execution is counted."""
+        self.success_count += 1
+        self.success_ns += total_ns
+        self.queue_ns += queue_ns
+        self.input_ns += input_ns
+        self.infer_ns += infer_ns
+        self.output_ns += output_ns
+        self.inference_count += batch_rows
+        self.queue_seconds.observe(queue_ns * 1e-9)
+        self.load_ratio.observe(total_ns / ((input_ns + infer_ns + output_ns) or 1))
+
+    def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
+        """One execution of the model, apart from the requests in it (some of them may have failed)."""
+        self.execution_count += 1
+        self.last_inference_ms = now_ms
+        batch = self.batches.get(rows)
+        if batch is None:
+            batch = self.batches[rows] = [0, 0, 0, 0]
+        batch[0] += 1
+        batch[1] += input_ns
+        batch[2] += infer_ns
+        batch[3] += output_ns
+
+    def record_failure(self, total_ns: int, reason: FailureReason) -> None:
+        self.failures[reason] += 1
+        self.failure_ns += total_ns
+
+    def record_cache_hit(self, ns: int) -> None:
+        """A success without an inference or an execution."""
+        self.success_count += 1
+        self.success_ns += ns
+        self.cache_hit_count += 1
+        self.cache_hit_ns += ns
+
+    def record_cache_miss(self, ns: int) -> None:
+        """Lookup and insertion; the request itself is counted by the batch that computed it."""
+        self.success_ns += ns
+        self.cache_miss_count += 1
+        self.cache_miss_ns += ns
+
+    @property
+    def failure_count(self) -> int:
+        return sum(self.failures.values())
+
+    @property
+    def compute_ns(self) -> int:
+        return self.input_ns + self.infer_ns + self.output_ns
+
+    def as_v2(self) -> dict[str, Any]:
+        """One element of `model_stats` in the statistics extension of the V2 protocol."""
+        return {
+            "name": self.name,
+            "version": str(self.version),
+            "last_inference": self.last_inference_ms,
+            "inference_count": self.inference_count,
+            "execution_count": self.execution_count,
+            "inference_stats": self._inference_stats(),
+            "response_stats": {},
+            "batch_stats": [_batch_stat(rows, self.batches[rows]) for rows in sorted(self.batches)],
+            "memory_usage": [],
+        }
+
+    def _inference_stats(self) -> dict[str, dict[str, int]]:
+        computed = self.success_count - self.cache_hit_count
+        return {
+            "success": _duration(self.success_count, self.success_ns),
+            "fail": _duration(self.failure_count, self.failure_ns),
+            "queue": _duration(self.success_count, self.queue_ns),
+            "compute_input": _duration(computed, self.input_ns),
+            "compute_infer": _duration(computed, self.infer_ns),
+            "compute_output": _duration(computed, self.output_ns),
+            "cache_hit": _duration(self.cache_hit_count, self.cache_hit_ns),
+            "cache_miss": _duration(self.cache_miss_count, self.cache_miss_ns),
+        }
+
+
+def _batch_stat(rows: int, batch: Sequence[int]) -> dict[str, Any]:
+    count, input_ns, infer_ns, output_ns = batch
+    return {
+        "batch_size": rows,
+        "compute_input": _duration(count, input_ns),
+        "compute_infer": _duration(count, infer_ns),
+        "compute_output": _duration(count, output_ns),
+    }
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

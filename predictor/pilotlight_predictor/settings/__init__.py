@@ -1,0 +1,22 @@
+"""The predictor's settings: flags, `INFERENCE_*` variables and a file, read once into one frozen object."""
+
+from pilotlight_predictor.settings.limits import Limits, limits
+from pilotlight_predictor.settings.model import (
+    ModelSettings,
+    ObservabilitySettings,
+    PerformanceSettings,
+    SafeguardSettings,
+    ServerSettings,
+    Settings,
+)
+
+__all__ = [
+    "Limits",
+    "ModelSettings",
+    "ObservabilitySettings",
+    "PerformanceSettings",
+    "SafeguardSettings",
+    "ServerSettings",
+    "Settings",
+    "limits",
+]

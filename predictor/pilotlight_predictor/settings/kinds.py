@@ -1,0 +1,112 @@
+"""What a setting's text may be: one `Kind` per type of value, read the same from a flag, a variable or a file.
+
+`read` raises ValueError for text that is not of the kind; the sentence for the user is made of `must` where the text's
+origin is known (`reading.py`).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+TRUE = frozenset({"true", "1", "yes", "on"})
+FALSE = frozenset({"false", "0", "no", "off"})
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`many` says how a setting that may be given several times gathers its values."""
+
+    shown: str
+    must: str
+    read: Callable[[str], Any]
+    many: Literal["", "list", "map"] = ""
+
+
+def boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in TRUE and word not in FALSE:
+        raise ValueError
+    return word in TRUE
+
+
+def port(text: str) -> int:
+    if text.lower() in ("none", "off"):
+        return -1
+    return whole(text, -1, 65535)
+
+
+def whole(text: str, least: int, most: int) -> int:
+    number = int(text)
+    if not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def amount(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+def size(text: str) -> int:
+    match = re.fullmatch(r"(\d+) *([kmg]i?|)b?", text.strip().lower())
+    if not match:
+        raise ValueError
+    return int(match[1]) * UNITS[match[2]]
+
+
+def device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise ValueError
+    return text
+
+
+def network(text: str) -> str:
+    import ipaddress
+
+    return str(ipaddress.ip_network(text.strip(), strict=False))
+
+
+def pickle(text: str) -> tuple[str, str]:
+    name, _, digest = text.rpartition("=")
+    if not name or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise ValueError
+    return name, digest.lower()
+
+
+def text(value: str) -> str:
+    return value
+
+
+def choice(*words: str, also: dict[str, str] | None = None) -> Kind:
+    """One of `words`; `also` maps further spellings onto them."""
+    allowed = {word: word for word in words} | (also or {})
+
+    def read(value: str) -> str:
+        if value.lower() not in allowed:
+            raise ValueError
+        return allowed[value.lower()]
+
+    named = [word for word in words if word]
+    return Kind("|".join(named), f"one of {', '.join(named)}", read)
+
+
+def count(least: int = 0, most: int = 2**31 - 1) -> Kind:
+    bound = f"from {least} to {most}" if most < 2**31 - 1 else f"{least} or greater"
+    return Kind("N", f"a whole number {bound}", lambda value: whole(value, least, most))
+
+
+BOOL = Kind("true|false", "true or false", boolean)
+BYTES = Kind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
+DEVICE = Kind("DEVICE", "auto, cpu, cuda or cuda:N", device)
+MILLISECONDS = Kind("MS", "a number of milliseconds, 0 or greater", amount)
+NETWORKS = Kind("CIDR", "a network such as 10.0.0.0/8", network, "list")
+PICKLES = Kind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
+PORT = Kind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
+SECONDS = Kind("SECONDS", "a number of seconds, 0 or greater", amount)
+MEGABYTES = Kind("MB", "a number of megabytes, 0 or greater", amount)
+TEXT = Kind("TEXT", "text", text)
+TEXTS = Kind("TEXT", "text", text, "list")

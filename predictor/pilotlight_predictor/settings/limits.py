@@ -1,0 +1,40 @@
+"""Which limits bind a dialect: `/predict` has them from the start, every other dialect only those that were set."""
+
+from dataclasses import dataclass
+
+from pilotlight_predictor.settings.model import MIB, Settings
+
+PREDICT_MAX_REQUEST_MB = 10.0
+PREDICT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What binds one dialect. None, and 0 for the timeout, mean: no such limit."""
+
+    max_bytes: int
+    timeout_s: float
+    requests_per_minute: int | None
+    max_sequence_length: int | None
+
+
+def limits(settings: Settings, *, predict: bool = False) -> Limits:
+    """The limits of the /predict dialect, or those of all others."""
+    rate, check = settings.safeguards.rate_limit, settings.safeguards.input_validation
+    return Limits(
+        max_bytes=_max_bytes(settings, predict),
+        timeout_s=settings.performance.inference_timeout_s or (PREDICT_TIMEOUT_S if predict else 0.0),
+        requests_per_minute=rate.requests_per_minute if _binds(rate.enabled, predict) else None,
+        max_sequence_length=check.max_sequence_length if _binds(check.enabled, predict) else None,
+    )
+
+
+def _max_bytes(settings: Settings, predict: bool) -> int:
+    megabytes = settings.safeguards.max_request_size_mb
+    if megabytes is None and predict:
+        megabytes = PREDICT_MAX_REQUEST_MB
+    return settings.server.http_max_input_size if megabytes is None else int(megabytes * MIB)
+
+
+def _binds(enabled: bool | None, predict: bool) -> bool:
+    return predict if enabled is None else enabled

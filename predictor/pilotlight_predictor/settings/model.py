@@ -1,0 +1,252 @@
+"""Every setting of the predictor, once: name, type, default, flags, variables and help stand in one row each.
+
+The parser, `--help` and docs/settings.md are all made from these rows (`table.py`). The objects are frozen: they are
+parsed at start and passed down. Which value wins: flag > environment > file > what `--compat` implies > default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from pilotlight import contract
+
+from pilotlight_predictor.settings import kinds
+from pilotlight_predictor.settings.kinds import (
+    BOOL,
+    BYTES,
+    MILLISECONDS,
+    PORT,
+    SECONDS,
+    TEXT,
+    TEXTS,
+    Kind,
+    choice,
+    count,
+)
+
+T = TypeVar("T")
+MIB = 1 << 20
+OFF = "0 lets the system choose, -1 or none is off."
+
+
+def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yaml: str = "") -> T:
+    """One row. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add further names."""
+    row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split()}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=row)
+    return cast(T, field(default=default, metadata=row))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where the server listens, whom it trusts, how it stops."""
+
+    host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
+    http_port: int = setting(
+        contract.HTTP_PORT,
+        PORT,
+        "--http-port --port",
+        f"Port of every HTTP dialect; {OFF}",
+        env="INFERENCE_PORT",
+        yaml="port",
+    )
+    grpc_port: int = setting(contract.GRPC_PORT, PORT, "--grpc-port", f"Port of gRPC; {OFF}")
+    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
+    metrics_port: int = setting(
+        contract.METRICS_PORT, PORT, "--metrics-port", f"Port of /metrics alone, which the HTTP port serves too; {OFF}"
+    )
+    metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
+    id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
+    workers: int = setting(1, count(1, 1024), "--workers", "Threads that execute models of a kind that may share them.")
+    compat: str = setting(
+        "", choice("", "triton", "trtis"), "--compat",
+        "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002, status 400 while not ready, "
+        "strict readiness, and an exit when a model required at start fails.",
+    )  # fmt: skip
+    strict_readiness: bool = setting(
+        False, BOOL, "--strict-readiness", "Ready only while every model is; else while those required at start are."
+    )
+    exit_on_error: bool = setting(
+        False, BOOL, "--exit-on-error", "Exit when a model required at start fails; else stay and report why."
+    )
+    drain_delay_s: float = setting(
+        0.0,
+        SECONDS,
+        "--drain-delay --drain-delay-s",
+        "After SIGTERM, how long requests are still taken, though not ready.",
+    )
+    exit_timeout_s: float = setting(
+        30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
+    )
+    http_max_input_size: int = setting(64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body, as it is decoded.")
+    max_bytes_in_flight: int = setting(
+        1024 * MIB, BYTES, "--max-bytes-in-flight", "Bodies held at one time over all dialects; beyond it: 503."
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (), kinds.NETWORKS, "--trusted-proxies", "Networks whose X-Forwarded-For is believed."
+    )
+    admin_token_file: str = setting(
+        "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
+        env=contract.ENV_ADMIN_TOKEN_FILE,
+    )  # fmt: skip
+    admin_loopback: bool = setting(
+        True, BOOL, "--admin-loopback",
+        f"A caller on loopback is an admin. Off by default behind a proxy (K_SERVICE or {contract.ENV_SERVICE} set).",
+    )  # fmt: skip
+    api_token_file: str = setting("", TEXT, "--api-token-file", "File with the bearer token that inference needs.")
+
+    @property
+    def not_ready_status(self) -> int:
+        """Triton and its ancestor answer 400 where a load balancer expects 503."""
+        return 400 if self.compat else 503
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What is served, from where, and on which device."""
+
+    path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
+    name: str = setting(
+        "", TEXT, "--model-name", "Name under which --model-path is served; empty: derived from the path."
+    )
+    version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as.")
+    repositories: tuple[str, ...] = setting(
+        (), TEXTS, "--model-repository", "Directory or URI of a model repository; may be repeated."
+    )
+    control_mode: str = setting(
+        "none", choice("none", "poll", "explicit", "versions"), "--model-control-mode",
+        "none: load all at start. poll: follow the repository. explicit: load what --load-model and the API name. "
+        "versions: the set of models stays, their versions are followed.",
+    )  # fmt: skip
+    load_models: tuple[str, ...] = setting(
+        (), TEXTS, "--load-model", "Model to load at start in explicit mode; may be repeated; * is all of them."
+    )
+    poll_secs: float = setting(
+        15.0, SECONDS, "--repository-poll-secs --file-system-poll-secs", "How often a followed repository is read."
+    )
+    device: str = setting("auto", kinds.DEVICE, "--device", "Device of models whose configuration names none.")
+    precision: str = setting(
+        "auto", choice("auto", "fp32", "fp16", "bf16"), "--precision", "Precision that weights are loaded in."
+    )
+    threads: int = setting(0, count(0, 4096), "--threads", "Threads within one execution; 0 lets the runtime choose.")
+    load_timeout_s: float = setting(
+        600.0, SECONDS, "--load-timeout-s --load-timeout", "A load that takes longer has failed; 0 waits for ever."
+    )
+    trusted_pickles: Mapping[str, str] = setting(
+        {}, kinds.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
+    )
+    cache_dir: str = setting(
+        "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR
+    )
+    allow_inline_files: bool = setting(
+        False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceSettings:
+    """Batching, queues and time limits; a model's own configuration wins over these."""
+
+    max_batch_size: int = setting(
+        32,
+        count(0, 1 << 20),
+        "--max-batch-size",
+        "Largest batch of models that bring no configuration; 0 is no batching.",
+    )
+    batch_timeout_ms: float = setting(
+        0.0, MILLISECONDS, "--batch-timeout-ms", "How long such a model's first request waits for others to join it."
+    )
+    inference_timeout_s: float = setting(
+        0.0, SECONDS, "--inference-timeout-s --timeout-seconds",
+        "Longest time for one inference; 0 is none, except that /predict has 30 s.", env="INFERENCE_TIMEOUT_SECONDS",
+    )  # fmt: skip
+    max_queue_size: int = setting(
+        1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
+    )
+    response_cache_bytes: int = setting(
+        0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0 is off."
+    )
+    instance_count: int = setting(
+        1, count(1, 1024), "--instance-count", "Instances per device of models that bring no configuration."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitSettings:
+    """Left alone, it binds /predict; set, it binds every dialect."""
+
+    enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
+    requests_per_minute: int = setting(
+        1000, count(1), "--rate-limit-per-minute", "Requests that one client may send in a minute."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InputValidationSettings:
+    """Left alone, it binds /predict; set, it binds every dialect."""
+
+    enabled: bool | None = setting(
+        None, BOOL, "--input-validation-enabled", "Refuse NaN, infinities and long sequences."
+    )
+    max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Longest sequence of numbers or tokens.")
+
+
+@dataclass(frozen=True, slots=True)
+class SafeguardSettings:
+    """Limits per client and request. Each binds only /predict until it is set; then it binds every dialect."""
+
+    max_request_size_mb: float | None = setting(
+        None,
+        kinds.MEGABYTES,
+        "--max-request-size-mb",
+        "Largest request; unset: 10 on /predict, else --http-max-input-size.",
+    )
+    rate_limit: RateLimitSettings = RateLimitSettings()
+    input_validation: InputValidationSettings = InputValidationSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservabilitySettings:
+    """Logs, metrics and traces."""
+
+    log_format: str = setting(
+        "json",
+        choice("json", "text", also={"default": "text", "iso8601": "text"}),
+        "--log-format",
+        "How log lines look.",
+    )
+    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
+    access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
+    otel_endpoint: str = setting(
+        "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: none.", env="OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    gpu_metrics: bool = setting(True, BOOL, "--gpu-metrics --allow-gpu-metrics", "Export GPU memory, use and power.")
+    metrics_interval_ms: float = setting(
+        1000.0, MILLISECONDS, "--metrics-interval-ms", "How often GPU metrics are sampled."
+    )
+    service: str = setting(
+        "", TEXT, "--service-name", "InferenceService this is part of, a label of every metric.",
+        env=f"{contract.ENV_SERVICE} K_SERVICE",
+    )  # fmt: skip
+    namespace: str = setting(
+        "", TEXT, "--service-namespace", "Its namespace, a label of every metric.", env=contract.ENV_NAMESPACE
+    )
+    revision: str = setting(
+        "",
+        TEXT,
+        "--service-revision",
+        "Its revision, a label of every metric.",
+        env=f"{contract.ENV_REVISION} K_REVISION",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it. `warnings` are sentences for the log, about flags that were accepted but have no effect here."""
+
+    server: ServerSettings = ServerSettings()
+    model: ModelSettings = ModelSettings()
+    performance: PerformanceSettings = PerformanceSettings()
+    safeguards: SafeguardSettings = SafeguardSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,156 @@
+"""Logs in one schema: a JSON object per line on stderr, or a readable line when a person watches.
+
+    {"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "model.loaded", "message": "…", "logger": "pilotlight",
+     "request_id": "…", "traceparent": "…", …fields, "traceback": "…"}
+
+`request_id`, `traceparent`, fields and `traceback` are there when there is something to say. What libraries log through
+`logging` comes out in the same schema with the event "log". Values that look like credentials are masked. Writing
+never raises: a full disk or a closed pipe costs lines, not requests.
+"""
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TextIO
+
+Format = Literal["json", "text", "auto"]
+Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOGGER: Final = "pilotlight"
+ACCESS_LOGGER: Final = "pilotlight.access"
+MASK: Final = "[redacted]"
+
+# A count of tokens (max_tokens, prompt_tokens) is no secret; a token is.
+_SECRET_NAME: Final = re.compile(
+    r"authorization|cookie|passw|secret|credential|api[-_]?key|access[-_]?key|(^|[-_])token$|^sig(nature)?$", re.I
+)
+_SECRET_TEXT: Final = re.compile(
+    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"
+    r"|(?P<userinfo>://)[^/\s@]+@"
+    r"|(?P<query>[?&](?:[\w-]*signature|[\w-]*credential|[\w-]*token|sig|key|api_key)=)[^&\s\"']+",
+    re.I,
+)
+
+
+def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Sends every log of this process to `stream` (stderr). `auto` is text on a terminal and JSON elsewhere."""
+    target = stream if stream is not None else sys.stderr
+    as_text = format == "text" or (format == "auto" and target.isatty())
+    handler = _Handler(target)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+
+
+def log(
+    event: str,
+    message: str = "",
+    *,
+    level: Level = "INFO",
+    request_id: str = "",
+    traceparent: str = "",
+    error: BaseException | None = None,
+    logger: str = LOGGER,
+    **fields: Any,
+) -> None:
+    """One event with its fields; `error` adds its traceback."""
+    target, number = logging.getLogger(logger), logging.getLevelNamesMapping()[level]
+    if not target.isEnabledFor(number):
+        return
+    context = {"request_id": request_id, "traceparent": traceparent}
+    known = {name: value for name, value in context.items() if value}
+    extra = {"event": event, "fields": {**known, **fields}}
+    target.log(number, "%s", message or event, exc_info=error, extra=extra)
+
+
+def access(method: str, path: str, status: int, seconds: float, *, request_id: str, **fields: Any) -> None:
+    """One line per request, for servers that were asked for an access log. The query of the path is left out."""
+    path = path.partition("?")[0]
+    message = f"{method} {path} {status} {seconds * 1000:.1f}ms"
+    values: dict[str, Any] = {"method": method, "path": path, "status": status, "duration_ms": round(seconds * 1000, 3)}
+    log("request", message, logger=ACCESS_LOGGER, request_id=request_id, **values, **fields)
+
+
+def redact(value: Any, name: str = "") -> Any:
+    """The value as it may be logged under that name; looks into mappings, such as headers."""
+    if name and _SECRET_NAME.search(name):
+        return MASK
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(_masked, value)
+    if isinstance(value, Mapping):
+        return {str(key): redact(item, str(key)) for key, item in value.items()}
+    return value
+
+
+def _masked(match: re.Match[str]) -> str:
+    kept = match.group(match.lastgroup or 0)
+    return kept + MASK + ("@" if match.lastgroup == "userinfo" else "")
+
+
+def document(record: logging.LogRecord) -> dict[str, Any]:
+    """The line as a dict, in the order of the schema."""
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    line = {
+        "ts": timestamp(record.created),
+        "level": record.levelname,
+        "event": getattr(record, "event", "log"),
+        "message": redact(record.getMessage()),
+        "logger": record.name,
+    }
+    line |= {name: redact(value, name) for name, value in fields.items() if name not in line}
+    if record.exc_info and record.exc_info[1] is not None:
+        line["traceback"] = redact(_traceback(record.exc_info[1]))
+    return line
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    millis = int(seconds * 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000)) + f".{millis % 1000:03d}Z"
+
+
+def _traceback(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        import orjson
+
+        line = document(record)
+        try:
+            return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError:  # a number beyond 64 bits, a lone surrogate, a depth beyond its limit
+            return orjson.dumps({name: ascii(value)[:10_000] for name, value in line.items()}).decode()
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = document(record)
+        head = f"{line.pop('ts')} {line.pop('level'):<8} {line.pop('event')}: {line.pop('message')}"
+        tail = line.pop("traceback", "")
+        line.pop("logger")
+        fields = "".join(f" {name}={value}" for name, value in line.items())
+        return f"{head}{fields}\n{tail.rstrip()}" if tail else head + fields
+
+
+class _Handler(logging.Handler):
+    """Writes whole lines; what cannot be written is dropped and counted."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self.dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write(self.format(record) + "\n")
+            self._stream.flush()
+        except Exception:
+            self.dropped += 1

@@ -1,0 +1,115 @@
+"""What a process counts, in one object: transports and scheduler write into it, `/metrics` and `/stats` read it.
+
+Writers keep references to what they count in (a `Histogram`, a `ModelStats`), so the hot path never looks a label up.
+What others know better, queue depths and model states, is asked for by callback at scrape time.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pilotlight.contract import (
+    ENV_NAMESPACE,
+    ENV_REVISION,
+    ENV_SERVICE,
+    LABEL_NAMESPACE,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+)
+
+from pilotlight_predictor.cpu import CpuMeter
+from pilotlight_predictor.gpu import GpuSample
+from pilotlight_predictor.metrics.exposition import content_type, expose
+from pilotlight_predictor.stats import Histogram, ModelStats
+
+# Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
+MAX_REQUEST_SERIES: Final = 5000
+
+
+class QueueDepth(NamedTuple):
+    model: str
+    version: int
+    requests: int
+
+
+class ModelState(NamedTuple):
+    model: str
+    version: int
+    state: str  # READY, LOADING, UNLOADING or UNAVAILABLE
+
+
+def identity_labels(environ: Mapping[str, str]) -> dict[str, str]:
+    """Which service, namespace and revision this process belongs to; a label whose variable is unset is left out."""
+    variables = ((LABEL_SERVICE, ENV_SERVICE), (LABEL_NAMESPACE, ENV_NAMESPACE), (LABEL_REVISION, ENV_REVISION))
+    return {label: environ[name] for label, name in variables if environ.get(name)}
+
+
+def _nothing() -> tuple[()]:
+    return ()
+
+
+class Metrics:
+    """All counters of one predictor process; used from the event loop only, and therefore without locks."""
+
+    def __init__(self, identity: Mapping[str, str] | None = None) -> None:
+        self.identity = identity or {}
+        self.in_flight = 0
+        self.requests: dict[tuple[str, int, str, int], Histogram] = {}
+        self.models: dict[tuple[str, int], ModelStats] = {}
+        self.loads: dict[tuple[str, int], dict[str, float]] = {}
+        self.cold_start: dict[str, float] = {}
+        self.queue_depths: Callable[[], Iterable[QueueDepth]] = _nothing
+        self.model_states: Callable[[], Iterable[ModelState]] = _nothing
+        self.gpus: Callable[[], Sequence[GpuSample]] = _nothing
+        self.cpu = CpuMeter()
+
+    def request(self, model: str, version: int, protocol: str, code: int) -> Histogram:
+        """Where to observe the seconds of such requests; a reference to it is good until the version is dropped.
+
+        Name only models that exist: a client must not make labels. Model "" and version 0 stand for none.
+        """
+        key = (model, version, protocol, code)
+        histogram = self.requests.get(key)
+        return histogram if histogram is not None else self._new_request(key)
+
+    def _new_request(self, key: tuple[str, int, str, int]) -> Histogram:
+        if len(self.requests) >= MAX_REQUEST_SERIES:
+            key = ("", 0, *key[2:])
+        return self.requests.setdefault(key, Histogram())
+
+    def model(
+        self, name: str, version: int, tags: Mapping[str, str] | None = None, cache_enabled: bool = False
+    ) -> ModelStats:
+        """The counters of a version that is being loaded; a reload goes on counting where the last one stood."""
+        stats = self.models.setdefault((name, version), ModelStats(name, version))
+        stats.tags, stats.cache_enabled = tags or {}, cache_enabled
+        return stats
+
+    def drop(self, name: str, version: int) -> None:
+        """Forgets an unloaded version, so that a repository that rolls on does not grow the scrape for ever."""
+        self.models.pop((name, version), None)
+        self.loads.pop((name, version), None)
+        for key in [key for key in self.requests if key[:2] == (name, version)]:
+            del self.requests[key]
+
+    def record_load(self, model: str, version: int, phases: Mapping[str, float], total: float) -> None:
+        """Seconds by phase. Phases overlap (download, import, weights), so their sum is not the total."""
+        self.loads[model, version] = {**phases, "total": total}
+
+    def record_cold_start(self, phase: str, seconds: float) -> None:
+        self.cold_start[phase] = seconds
+
+    def statistics(self, model: str = "", version: int = 0) -> dict[str, Any]:
+        """The body of `/v2/models[/{model}[/versions/{version}]]/stats`."""
+        chosen = (
+            stats
+            for key, stats in sorted(self.models.items())
+            if model in ("", key[0]) and version in (0, key[1])
+        )  # fmt: skip
+        return {"model_stats": [stats.as_v2() for stats in chosen]}
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The scrape and its content type, for the Accept header of who asks."""
+        from pilotlight_predictor.metrics.collect import collect  # only who is scraped pays for it
+
+        content = content_type(accept)
+        return expose(collect(self), content), content

@@ -9,6 +9,7 @@ from pilotlight_predictor.settings.model import (
     ServerSettings,
     Settings,
 )
+from pilotlight_predictor.settings.parse import SettingsError, command_line, parse
 
 __all__ = [
     "Limits",
@@ -18,5 +19,8 @@ __all__ = [
     "SafeguardSettings",
     "ServerSettings",
     "Settings",
+    "SettingsError",
+    "command_line",
     "limits",
+    "parse",
 ]

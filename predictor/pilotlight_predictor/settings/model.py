@@ -33,8 +33,8 @@ def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yam
     """One row. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add further names."""
     row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split()}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=row)
-    return cast(T, field(default=default, metadata=row))
+        return cast(T, field(default_factory=dict, metadata=row))
+    return field(default=default, metadata=row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,94 @@
+"""Settings from a file, `inference.yaml`. Every complaint has its file:line:column.
+
+Only the structure is YAML's: a scalar's text is read by the setting's own kind, exactly as a flag's would be, so `8080`
+and `"8080"` are the same port. The YAML library is imported only when there is a file.
+"""
+
+from typing import Any
+
+from pilotlight_predictor.settings.reading import Reading, did_you_mean
+from pilotlight_predictor.settings.table import ROWS, Row
+
+API_VERSION = "pilotlight.dev/v1alpha1"
+PATHS = {path: row for row in ROWS for path in row.paths}
+SECTIONS = {path.rsplit(".", depth)[0] for path in PATHS for depth in range(1, path.count(".") + 1)}
+NULL = "tag:yaml.org,2002:null"
+
+
+def read_document(file: str, origin: str) -> Reading:
+    """`origin` is the flag or variable that named the file."""
+    reading = Reading()
+    try:
+        with open(file, encoding="utf-8") as stream:
+            root = _compose(stream.read())
+    except (OSError, UnicodeDecodeError) as error:
+        reading.refuse(origin, "config", file, f"a readable file ({getattr(error, 'strerror', None) or error})")
+    except ValueError as error:
+        reading.problems.append(f"{file}:{error}")
+    else:
+        if root is not None:
+            _Visit(file, reading).section(root, "")
+    return reading
+
+
+def _compose(text: str) -> Any:
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        raise ValueError(f"{mark.line + 1}:{mark.column + 1}: is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"1:1: is not YAML: {error}") from None
+
+
+class _Visit:
+    """Walks the nodes of one file and fills a reading."""
+
+    def __init__(self, file: str, reading: Reading) -> None:
+        self.file = file
+        self.reading = reading
+
+    def section(self, node: Any, prefix: str) -> None:
+        name = prefix.rstrip(".") or "the document"
+        if node.id != "mapping":
+            if node.tag != NULL:
+                self.reading.problems.append(f"{self.where(node)}: {name} must be a mapping of settings")
+            return
+        seen = set()
+        for key, value in node.value:
+            path = prefix + str(key.value).replace("-", "_")
+            if path in seen:
+                self.reading.problems.append(f"{self.where(key)}: {path} stands here a second time")
+            seen.add(path)
+            self.entry(key, value, path)
+
+    def entry(self, key: Any, value: Any, path: str) -> None:
+        if path in PATHS:
+            self.setting(PATHS[path], value)
+        elif path in SECTIONS:
+            self.section(value, path + ".")
+        elif path == "apiVersion":
+            if value.value != API_VERSION:
+                self.reading.refuse(self.where(value), path, value.value, API_VERSION)
+        else:
+            near = did_you_mean(path, [*PATHS, *SECTIONS])
+            self.reading.problems.append(f"{self.where(key)}: {path} is not a setting{near}")
+
+    def setting(self, row: Row, node: Any) -> None:
+        if node.id == "scalar":
+            if node.tag != NULL:
+                self.reading.take(row, node.value, self.where(node))
+        elif node.id == "sequence" and row.kind.many == "list":
+            for item in node.value:
+                self.reading.take(row, str(item.value), self.where(item))
+        elif node.id == "mapping" and row.kind.many == "map":
+            for key, item in node.value:
+                self.reading.take(row, f"{key.value}={item.value}", self.where(item))
+        else:
+            self.reading.refuse(self.where(node), row.key, f"a {node.id}", row.kind.must)
+
+    def where(self, node: Any) -> str:
+        return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

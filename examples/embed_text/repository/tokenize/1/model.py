@@ -4,25 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 LONGEST = 256  # the length the model was trained with; what lies beyond is cut off
+TOKENIZER = Tokenizer.from_file(str(Path(__file__).parent / "tokenizer.json"))
+TOKENIZER.enable_truncation(LONGEST)
+TOKENIZER.enable_padding()  # to the longest of the batch, not to a fixed length
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Model:
-    def initialize(self, args: dict[str, str]) -> None:
-        from tokenizers import Tokenizer
-
-        self.tokenizer = Tokenizer.from_file(str(Path(__file__).parent / "tokenizer.json"))
-        self.tokenizer.enable_truncation(LONGEST)
-        self.tokenizer.enable_padding()  # to the longest of the batch, not to a fixed length
-
-    def predict(self, text: Array) -> dict[str, Array]:
-        """text: BYTES [batch, 1] → input_ids and attention_mask: INT64 [batch, tokens]."""
-        sentences = [item.decode(errors="replace") for item in text.ravel()]
-        encoded = self.tokenizer.encode_batch(sentences)
-        return {
-            "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
-            "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
-        }
+def predict(text: Array) -> dict[str, Array]:
+    """text: BYTES [batch, 1] → input_ids and attention_mask: INT64 [batch, tokens]."""
+    encoded = TOKENIZER.encode_batch([item.decode(errors="replace") for item in text.ravel()])
+    return {
+        "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
+        "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
+    }

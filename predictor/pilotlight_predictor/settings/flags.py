@@ -20,9 +20,9 @@ def read_flags(argv: Sequence[str]) -> Reading:
     reading, rest = Reading(), deque(argv)
     translated: dict[str, list[str]] = {}
     while rest:
-        word, _, attached = rest.popleft().partition("=")
+        word, equals, attached = rest.popleft().partition("=")
         flag = word.replace("_", "-")
-        text = _text(flag, attached if _ else None, rest)
+        text = _text(flag, attached if equals else None, rest)
         if text is None:
             _complain(word, flag, reading)
         elif flag in FLAGS:
@@ -41,16 +41,14 @@ def _text(flag: str, attached: str | None, rest: deque[str]) -> str | None:
     """The flag's value, taken off `rest` where it is not attached; None when there is none or the flag is unknown."""
     if _switched_off(flag):
         return "false" if attached is None else None
-    known = FLAGS.get(flag)
-    if known is None and flag not in compat.TRANSLATED and flag not in compat.IGNORED and flag not in compat.REFUSED:
-        return None
-    if attached is not None:
+    row = FLAGS.get(flag)
+    if attached is None and ((row and row.kind is BOOL) or flag in compat.BOOLEANS):
+        attached = rest.popleft() if rest and rest[0].lower() in TRUE | FALSE else "true"
+    elif attached is None and flag.startswith("--") and rest and not rest[0].startswith("--"):
+        attached = rest.popleft()  # for an unknown flag too: to complain of its value as well would only confuse
+    if row or flag in compat.TRANSLATED:
         return attached
-    if (known and known.kind is BOOL) or flag in compat.BOOLEANS:
-        return rest.popleft() if rest and rest[0].lower() in TRUE | FALSE else "true"
-    if rest and not rest[0].startswith("--"):
-        return rest.popleft()
-    return None if known or flag in compat.TRANSLATED else ""
+    return attached or "" if flag in compat.IGNORED or flag in compat.REFUSED else None
 
 
 def _switched_off(flag: str) -> str:

@@ -210,10 +210,10 @@ class ObservabilitySettings:
     """Logs, metrics and traces."""
 
     log_format: str = setting(
-        "json",
-        choice("json", "text", also={"default": "text", "iso8601": "text"}),
+        "auto",
+        choice("auto", "json", "text", also={"default": "text", "iso8601": "text"}),
         "--log-format",
-        "How log lines look.",
+        "How log lines look; auto: text on a terminal, JSON elsewhere.",
     )
     log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")

@@ -1,0 +1,94 @@
+"""The program: finds the verb, runs it, and turns what went wrong into a sentence and an exit code.
+
+A verb's module is imported when it is called or when its own help is asked for, so `platformctl --help` loads none.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from platformctl import output
+from platformctl.errors import INTERNAL, CommandError
+
+VERBS = {
+    "demo": "Serve the example models and send them real requests.",
+    "serve": "Serve models; all flags are the predictor's.",
+    "fetch": "Download a model: URI DIR.",
+    "version": "Versions of this program and of what it runs on.",
+}
+
+
+class Verbs(click.Group):
+    """Knows every verb by name and line of help, and loads the one that is called."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = getattr(import_module(f"platformctl.commands.{name}"), name)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, n=1)
+            context.fail(f"no such verb: {args[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+        return super().resolve_command(context, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@output.output_option
+def platformctl() -> None:
+    """Serves models that cost nothing while nobody asks for them."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console script. PLATFORMCTL_DEBUG=1 shows the traceback of an internal error."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line; the exit code."""
+    try:
+        result = platformctl.main(args=list(argv), prog_name="platformctl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        output.note(error.format_message())
+        return 2
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        output.error(error.format_message(), f"{context.command_path if context else 'platformctl'} --help says more")
+        return error.exit_code
+    except CommandError as error:
+        output.error(str(error), error.hint)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except Exception as error:
+        return _internal(error)
+    return result if isinstance(result, int) else 0
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("PLATFORMCTL_DEBUG"):
+        import traceback
+
+        output.note("".join(traceback.format_exception(error)))
+    output.error(f"internal: {type(error).__name__}: {error}", "PLATFORMCTL_DEBUG=1 shows where; please report it")
+    return INTERNAL
+
+
+if __name__ == "__main__":
+    main()

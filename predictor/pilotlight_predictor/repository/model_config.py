@@ -88,7 +88,7 @@ class EnsembleStep:
     """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → tensor."""
 
     model: str
-    version: int
+    version: int  # 0 is the newest, as in a request
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
 
@@ -113,4 +113,5 @@ class ModelConfig:
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     decoupled: bool = False
     sequence_batching: Mapping[str, Any] | None = None
+    given: frozenset[str] = frozenset()  # the top-level fields that the author wrote: an explicit 0 is not "unset"
     raw: Mapping[str, Any] = field(default_factory=dict)

@@ -132,7 +132,8 @@ class _Parser:
 
     def _failure(self, wanted: str) -> LoadFailed:
         token = self._next
-        return LoadFailed(f"{token.place}: expected {wanted}, found {token.text or 'the end of the file'!r}")
+        found = repr(token.text) if token.text else "the end of the file"
+        return LoadFailed(f"{token.place}: expected {wanted}, found {found}")
 
     def fields(self, until: str, depth: int) -> list[Field]:
         """Fields up to the closing sign, which is consumed; the empty `until` is the end of the document."""

@@ -1,0 +1,128 @@
+"""What lies on disk: the models of a repository, or the one model that a path names; the first stage of serving.
+
+    <repository>/<model>/config.pbtxt       optional
+    <repository>/<model>/<version>/…        a version is a number; the model file is chosen in `model_files`
+
+Reading only: nothing here opens a model, and a broken model never hides its neighbours.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pilotlight_predictor.backends import TABLE, row_for_file
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.repository.model_files import model_file
+from pilotlight_predictor.repository.names import valid_model_name
+
+__all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
+
+CONFIG_FILE: Final = "config.pbtxt"
+MAX_VERSION: Final = 2**63 - 1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One model on disk. A `plain` source is a file or directory without versions; its version 1 is the path itself."""
+
+    name: str
+    model_dir: Path
+    versions: dict[int, Path]
+    config_path: Path | None
+    plain: bool = False
+
+
+def scan(repository: Path) -> list[ModelSource]:
+    """Every model of a repository, by name; hidden names and plain files are passed over."""
+    if not repository.is_dir():
+        raise LoadFailed(
+            f"model repository {repository} is not a directory; give --model-repository a directory of models"
+        )
+    return [_source(entry) for entry in _directories(repository) if _servable(entry)]
+
+
+def plain_source(path: Path, name: str | None = None) -> ModelSource:
+    """The one model at `path`: a model file, a directory with one in it, or a model directory with versions."""
+    if not path.exists():
+        raise LoadFailed(f"model path {path} does not exist")
+    path = path.absolute()
+    if not path.is_dir() or path.suffix == ".savedmodel":
+        return _named(ModelSource(name or path.stem, path.parent, {1: path}, None, plain=True))
+    source = _source(path, name)
+    if source.versions:
+        return _named(source)
+    if source.config_path or _model_entries(path):
+        return _named(ModelSource(source.name, path, {1: path}, source.config_path, plain=True))
+    raise _nothing_at(path)
+
+
+def check_source(source: ModelSource, config: ModelConfig | None) -> None:
+    """Raises LoadFailed for a model that cannot be served as it lies there."""
+    if config is not None and config.name and config.name != source.name and not source.plain:
+        raise LoadFailed(
+            f"{source.config_path or source.model_dir}: name = {config.name!r}, must be {source.name!r} like the "
+            "directory; rename one of them or leave name out"
+        )
+    if not source.versions:
+        raise LoadFailed(
+            f"{source.model_dir}: no version to serve; put the model file into a directory with a number for a name, "
+            f"such as {source.name}/1 (an ensemble needs an empty one)"
+        )
+
+
+def _source(directory: Path, name: str | None = None) -> ModelSource:
+    config = directory / CONFIG_FILE
+    return ModelSource(name or directory.name, directory, _versions(directory), config if config.is_file() else None)
+
+
+def _named(source: ModelSource) -> ModelSource:
+    if not valid_model_name(source.name):
+        raise LoadFailed(f"{source.name!r} cannot be the name of a model; give another one with --model-name")
+    return source
+
+
+def _directories(parent: Path) -> list[Path]:
+    """Visible subdirectories, by name; a link counts as what it points at, and a broken one as nothing."""
+    try:
+        return sorted(entry for entry in parent.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+    except OSError as error:
+        raise LoadFailed(f"{parent} cannot be read: {error.strerror}") from error
+
+
+def _servable(directory: Path) -> bool:
+    if valid_model_name(directory.name):
+        return True
+    _log.warning("passing over %r: it cannot be the name of a model", str(directory))
+    return False
+
+
+def _versions(directory: Path) -> dict[int, Path]:
+    versions = {}
+    for entry in _directories(directory):
+        if not (entry.name.isascii() and entry.name.isdigit()):
+            continue
+        if str(number := int(entry.name[:20])) == entry.name and number <= MAX_VERSION:
+            versions[number] = entry
+        else:
+            _log.warning("passing over %s: write a version as a number without leading zeros", entry)
+    return versions
+
+
+def _model_entries(directory: Path) -> list[str]:
+    return sorted(entry.name for entry in directory.iterdir() if row_for_file(entry.name) is not None)
+
+
+def _nothing_at(path: Path) -> LoadFailed:
+    inner = [entry for entry in _directories(path) if (entry / CONFIG_FILE).is_file() or _versions(entry)]
+    if inner:
+        return LoadFailed(
+            f"{path} is a repository of models ({', '.join(entry.name for entry in inner[:5])}); "
+            f"serve it with --model-repository={path}"
+        )
+    expected = ", ".join(dict.fromkeys(name for row in TABLE for name in row.files))
+    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:10]) or "nothing"
+    return LoadFailed(f"{path} holds no model: expected one of {expected}, or a numbered version; found {found}")

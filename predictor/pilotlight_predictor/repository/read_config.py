@@ -1,0 +1,185 @@
+"""From the text of a configuration to a `ModelConfig`: parse, check by the schema, validate, and make the typed view.
+
+`raw` is the whole document as Triton's configuration endpoint prints it, with the defaults that Triton fills in.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pilotlight_predictor.repository.document import Document, Values
+from pilotlight_predictor.repository.field_types import printed
+from pilotlight_predictor.repository.json_document import document_from_json
+from pilotlight_predictor.repository.model_config import (
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    ModelConfig,
+    QueuePolicy,
+    TensorConfig,
+    VersionPolicy,
+    Warmup,
+    WarmupInput,
+)
+from pilotlight_predictor.repository.pbtxt import parse_pbtxt
+from pilotlight_predictor.repository.pbtxt_document import document_from_message
+from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of
+from pilotlight_predictor.repository.validation import validate
+
+# Triton's name for the backend of a platform, for `raw`; the typed view keeps what the author wrote.
+PLATFORM_BACKENDS: Final = {
+    "tensorrt_plan": "tensorrt",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "caffe2_netdef": "caffe2",
+}
+_SEQUENCE_IDLE_US: Final = 1_000_000
+
+
+def config_from_pbtxt(text: str, filename: str) -> ModelConfig:
+    """Raises LoadFailed whose text starts with `filename:line:column`."""
+    return _config(document_from_message(parse_pbtxt(text, filename), MODEL_CONFIG))
+
+
+def config_from_json(document: Mapping[str, Any], where: str) -> ModelConfig:
+    """The proto3 JSON of a configuration; `where` stands before each error."""
+    return _config(document_from_json(document, where, MODEL_CONFIG))
+
+
+def _config(document: Document) -> ModelConfig:
+    validate(document)
+    values = document.values
+    raw = raw_config(values)
+    return ModelConfig(
+        name=values.get("name", ""),
+        backend=values.get("backend", ""),
+        platform=values.get("platform", ""),
+        max_batch_size=values.get("max_batch_size", 0),
+        inputs=tuple(map(_tensor, values.get("input", []))),
+        outputs=tuple(map(_tensor, values.get("output", []))),
+        instance_groups=tuple(map(_instance_group, values.get("instance_group", []))),
+        dynamic_batching=_dynamic_batching(values.get("dynamic_batching")),
+        version_policy=_version_policy(values.get("version_policy", {})),
+        default_model_filename=values.get("default_model_filename", ""),
+        cc_model_filenames=values.get("cc_model_filenames", {}),
+        warmups=tuple(map(_warmup, values.get("model_warmup", []))),
+        response_cache=values.get("response_cache", {}).get("enable", False),
+        ensemble=tuple(map(_step, values.get("ensemble_scheduling", {}).get("step", []))),
+        parameters={key: item.get("string_value", "") for key, item in values.get("parameters", {}).items()},
+        metric_tags=values.get("metric_tags", {}),
+        decoupled=values.get("model_transaction_policy", {}).get("decoupled", False),
+        sequence_batching=raw.get("sequence_batching"),
+        given=frozenset(values),
+        raw=raw,
+    )
+
+
+def _tensor(values: Values) -> TensorConfig:
+    return TensorConfig(
+        name=values["name"],
+        datatype=datatype_of(values.get("data_type", "")),
+        dims=tuple(values.get("dims", ())),
+        reshape=tuple(values["reshape"].get("shape", ())) if "reshape" in values else None,
+        optional=values.get("optional", False),
+        allow_ragged=values.get("allow_ragged_batch", False),
+        label_filename=values.get("label_filename", ""),
+    )
+
+
+def _instance_group(values: Values) -> InstanceGroup:
+    return InstanceGroup(
+        count=values.get("count", 1),
+        kind=values.get("kind", "KIND_AUTO").removeprefix("KIND_"),
+        gpus=tuple(values.get("gpus", ())),
+        name=values.get("name", ""),
+    )
+
+
+def _dynamic_batching(values: Values | None) -> DynamicBatching | None:
+    if values is None:
+        return None
+    return DynamicBatching(
+        preferred_batch_size=tuple(sorted(set(values.get("preferred_batch_size", ())))),
+        max_queue_delay_us=values.get("max_queue_delay_microseconds", 0),
+        preserve_ordering=values.get("preserve_ordering", False),
+        priority_levels=values.get("priority_levels", 0),
+        default_priority_level=values.get("default_priority_level", 0),
+        default_queue_policy=_queue_policy(values.get("default_queue_policy", {})),
+        priority_queue_policy={
+            priority: _queue_policy(policy) for priority, policy in values.get("priority_queue_policy", {}).items()
+        },
+    )
+
+
+def _queue_policy(values: Values) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=values.get("timeout_action", "REJECT"),
+        default_timeout_us=values.get("default_timeout_microseconds", 0),
+        allow_timeout_override=values.get("allow_timeout_override", False),
+        max_queue_size=values.get("max_queue_size", 0),
+    )
+
+
+def _version_policy(values: Values) -> VersionPolicy:
+    if "all" in values:
+        return VersionPolicy("all")
+    if "specific" in values:
+        return VersionPolicy("specific", versions=tuple(values["specific"]["versions"]))
+    return VersionPolicy("latest", num_versions=values.get("latest", {}).get("num_versions", 1))
+
+
+def _warmup(values: Values) -> Warmup:
+    return Warmup(
+        name=values.get("name", ""),
+        inputs={name: _warmup_input(tensor) for name, tensor in values.get("inputs", {}).items()},
+        batch_size=values.get("batch_size", 1),
+        count=values.get("count", 1) or 1,
+    )
+
+
+def _warmup_input(values: Values) -> WarmupInput:
+    source: Literal["zero", "random", "file"] = "zero"
+    if "input_data_file" in values:
+        source = "file"
+    elif "random_data" in values:
+        source = "random"
+    return WarmupInput(
+        datatype=datatype_of(values["data_type"]),
+        dims=tuple(values.get("dims", ())),
+        source=source,
+        filename=values.get("input_data_file", ""),
+    )
+
+
+def _step(values: Values) -> EnsembleStep:
+    return EnsembleStep(
+        model=values["model_name"],
+        version=max(values.get("model_version", -1), 0),
+        input_map=values["input_map"],
+        output_map=values["output_map"],
+    )
+
+
+def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with Triton's defaults, in its order."""
+    full = dict(values)
+    full.setdefault("backend", PLATFORM_BACKENDS.get(full.get("platform", ""), ""))
+    full.setdefault("version_policy", {"latest": {"num_versions": 1}})
+    largest = full.get("max_batch_size", 0)
+    if "dynamic_batching" in full and largest:
+        full["dynamic_batching"] = {"preferred_batch_size": [largest], **full["dynamic_batching"]}
+    if "sequence_batching" in full:
+        full["sequence_batching"] = {
+            "max_sequence_idle_microseconds": _SEQUENCE_IDLE_US,
+            **full["sequence_batching"],
+        }
+    if "instance_group" in full:
+        full["instance_group"] = [{"count": 1, **group} for group in full["instance_group"]]
+    if "ensemble_scheduling" not in full:
+        full["optimization"] = {
+            "input_pinned_memory": {"enable": True},
+            "output_pinned_memory": {"enable": True},
+            **full.get("optimization", {}),
+        }
+    return printed(full, MODEL_CONFIG)

@@ -39,7 +39,7 @@ def utilization(before: CpuTimes, after: CpuTimes) -> float:
 
 
 class CpuMeter:
-    """Remembers the last reading: utilisation is over the time between two reads."""
+    """Remembers the last reading: utilisation is over the time between two reads, and since boot for the first."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc

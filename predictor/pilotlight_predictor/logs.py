@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TextIO
 
 Format = Literal["json", "text", "auto"]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LEVELS: Final[dict[Level, int]] = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 LOGGER: Final = "pilotlight"
 ACCESS_LOGGER: Final = "pilotlight.access"
 MASK: Final = "[redacted]"
@@ -58,7 +58,7 @@ def log(
     **fields: Any,
 ) -> None:
     """One event with its fields; `error` adds its traceback."""
-    target, number = logging.getLogger(logger), logging.getLevelNamesMapping()[level]
+    target, number = logging.getLogger(logger), LEVELS[level]
     if not target.isEnabledFor(number):
         return
     context = {"request_id": request_id, "traceparent": traceparent}

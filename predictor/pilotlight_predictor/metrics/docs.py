@@ -1,0 +1,64 @@
+"""docs/metrics.md from the table: `python -m pilotlight_predictor.metrics.docs > docs/metrics.md`."""
+
+import sys
+from typing import Final
+
+from pilotlight.contract import BATCH_BUCKETS, LATENCY_BUCKETS, METRICS_PORT
+
+from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TRITON, Metric
+from pilotlight_predictor.stats import FAILURE_REASONS, LOAD_RATIO_BUCKETS
+
+INTRODUCTION: Final = """# Metrics of a predictor
+
+This page is generated from `pilotlight_predictor/metrics/table.py`; a test keeps the two equal.
+
+Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is Prometheus
+text 0.0.4, or OpenMetrics 1.0 when the `Accept` header asks for it. Series have the same names in both; OpenMetrics
+reserves the type counter for names that end in `_total`, so there Triton's counters are typed `unknown`.
+
+"""
+
+OURS: Final = """## Pilotlight
+
+Every series also carries {identity}, as far as the environment of the
+process sets them. `version` and `model` are empty for requests that reached no model.
+
+- Buckets of seconds, so chosen that common objectives are edges: {latency}
+- Buckets of batch sizes: {batch}
+
+"""
+
+TRITONS: Final = """## Triton
+
+The names, types and labels of NVIDIA Triton and, where they differ, of the TensorRT Inference Server before it
+(`nv_inference_compute_duration_us`, `nv_inference_load_ratio`). A tag `team` among a model's `metric_tags` becomes the
+label `_team`. Every request of a batch is charged the compute time of the whole batch, as Triton does, so
+`nv_inference_compute_infer_duration_us` / `nv_inference_request_success` is what a request experienced. Cache metrics
+appear for models with a response cache, GPU metrics where the `gpu` extra is installed and NVML finds a device; these
+are sampled each second, off the request path.
+
+- `reason` of a failure: {reasons}
+- Buckets of the load ratio: {ratio}
+
+"""
+
+
+def page() -> str:
+    identity = ", ".join(f"`{label}`" for label in IDENTITY_LABELS)
+    ours = OURS.format(identity=identity, latency=_edges(LATENCY_BUCKETS), batch=_edges(BATCH_BUCKETS))
+    tritons = TRITONS.format(reasons=", ".join(FAILURE_REASONS), ratio=_edges(LOAD_RATIO_BUCKETS))
+    parts = [INTRODUCTION.format(port=METRICS_PORT), ours, _table(PILOTLIGHT), "\n", tritons, _table(TRITON)]
+    return "".join(parts)
+
+
+def _table(metrics: tuple[Metric, ...]) -> str:
+    rows = [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |\n" for m in metrics]
+    return "| name | type | labels | what it says |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _edges(bounds: tuple[float, ...]) -> str:
+    return ", ".join(f"{bound:g}" for bound in bounds)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

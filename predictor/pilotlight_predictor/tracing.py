@@ -1,0 +1,165 @@
+"""Trace context through a predictor: W3C headers in, spans out when somebody collects them.
+
+Without a collector the headers are validated and passed on (`accept`), which costs a regular expression for requests
+that carry one and nothing for the others. With the `otel` extra and OTEL_EXPORTER_OTLP_ENDPOINT (or the setting) set,
+`open_tracer` gives a tracer whose spans are exported over OTLP/HTTP from a thread of their own.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from pilotlight_predictor.logs import log
+
+ENV_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+ENV_TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+MAX_TRACESTATE_MEMBERS: Final = 32
+MAX_TRACESTATE_CHARS: Final = 4096
+
+# version-traceid-spanid-flags; a version after 00 may append fields that start with another dash.
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
+_STATE_KEY: Final = re.compile(r"[a-z0-9][a-z0-9_\-*/]{0,240}(@[a-z][a-z0-9_\-*/]{0,13})?")
+_STATE_VALUE: Final = re.compile(r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class TraceContext(NamedTuple):
+    trace_id: str
+    span_id: str
+    flags: int = 1
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & 1)
+
+    def header(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+
+def parse_traceparent(value: str) -> TraceContext | None:
+    """None for anything the specification calls invalid: such a header is to be ignored, never an error."""
+    match = _TRACEPARENT.fullmatch(value)
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest is not None):
+        return None
+    if not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    return TraceContext(trace_id, span_id, int(flags, 16))
+
+
+def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
+    """The vendors' members in order; None when any of them is malformed or one comes twice."""
+    texts = [text for text in (part.strip(" \t") for part in value.split(",")) if text]
+    if len(texts) > MAX_TRACESTATE_MEMBERS or len(value) > MAX_TRACESTATE_CHARS:
+        return None
+    members = [(key, content) for key, _, content in (text.partition("=") for text in texts)]
+    if not all(_STATE_KEY.fullmatch(key) and _STATE_VALUE.fullmatch(content) for key, content in members):
+        return None
+    return tuple(members) if len({key for key, _ in members}) == len(members) else None
+
+
+def accept(traceparent: str, tracestate: str = "") -> tuple[str, str]:
+    """The two headers as they may be passed on, "" where there is nothing valid; no state without a parent."""
+    if not traceparent or parse_traceparent(traceparent) is None:
+        return "", ""
+    members = parse_tracestate(tracestate) if tracestate else ()
+    return traceparent, ",".join(f"{key}={value}" for key, value in members or ())
+
+
+def _random_bits(bits: int) -> int:
+    return int.from_bytes(os.urandom(bits // 8), "big")
+
+
+def child(parent: TraceContext | None, random_bits: Callable[[int], int] = _random_bits) -> TraceContext:
+    """A span of its own below `parent`; without one, the root of a trace that is not sampled."""
+    span_id = f"{random_bits(64) or 1:016x}"
+    if parent is None:
+        return TraceContext(f"{random_bits(128) or 1:032x}", span_id, 0)
+    return TraceContext(parent.trace_id, span_id, parent.flags)
+
+
+class Span:
+    """One exported span. `end` is called once."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    @property
+    def traceparent(self) -> str:
+        """The header for whatever is called on behalf of this span."""
+        context = self._span.get_span_context()
+        return TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags)).header()
+
+    def set(self, name: str, value: str | int | float | bool) -> None:
+        self._span.set_attribute(name, value)
+
+    def end(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            from opentelemetry.trace import Status, StatusCode
+
+            self._span.record_exception(error)
+            self._span.set_status(Status(StatusCode.ERROR, str(error)))
+        self._span.end()
+
+
+class Tracer:
+    """Starts spans when it has a provider. Callers on the hot path ask `enabled` first, one attribute read."""
+
+    __slots__ = ("_provider", "_tracer", "enabled")
+
+    def __init__(self, provider: Any = None) -> None:
+        self.enabled = provider is not None
+        self._provider = provider
+        self._tracer = provider.get_tracer("pilotlight_predictor") if provider is not None else None
+
+    def start(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Span | None:
+        """A server span below the caller's; None when tracing is off."""
+        if self._tracer is None:
+            return None
+        from opentelemetry.trace import SpanKind
+
+        context = _remote_context(traceparent)
+        return Span(self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, attributes=attributes))
+
+    def close(self) -> None:
+        """Exports what is left, within the exporter's own time limit."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+
+def _remote_context(traceparent: str) -> Any:
+    """An empty context for a request without a parent, lest a span that happens to be current becomes its parent."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+    parent = parse_traceparent(traceparent)
+    if parent is None:
+        return Context()
+    flags = TraceFlags(parent.flags & 3)  # sampled and random; other bits have no meaning yet
+    remote = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
+    return set_span_in_context(NonRecordingSpan(remote), Context())
+
+
+def open_tracer(environ: Mapping[str, str], service: str, endpoint: str = "") -> Tracer:
+    """Imports the SDK when a collector is named (tens of milliseconds: call it in a thread), else an idle tracer."""
+    if not endpoint and not environ.get(ENV_ENDPOINT) and not environ.get(ENV_TRACES_ENDPOINT):
+        return Tracer()
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        fix = f"install pilotlight[otel], or unset {ENV_ENDPOINT}"
+        log("tracing.off", f"a trace collector is set but OpenTelemetry is not installed: {fix}", level="WARNING")
+        return Tracer()
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    traces = endpoint.rstrip("/") + "/v1/traces" if endpoint else None
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=traces)))
+    return Tracer(provider)

@@ -1,0 +1,165 @@
+"""The sampler against an object with NVML's functions: the edge where a driver would be."""
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from pilotlight_predictor.gpu import GpuSampler
+
+
+class NvmlError(Exception):
+    pass
+
+
+class NotSupported(NvmlError):
+    pass
+
+
+class NoPermission(NvmlError):
+    pass
+
+
+class FakeNvml:
+    """Two GPUs in pynvml's units: percent, bytes, milliwatts, millijoules."""
+
+    NVMLError_NotSupported = NotSupported
+    NVMLError_NoPermission = NoPermission
+
+    def __init__(self, count: int = 2) -> None:
+        self.count = count
+        self.energy_mj = 5_000_000
+        self.unsupported: set[str] = set()
+        self.broken: Exception | None = None
+        self.shut_down = False
+
+    def nvmlInit(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    def nvmlShutdown(self) -> None:
+        self.shut_down = True
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, device: int) -> str:
+        return f"GPU-{device}"
+
+    def nvmlDeviceGetName(self, device: int) -> bytes:
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
+        self._check("utilization")
+        return SimpleNamespace(gpu=37, memory=12)
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
+        self._check("memory")
+        return SimpleNamespace(total=150_000, used=60_000)
+
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
+        self._check("power")
+        return 350_500
+
+    def nvmlDeviceGetPowerManagementLimit(self, device: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: int) -> int:
+        self._check("energy")
+        self.energy_mj += 1_000
+        return self.energy_mj
+
+    def _check(self, name: str) -> None:
+        if self.broken is not None:
+            raise self.broken
+        if name in self.unsupported:
+            raise NotSupported("Not Supported")
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.002)
+
+
+def test_samples_are_in_base_units() -> None:
+    sampler = GpuSampler(interval_s=0.01, nvml=FakeNvml())
+    sampler.start()
+    until(sampler.latest)
+    first, second = sampler.latest()
+    sampler.stop()
+    assert (first.index, first.uuid, second.uuid, first.name) == (0, "GPU-0", "GPU-1", "NVIDIA H200")
+    assert (first.utilization, first.memory_total_bytes, first.memory_used_bytes) == (0.37, 150_000, 60_000)
+    assert (first.power_usage_w, first.power_limit_w) == (350.5, 700.0)
+
+
+def test_energy_counts_from_the_start_of_the_sampler_and_goes_on() -> None:
+    sampler = GpuSampler(interval_s=0.001, nvml=FakeNvml(count=1))
+    sampler.start()
+    until(sampler.latest)
+    before = sampler.latest()[0].energy_j
+    assert before is not None
+    assert before < 1_000  # far from the 5,000 J that the board had used before
+    until(lambda: sampler.latest()[0].energy_j != before)
+    sampler.stop()
+
+
+def test_what_a_device_does_not_support_is_none() -> None:
+    nvml = FakeNvml()
+    nvml.unsupported = {"utilization", "energy", "power"}
+    sampler = GpuSampler(interval_s=0.01, nvml=nvml)
+    sampler.start()
+    until(sampler.latest)
+    sample = sampler.latest()[0]
+    sampler.stop()
+    assert (sample.utilization, sample.energy_j, sample.power_usage_w) == (None, None, None)
+    assert sample.memory_used_bytes == 60_000
+
+
+def test_a_driver_that_dies_ends_the_sampling_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    nvml = FakeNvml()
+    sampler = GpuSampler(interval_s=0.001, nvml=nvml)
+    with caplog.at_level(logging.WARNING, logger="pilotlight"):
+        sampler.start()
+        until(sampler.latest)
+        nvml.broken = NvmlError("GPU is lost")
+        until(lambda: not sampler.latest())
+        sampler.stop()
+    assert [record.getMessage() for record in caplog.records] == ["GPU metrics end: the driver failed: GPU is lost"]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_without_driver_or_device_there_is_nothing_and_no_noise(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    nvml = FakeNvml(count)
+    nvml.broken = NvmlError("Driver Not Loaded") if count else None
+    sampler = GpuSampler(interval_s=0.001, nvml=nvml)
+    with caplog.at_level(logging.INFO, logger="pilotlight"):
+        sampler.start()
+        sampler.stop()
+    assert list(sampler.latest()) == []
+    assert caplog.records == []
+
+
+def test_stop_closes_the_session_and_may_be_called_before_start() -> None:
+    nvml = FakeNvml()
+    sampler = GpuSampler(interval_s=60, nvml=nvml)
+    sampler.start()
+    until(sampler.latest)
+    sampler.stop()
+    assert nvml.shut_down
+    assert list(sampler.latest()) == []
+    GpuSampler().stop()
+
+
+def test_the_command_prints_one_line_of_json() -> None:
+    done = subprocess.run([sys.executable, "-m", "pilotlight_predictor.gpu"], capture_output=True, check=True)
+    assert isinstance(json.loads(done.stdout), list)
+    assert done.stdout.count(b"\n") == 1

@@ -1,0 +1,213 @@
+"""A whole scrape: every metric of the table, with the values that were counted."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pilotlight.contract import (
+    ENV_NAMESPACE,
+    ENV_REVISION,
+    ENV_SERVICE,
+    METRIC_BATCH_SIZE,
+    METRIC_COLD_START,
+    METRIC_IN_FLIGHT,
+    METRIC_MODEL_LOAD,
+    METRIC_MODEL_STATE,
+    METRIC_QUEUE_DEPTH,
+    METRIC_QUEUE_SECONDS,
+    METRIC_REQUEST_DURATION,
+)
+from pilotlight_predictor.gpu import GpuSample
+from pilotlight_predictor.metrics import OPENMETRICS, Metrics, ModelState, QueueDepth, identity_labels
+from pilotlight_predictor.metrics.docs import page
+from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
+from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TABLE
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+ENVIRONMENT = {ENV_SERVICE: "iris", ENV_NAMESPACE: "prod", ENV_REVISION: "iris-1a2b3c4d"}
+IDENTITY = {"inference_service": "iris", "namespace": "prod", "revision": "iris-1a2b3c4d"}
+GPU = GpuSample(0, "GPU-abc", "H200", 0.5, 100, 40, 350.5, 700.0, 12.5)
+V1 = {"model": "iris", "version": "1"}
+
+
+def busy_metrics() -> Metrics:
+    metrics = Metrics(identity_labels(ENVIRONMENT))
+    metrics.in_flight = 3
+    metrics.request("iris", 1, "v2-http", 200).observe(0.02)
+    stats = metrics.model("iris", 1, {"team-a": "blue"}, cache_enabled=True)
+    stats.record_execution(4, 8, 4_000_000, 1_000, 2_000_000, 3_000, 17)
+    stats.record_failure(1_000, "REJECTED")
+    stats.record_cache_hit(5_000)
+    stats.record_cache_miss(7_000)
+    metrics.queue_depths = lambda: [QueueDepth("iris", 1, 5)]
+    metrics.model_states = lambda: [ModelState("iris", 1, "READY")]
+    metrics.gpus = lambda: [GPU]
+    metrics.record_load("iris", 1, {"fetch": 0.5, "load": 1.5}, total=1.75)
+    metrics.record_cold_start("boot", 0.125)
+    return metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Read as OpenMetrics: the parser of the text format puts _total behind the name of every counter."""
+    body, _ = metrics.render("application/openmetrics-text")
+    families = parse_openmetrics(body.decode())
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(metrics: Metrics, name: str, labels: Mapping[str, str]) -> float:
+    return samples(metrics)[name, frozenset(labels.items())]
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_every_metric_of_the_table_is_exported_with_the_labels_it_declares(accept: str) -> None:
+    body, content = busy_metrics().render(accept)
+    parse = parse_openmetrics if content == OPENMETRICS else parse_text
+    ours = {metric.name for metric in PILOTLIGHT}
+    families = {family.name: family for family in parse(body.decode())}
+    assert set(families) == set(TABLE)
+    for name, family in families.items():
+        expected = set(TABLE[name].labels) | (set(IDENTITY_LABELS) if name in ours else set())
+        for sample in family.samples:
+            assert set(sample.labels) - {"le", "_team_a"} == expected
+        assert family.documentation == TABLE[name].help
+
+
+def test_both_formats_hold_the_same_series() -> None:
+    text, openmetrics = (
+        busy_metrics().render(accept)[0].splitlines() for accept in ("", "application/openmetrics-text")
+    )
+    names = [[line.split()[0] for line in body if not line.startswith(b"#")] for body in (text, openmetrics)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        (METRIC_IN_FLIGHT, {}, 3),
+        (METRIC_REQUEST_DURATION + "_count", {**V1, "protocol": "v2-http", "code": "200"}, 1),
+        (METRIC_REQUEST_DURATION + "_bucket", {**V1, "protocol": "v2-http", "code": "200", "le": "0.01"}, 0),
+        (METRIC_REQUEST_DURATION + "_bucket", {**V1, "protocol": "v2-http", "code": "200", "le": "0.025"}, 1),
+        (METRIC_QUEUE_DEPTH, V1, 5),
+        (METRIC_QUEUE_SECONDS + "_sum", V1, 0.004),
+        (METRIC_BATCH_SIZE + "_bucket", {**V1, "le": "4.0"}, 0),
+        (METRIC_BATCH_SIZE + "_bucket", {**V1, "le": "8.0"}, 1),
+        (METRIC_MODEL_STATE, {**V1, "state": "READY"}, 1),
+        (METRIC_MODEL_STATE, {**V1, "state": "LOADING"}, 0),
+        (METRIC_MODEL_LOAD, {**V1, "phase": "fetch"}, 0.5),
+        (METRIC_MODEL_LOAD, {**V1, "phase": "total"}, 1.75),
+        (METRIC_COLD_START, {"phase": "boot"}, 0.125),
+    ],
+)
+def test_our_metrics_carry_the_identity_of_the_service(name: str, labels: dict[str, str], expected: float) -> None:
+    assert value(busy_metrics(), name, {**IDENTITY, **labels}) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nv_inference_request_success", 5),
+        ("nv_inference_count", 8),
+        ("nv_inference_exec_count", 1),
+        ("nv_inference_request_duration_us", 4_000 + 4 * 2_004 + 5 + 7),
+        ("nv_inference_queue_duration_us", 4_000),
+        ("nv_inference_compute_duration_us", 4 * 2_004),
+        ("nv_inference_compute_input_duration_us", 4),
+        ("nv_inference_compute_infer_duration_us", 8_000),
+        ("nv_inference_compute_output_duration_us", 12),
+        ("nv_inference_load_ratio_count", 4),
+        ("nv_inference_pending_request_count", 5),
+        ("nv_cache_num_hits_per_model", 1),
+        ("nv_cache_num_misses_per_model", 1),
+        ("nv_cache_hit_duration_per_model", 5),
+        ("nv_cache_miss_duration_per_model", 7),
+    ],
+)
+def test_tritons_metrics_carry_model_version_and_tags_only(name: str, expected: float) -> None:
+    assert value(busy_metrics(), name, {**V1, "_team_a": "blue"}) == expected
+
+
+def test_failures_have_a_reason_and_start_at_zero() -> None:
+    metrics = busy_metrics()
+    labels = {**V1, "_team_a": "blue"}
+    assert value(metrics, "nv_inference_request_failure", {**labels, "reason": "REJECTED"}) == 1
+    assert value(metrics, "nv_inference_request_failure", {**labels, "reason": "BACKEND"}) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nv_gpu_utilization", 0.5),
+        ("nv_gpu_memory_total_bytes", 100),
+        ("nv_gpu_memory_used_bytes", 40),
+        ("nv_gpu_power_usage", 350.5),
+        ("nv_gpu_power_limit", 700),
+        ("nv_energy_consumption", 12.5),
+    ],
+)
+def test_gpu_metrics_are_labelled_by_uuid(name: str, expected: float) -> None:
+    assert value(busy_metrics(), name, {"gpu_uuid": "GPU-abc"}) == expected
+
+
+def test_what_a_gpu_cannot_tell_is_left_out() -> None:
+    metrics = Metrics()
+    metrics.gpus = lambda: [GpuSample(0, "MIG-1", "H200", None, 100, 40, None, None, None)]
+    names = {name for name, _ in samples(metrics)}
+    assert "nv_gpu_memory_used_bytes" in names
+    assert "nv_gpu_utilization" not in names
+
+
+def test_cache_metrics_are_only_shown_for_models_with_a_cache() -> None:
+    metrics = Metrics()
+    metrics.model("m", 1)
+    assert not any(name.startswith("nv_cache") for name, _ in samples(metrics))
+
+
+def test_a_process_without_identity_has_no_empty_labels() -> None:
+    metrics = Metrics(identity_labels({ENV_NAMESPACE: ""}))
+    assert value(metrics, METRIC_IN_FLIGHT, {}) == 0
+
+
+def test_request_histograms_are_shared_by_reference() -> None:
+    metrics = Metrics()
+    assert metrics.request("m", 1, "v1", 200) is metrics.request("m", 1, "v1", 200)
+    assert metrics.request("m", 1, "v1", 200) is not metrics.request("m", 1, "v1", 404)
+
+
+def test_invented_model_names_cannot_grow_the_scrape_without_bound() -> None:
+    metrics = Metrics()
+    for number in range(MAX_REQUEST_SERIES + 100):
+        metrics.request(f"model-{number}", 1, "v2-http", 404).observe(0.001)
+    assert len(metrics.requests) == MAX_REQUEST_SERIES + 1
+    assert metrics.request("", 0, "v2-http", 404).count == 100
+
+
+def test_a_reload_goes_on_counting_and_an_unload_forgets() -> None:
+    metrics = Metrics()
+    metrics.model("m", 1).record_cache_hit(1)
+    metrics.record_load("m", 1, {}, 1.0)
+    metrics.request("m", 1, "v1", 200).observe(1)
+    assert metrics.model("m", 1, {"team": "x"}).success_count == 1
+    metrics.drop("m", 1)
+    assert not any(("model", "m") in labels for _, labels in samples(metrics))
+    assert metrics.model("m", 1).success_count == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "expected"),
+    [("", 0, [("a", "1"), ("a", "2"), ("b", "1")]), ("a", 0, [("a", "1"), ("a", "2")]), ("a", 2, [("a", "2")])],
+)
+def test_statistics_of_all_models_of_one_or_of_a_version(
+    model: str, version: int, expected: list[tuple[str, str]]
+) -> None:
+    metrics = Metrics()
+    for key in (("b", 1), ("a", 2), ("a", 1)):
+        metrics.model(*key)
+    stats = metrics.statistics(model, version)["model_stats"]
+    assert [(one["name"], one["version"]) for one in stats] == expected
+
+
+def test_the_documentation_is_the_table() -> None:
+    written = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    command = "python -m pilotlight_predictor.metrics.docs > docs/metrics.md"
+    assert written == page(), f"run: {command}"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Asks the iris classifier with curl: examples/clients/iris_curl.sh [URL]
+# Asks the iris classifier with curl.
 set -eu
-url=${1:-http://127.0.0.1:8080}
+url=${PREDICTOR_URL:-http://127.0.0.1:8080}
 
 # Two flowers, and for each the best class as "probability:index:label".
 curl --fail-with-body --silent --show-error --noproxy '*' "$url/v2/models/iris/infer" -d '{

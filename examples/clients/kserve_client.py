@@ -1,10 +1,10 @@
-"""Asks the iris classifier with KServe's client, unchanged: python examples/clients/kserve_client.py [URL]
+"""Asks the iris classifier with KServe's client, unchanged: python examples/clients/kserve_client.py
 
 Needs `pip install kserve`.
 """
 
 import asyncio
-import sys
+import os
 
 from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
@@ -23,4 +23,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"))
+    asyncio.run(main(os.environ.get("PREDICTOR_URL", "http://127.0.0.1:8080")))

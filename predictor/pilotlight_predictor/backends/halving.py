@@ -1,0 +1,75 @@
+"""What to do when a batch does not fit the device's memory: free the cache, then try once more in two halves.
+
+Stands between a backend's `run` and its runtime. The exception class and the recovery are arguments, so the decision
+can be tried without a GPU.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pilotlight_predictor.errors import BackendFailed
+from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.tensors import Tensor
+
+Run = Callable[[Inputs], Outputs]
+
+
+class OutOfDeviceMemory(BackendFailed):
+    """The batch did not fit, nor did its halves; the text names the setting to change."""
+
+
+def run_or_halve(
+    run: Run,
+    inputs: Inputs,
+    *,
+    model: str,
+    batched: bool,
+    out_of_memory: type[BaseException],
+    recover: Callable[[], None],
+) -> Outputs:
+    """`run(inputs)`; after one `out_of_memory`, recovers and runs each half, or the whole where it cannot be cut."""
+    try:
+        return run(inputs)
+    except out_of_memory:
+        pass  # the traceback holds the frames that hold the tensors: recover only after it is gone
+    recover()
+    parts = halves(inputs) if batched else [inputs]
+    try:
+        return join([run(part) for part in parts])
+    except out_of_memory as again:
+        reason = str(again)
+    recover()
+    raise OutOfDeviceMemory(_advice(model, inputs, len(parts), reason))
+
+
+def halves(inputs: Inputs) -> list[Inputs]:
+    """The rows of a batch in two parts; one part when there is a single row or the inputs disagree on rows."""
+    rows = {tensor.array.shape[0] if tensor.array.ndim else 0 for tensor in inputs.values()}
+    size = rows.pop() if len(rows) == 1 else 1
+    if size < 2:
+        return [inputs]
+    middle = (size + 1) // 2
+    return [_rows(inputs, slice(0, middle)), _rows(inputs, slice(middle, size))]
+
+
+def join(parts: list[Outputs]) -> Outputs:
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: Tensor(tensor.datatype, np.concatenate([part[name].array for part in parts]))
+        for name, tensor in parts[0].items()
+    }
+
+
+def _rows(inputs: Inputs, rows: slice) -> Inputs:
+    return {name: Tensor(tensor.datatype, tensor.array[rows]) for name, tensor in inputs.items()}
+
+
+def _advice(model: str, inputs: Inputs, parts: int, reason: str) -> str:
+    shapes = ", ".join(f"{name} {list(tensor.array.shape)}" for name, tensor in inputs.items())
+    tried = "in two halves too" if parts == 2 else "twice"
+    return (
+        f"model {model!r} ran out of device memory {tried} ({shapes}): lower max_batch_size in its configuration, "
+        f"or its instance_group count; the runtime said: {reason}"
+    )

@@ -1,0 +1,120 @@
+"""Subclasses of `kserve.Model` unchanged: preprocess, predict and postprocess run as under KServe's own server.
+
+One of the forms that python.py chooses from, when model.py defines exactly one such class. kserve is imported only by
+such a model.py itself.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pilotlight_predictor.backends.base import Answer, LoadSpec
+from pilotlight_predictor.backends.python_forms import Loop, attempt
+from pilotlight_predictor.backends.python_values import WrongReturn, array_of, outputs_of
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.inference import InferRequest, Outputs
+
+
+def find(module: ModuleType) -> type | None:
+    """The one subclass of kserve.Model that the module itself defines."""
+    import sys
+
+    kserve = sys.modules.get("kserve")
+    if kserve is None:
+        return None
+    classes = [
+        value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    found = [cls for cls in classes if issubclass(cls, kserve.Model)]
+    if len(found) > 1:
+        names = ", ".join(cls.__name__ for cls in found)
+        raise LoadFailed(f"model.py defines {len(found)} subclasses of kserve.Model ({names}), must be one")
+    return found[0] if found else None
+
+
+class KserveForm:
+    def __init__(self, cls: type, spec: LoadSpec, declared: Mapping[str, str]) -> None:
+        self._cls, self._spec, self._declared = cls, spec, declared
+        self._loop = Loop()
+        self._model: Any = cls(**_constructor_arguments(cls, spec))
+        if not self._model.ready:
+            self._loop.settle(self._model.load())
+        if not self._model.ready:
+            raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
+
+    def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        started = [attempt(self._start, request) for request in batch]
+        return [self._settled(value) for value in self._loop.settle_all(started)]
+
+    def clone(self, instance_name: str) -> "KserveForm":
+        return KserveForm(self._cls, self._spec, self._declared)
+
+    def close(self) -> None:
+        self._model.stop()
+        self._loop.close()
+
+    def _start(self, request: InferRequest) -> Any:
+        headers = {"x-request-id": request.id} if request.id else {}
+        return self._model(_kserve_request(request), headers)
+
+    def _settled(self, value: Any) -> Answer:
+        from kserve.errors import InvalidInput
+
+        if isinstance(value, InvalidInput):
+            return BadRequest(str(value.reason))
+        if isinstance(value, Exception):
+            return value
+        found: Answer = attempt(self._outputs, value)
+        return found
+
+    def _outputs(self, returned: Any) -> Outputs:
+        from kserve import InferResponse
+
+        response = returned[0] if isinstance(returned, tuple) else returned  # (response, headers)
+        if isinstance(response, InferResponse):
+            return outputs_of({output.name: output.as_numpy() for output in response.outputs}, self._declared)
+        if isinstance(response, Mapping):
+            return outputs_of(self._from_v1(response), self._declared)
+        raise WrongReturn(f"the model returned {type(response).__name__}, must be kserve.InferResponse or a dict")
+
+    def _from_v1(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        """{"predictions": [...]} becomes the one output that is declared, or one of that name."""
+        if set(response) == {"predictions"} and len(self._declared) == 1:
+            response = {next(iter(self._declared)): response["predictions"]}
+        return {name: np.asarray(value) for name, value in response.items()}
+
+
+def _constructor_arguments(cls: type, spec: LoadSpec) -> dict[str, str]:
+    """`name`, and the directory of the version under the names that KServe's examples use for it."""
+    known = {"name": spec.config.name, "model_name": spec.config.name}
+    known |= dict.fromkeys(("model_dir", "model_path", "path"), str(spec.path.parent))
+    parameters = list(inspect.signature(cls).parameters.values())
+    taken = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
+    unknown = [p.name for p in taken if p.default is p.empty and p.name not in known]
+    if unknown:
+        raise LoadFailed(
+            f"{cls.__name__}.__init__ needs {', '.join(unknown)}: only name and model_dir can be given, set a default"
+        )
+    return {p.name: known[p.name] for p in taken if p.name in known}
+
+
+def _kserve_request(request: InferRequest) -> Any:
+    import kserve
+
+    inputs = [
+        kserve.InferInput(name, list(tensor.array.shape), _datatype(tensor.datatype), data=array_of(tensor))
+        for name, tensor in request.inputs.items()
+    ]
+    return kserve.InferRequest(
+        model_name=request.model,
+        infer_inputs=inputs,
+        request_id=request.id or None,
+        parameters=dict(request.parameters),
+    )
+
+
+def _datatype(datatype: str) -> str:
+    return "FP32" if datatype == "BF16" else datatype  # kserve knows no BF16; array_of made it float32

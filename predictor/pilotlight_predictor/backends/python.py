@@ -1,0 +1,152 @@
+"""User code as a model: a model.py beside which its own files may lie. Four forms, recognised by what it defines.
+
+    class TritonPythonModel     Triton's, unchanged                  triton_model.py
+    class … (kserve.Model)      KServe's, unchanged                  kserve_model.py
+    class Model                 initialize / execute / finalize      python_forms.py
+    def predict(x, y)           argument names are input names       python_forms.py
+
+Constants INPUTS and OUTPUTS describe the tensors when there is no configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotlight_predictor.backends import kserve_model, triton_model
+from pilotlight_predictor.backends.base import Answer, LoadSpec
+from pilotlight_predictor.backends.model_source import Source, trimmed
+from pilotlight_predictor.backends.python_forms import ClassForm, Form, FunctionForm
+from pilotlight_predictor.backends.python_values import declared_types
+from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
+from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.tensors import DATATYPES, TensorSpec
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.repository.complete import Found
+
+Specs = tuple[TensorSpec, ...]
+
+
+class PythonInstance:
+    """A form and the source it came from; turns what user code raises into an opaque error with a useful cause."""
+
+    quick = False
+
+    def __init__(
+        self, name: str, form: Form, source: Source, specs: tuple[Specs, Specs], numbers: "count[int]"
+    ) -> None:
+        self._name, self._form, self._source, self._numbers = name, form, source, numbers
+        self._specs = specs
+        self.inputs: Sequence[TensorSpec] = specs[0]
+        self.outputs: Sequence[TensorSpec] = specs[1]
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        try:
+            answers = self._form.answer(batch)
+        except Exception as error:
+            answers = [error] * len(batch)
+        return [self._opaque(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+    def clone(self) -> "PythonInstance":
+        form = _guarded(self._name, self._source, lambda: self._form.clone(f"{self._name}_{next(self._numbers)}"))
+        return PythonInstance(self._name, form, self._source.share(), self._specs, self._numbers)
+
+    def close(self) -> None:
+        try:
+            self._form.close()
+        finally:
+            self._source.close()
+
+    def _opaque(self, error: Exception) -> Exception:
+        if isinstance(error, PredictorError):
+            return error
+        failed = BackendFailed(f"model {self._name!r} raised {type(error).__name__}: see the server's log")
+        failed.__cause__ = trimmed(error, self._source.folders)
+        return failed
+
+
+def load(spec: LoadSpec) -> PythonInstance:
+    if not spec.path.is_file():
+        raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
+    triton_model.offer_utils()
+    specs = declared(spec.path)
+    source = Source(spec.path, spec.model_dir)
+    try:
+        form = _guarded(spec.config.name, source, lambda: _form(source.module, spec, specs[1]))
+    except LoadFailed:
+        source.close()
+        raise
+    return PythonInstance(spec.config.name, form, source, specs, count(1))
+
+
+def derive(path: Path) -> "Found | None":
+    """From the constants alone; the file is read, not run."""
+    from pilotlight_predictor.repository.complete import Found
+
+    inputs, outputs = declared(path)
+    shapes = [spec.shape for spec in (*inputs, *outputs)]
+    batchable = "execute_batch" in path.read_text(encoding="utf-8") and all(shape[:1] == (-1,) for shape in shapes)
+    return Found("python", inputs, outputs, bool(shapes) and batchable)
+
+
+def declared(path: Path) -> tuple[Specs, Specs]:
+    """INPUTS and OUTPUTS of a model.py."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
+    return _constant(tree, "INPUTS", path), _constant(tree, "OUTPUTS", path)
+
+
+def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            assert isinstance(node, (ast.Assign, ast.AnnAssign))
+            return _specs(node.value, name, path)
+    return ()
+
+
+def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
+    try:
+        value: Mapping[str, tuple[str, Sequence[int]]] = ast.literal_eval(node) if node is not None else {}
+        found = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
+    except (ValueError, TypeError, AttributeError):
+        found = (TensorSpec("", "", ()),)
+    if any(spec.datatype not in DATATYPES for spec in found):
+        raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}')
+    return found
+
+
+def _form(module: Any, spec: LoadSpec, outputs: Specs) -> Form:
+    types = declared_types(spec.config, outputs)
+    if isinstance(getattr(module, "TritonPythonModel", None), type):
+        return triton_model.TritonForm(module.TritonPythonModel, triton_model.triton_args(spec), types)
+    wrapped = kserve_model.find(module)
+    if wrapped is not None:
+        return kserve_model.KserveForm(wrapped, spec, types)
+    if isinstance(getattr(module, "Model", None), type):
+        return ClassForm(module.Model, triton_model.triton_args(spec), types)
+    if callable(getattr(module, "predict", None)):
+        form = FunctionForm(module.predict, types)
+        form.check_inputs([tensor.name for tensor in spec.config.inputs])
+        return form
+    raise LoadFailed(
+        f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
+        f"class TritonPythonModel, a subclass of kserve.Model"
+    )
+
+
+def _guarded(name: str, source: Source, make: Any) -> Form:
+    try:
+        form: Form = make()
+    except PredictorError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trimmed(error, source.folders)
+    return form

@@ -1,0 +1,81 @@
+"""Between tensors and what a user's Python sees: plain numpy arrays in, plain numpy arrays out, checked with care.
+
+User code knows no BF16: it gets float32 and may return it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pilotlight_predictor.errors import BackendFailed
+from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, bf16_from_float, bf16_to_float, tensor
+
+
+class WrongReturn(BackendFailed):
+    """The model returned something that is no answer; the text says what it was and what it must be."""
+
+
+def declared_types(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict[str, str]:
+    """Output name → datatype: the configuration, else what the module says by OUTPUTS."""
+    return {output.name: output.datatype for output in config.outputs or outputs}
+
+
+def arrays(inputs: Inputs) -> dict[str, Array]:
+    return {name: array_of(tensor) for name, tensor in inputs.items()}
+
+
+def array_of(tensor: Tensor) -> Array:
+    return bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+
+
+def outputs_of(returned: Any, declared: Mapping[str, str]) -> Outputs:
+    """A dict of arrays, or one array when there is one output → outputs in the declared types."""
+    if isinstance(returned, (np.ndarray, np.generic)):
+        returned = {_only_name(declared): returned}
+    if not isinstance(returned, Mapping):
+        raise WrongReturn(
+            f"the model returned {_describe(returned)}, must be a dict of output name → numpy array, or one numpy array"
+        )
+    missing = [name for name in declared if name not in returned]
+    if missing:
+        raise WrongReturn(f"the model returned {_describe(returned)}, must also hold {', '.join(missing)}")
+    return {str(name): _output(str(name), value, declared.get(str(name), "")) for name, value in returned.items()}
+
+
+def _only_name(declared: Mapping[str, str]) -> str:
+    if len(declared) > 1:
+        raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
+    return next(iter(declared), "output")
+
+
+def _output(name: str, value: Any, datatype: str) -> Tensor:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise WrongReturn(f"the model returned {type(value).__name__} for output {name!r}, must be a numpy array")
+    array = np.asarray(value)
+    if datatype == "BF16":
+        return Tensor(datatype, array if array.dtype == np.uint16 else bf16_from_float(array))
+    if datatype and datatype != "BYTES":
+        array = _cast(name, array, datatype)
+    try:
+        return tensor(array)
+    except TypeError as error:
+        raise WrongReturn(f"the model returned for output {name!r}: {error}") from None
+
+
+def _cast(name: str, array: Array, datatype: str) -> Array:
+    """float64 to FP32 and the like are what numpy code gives; a change of kind is a mistake."""
+    wanted = NUMPY_TYPES[datatype]
+    if array.dtype == wanted:
+        return array
+    if array.dtype == object or not np.can_cast(array.dtype, wanted, casting="same_kind"):
+        raise WrongReturn(f"the model returned {array.dtype} for output {name!r}, must be {datatype}")
+    return array.astype(wanted)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {type(item).__name__}" for name, item in value.items()) + "}"
+    return type(value).__name__

@@ -1,0 +1,127 @@
+"""Which input becomes which argument of `forward`, and which result becomes which output. Pure; knows no torch.
+
+`bind` runs once at load, on the arguments that torch_modules.py read from the file; `name_outputs` runs per batch.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pilotlight_predictor.errors import LoadFailed
+
+_INDEXED: Final = re.compile(r".*__(\d+)")  # Triton's INPUT__0, OUTPUT__1: the number is the position
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of `forward`. `takes` says what it wants to be given."""
+
+    name: str
+    takes: str = "tensor"  # tensor | scalar | dict | list
+    required: bool = True
+    keyword_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """How to call `forward`: input names by position, then argument name → input name by keyword."""
+
+    positional: tuple[str, ...] = ()
+    keywords: Mapping[str, str] = ()  # type: ignore[assignment]
+    scalars: frozenset[str] = frozenset()
+    container: str = ""
+
+    def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        if self.container == "dict":
+            return forward(dict(values))
+        if self.container == "list":
+            return forward([values[name] for name in self.positional if name in values])
+        keywords = {argument: values[name] for argument, name in dict(self.keywords).items() if name in values}
+        return forward(*(values.get(name) for name in self.positional), **keywords)
+
+
+def bind(arguments: Sequence[Argument], names: Sequence[str]) -> Calling:
+    """By argument name if all names match, else by the number in INPUT__0, else in the order of the configuration."""
+    if len(arguments) == 1 and arguments[0].takes in {"dict", "list"}:
+        return Calling(positional=tuple(in_order(names)), container=arguments[0].takes)
+    chosen = _pair(arguments, names or [argument.name for argument in arguments if argument.required])
+    _check_all_required(arguments, chosen, names)
+    leading = _leading(arguments, chosen)
+    return Calling(
+        positional=tuple(chosen[argument.name] for argument in leading),
+        keywords={a.name: chosen[a.name] for a in arguments[len(leading) :] if a.name in chosen},
+        scalars=frozenset(chosen[a.name] for a in arguments if a.takes == "scalar" and a.name in chosen),
+    )
+
+
+def _pair(arguments: Sequence[Argument], names: Sequence[str]) -> dict[str, str]:
+    """Argument name → input name."""
+    known = [argument.name for argument in arguments]
+    if set(names) <= set(known):
+        return {name: name for name in names}
+    if len(names) > len(known):
+        raise LoadFailed(
+            f"the configuration lists {len(names)} inputs ({', '.join(names)}), but the model's forward takes "
+            f"{len(known)} ({', '.join(known)}): name the inputs after its arguments or remove the others"
+        )
+    return dict(zip(known, in_order(names), strict=False))
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """INPUT__1, INPUT__0 → by number, when every name has one; otherwise as given."""
+    numbers = [position(name) for name in names]
+    if None in numbers or sorted(n for n in numbers if n is not None) != list(range(len(names))):
+        return list(names)
+    return [name for _, name in sorted(zip(numbers, names, strict=True), key=lambda pair: pair[0] or 0)]
+
+
+def position(name: str) -> int | None:
+    found = _INDEXED.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _check_all_required(arguments: Sequence[Argument], chosen: Mapping[str, str], names: Sequence[str]) -> None:
+    missing = [argument.name for argument in arguments if argument.required and argument.name not in chosen]
+    if missing:
+        raise LoadFailed(
+            f"the model's forward needs {', '.join(missing)}, but the configuration lists only {', '.join(names)}: "
+            f"add the missing inputs"
+        )
+
+
+def _leading(arguments: Sequence[Argument], chosen: Mapping[str, str]) -> list[Argument]:
+    """The arguments that can be given by position: those before the first that is left out or keyword-only."""
+    leading: list[Argument] = []
+    for argument in arguments:
+        if argument.keyword_only or argument.name not in chosen:
+            break
+        leading.append(argument)
+    return leading
+
+
+def name_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
+    """A tensor, tuple, list or dict that `forward` returned → outputs by name."""
+    if isinstance(result, Mapping):
+        if not names or set(names) <= set(result):
+            return {name: result[name] for name in names or result}
+        result = list(result.values())
+    values = list(_flat(result))
+    if not names:
+        return {f"OUTPUT__{i}": value for i, value in enumerate(values)}
+    numbers = [position(name) for name in names]
+    places = [n for n in numbers if n is not None] if None not in numbers else list(range(len(names)))
+    if max(places) >= len(values):
+        raise TypeError(f"forward returned {len(values)} tensors, but the configuration lists {', '.join(names)}")
+    return {name: values[place] for name, place in zip(names, places, strict=True)}
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """(out, (h, c)) → out, h, c."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value

@@ -7,18 +7,16 @@ readings feed the `nv_gpu_*` metrics. `python -m pilotlight_predictor.gpu` print
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotlight_predictor.logs import log
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(NamedTuple):
     """One GPU at one instant; None where the device cannot tell, as a MIG slice cannot tell its utilisation."""
 
-    index: int
+    device: int
     uuid: str
     name: str
     utilization: float | None  # 0 to 1
@@ -50,7 +48,7 @@ class NvmlReader:
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, device)
         energy, energy_at_start = self._energy_j(device), self._energy_at_start[index]
         return GpuSample(
-            index=index,
+            device=index,
             uuid=_text(nvml.nvmlDeviceGetUUID(device)),
             name=_text(nvml.nvmlDeviceGetName(device)),
             utilization=None if rates is None else rates.gpu / 100,
@@ -132,11 +130,10 @@ def _text(value: str | bytes) -> str:
 def main() -> None:
     import json
     import sys
-    from dataclasses import asdict
 
     reader = open_reader()
     samples = reader.read() if reader is not None else []
-    sys.stdout.write(json.dumps([asdict(sample) for sample in samples]) + "\n")
+    sys.stdout.write(json.dumps([sample._asdict() for sample in samples]) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any, Final, Literal, TextIO
 
 Format = Literal["json", "text", "auto"]
@@ -23,14 +24,13 @@ ACCESS_LOGGER: Final = "pilotlight.access"
 MASK: Final = "[redacted]"
 
 # A count of tokens (max_tokens, prompt_tokens) is no secret; a token is.
-_SECRET_NAME: Final = re.compile(
-    r"authorization|cookie|passw|secret|credential|api[-_]?key|access[-_]?key|(^|[-_])token$|^sig(nature)?$", re.I
+_MASKED_NAMES: Final = (
+    r"authorization|cookie|passw|secret|credential|api[-_]?key|access[-_]?key|(^|[-_])token$|^sig(nature)?$"
 )
-_SECRET_TEXT: Final = re.compile(
+_MASKED_TEXTS: Final = (
     r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"
     r"|(?P<userinfo>://)[^/\s@]+@"
-    r"|(?P<query>[?&](?:[\w-]*signature|[\w-]*credential|[\w-]*token|sig|key|api_key)=)[^&\s\"']+",
-    re.I,
+    r"|(?P<query>[?&](?:[\w-]*signature|[\w-]*credential|[\w-]*token|sig|key|api_key)=)[^&\s\"']+"
 )
 
 
@@ -77,13 +77,25 @@ def access(method: str, path: str, status: int, seconds: float, *, request_id: s
 
 def redact(value: Any, name: str = "") -> Any:
     """The value as it may be logged under that name; looks into mappings, such as headers."""
-    if name and _SECRET_NAME.search(name):
+    if _is_secret(name):
         return MASK
     if isinstance(value, str):
-        return _SECRET_TEXT.sub(_masked, value)
+        # Each pattern needs one of these; most values, such as ids and paths, have none and skip the search.
+        return _secret_text().sub(_masked, value) if " " in value or ":" in value or "=" in value else value
     if isinstance(value, Mapping):
         return {str(key): redact(item, str(key)) for key, item in value.items()}
     return value
+
+
+@lru_cache(maxsize=512)
+def _is_secret(name: str) -> bool:
+    return re.search(_MASKED_NAMES, name, re.I) is not None
+
+
+@cache
+def _secret_text() -> re.Pattern[str]:
+    """Compiled at the first line and not at import, which every start would pay for."""
+    return re.compile(_MASKED_TEXTS, re.I)
 
 
 def _masked(match: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ that carry one and nothing for the others. With the `otel` extra and OTEL_EXPORT
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from pilotlight_predictor.logs import log
@@ -18,9 +19,9 @@ MAX_TRACESTATE_MEMBERS: Final = 32
 MAX_TRACESTATE_CHARS: Final = 4096
 
 # version-traceid-spanid-flags; a version after 00 may append fields that start with another dash.
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
-_STATE_KEY: Final = re.compile(r"[a-z0-9][a-z0-9_\-*/]{0,240}(@[a-z][a-z0-9_\-*/]{0,13})?")
-_STATE_VALUE: Final = re.compile(r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
+_TRACEPARENT: Final = r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?"
+_STATE_KEY: Final = r"[a-z0-9][a-z0-9_\-*/]{0,240}(@[a-z][a-z0-9_\-*/]{0,13})?"
+_STATE_VALUE: Final = r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -38,9 +39,15 @@ class TraceContext(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """Compiled when the first request carries a trace, so that a start does not pay for it."""
+    return re.compile(text)
+
+
 def parse_traceparent(value: str) -> TraceContext | None:
     """None for anything the specification calls invalid: such a header is to be ignored, never an error."""
-    match = _TRACEPARENT.fullmatch(value)
+    match = _pattern(_TRACEPARENT).fullmatch(value)
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
@@ -57,7 +64,8 @@ def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
     if len(texts) > MAX_TRACESTATE_MEMBERS or len(value) > MAX_TRACESTATE_CHARS:
         return None
     members = [(key, content) for key, _, content in (text.partition("=") for text in texts)]
-    if not all(_STATE_KEY.fullmatch(key) and _STATE_VALUE.fullmatch(content) for key, content in members):
+    key_pattern, value_pattern = _pattern(_STATE_KEY), _pattern(_STATE_VALUE)
+    if not all(key_pattern.fullmatch(key) and value_pattern.fullmatch(content) for key, content in members):
         return None
     return tuple(members) if len({key for key, _ in members}) == len(members) else None
 

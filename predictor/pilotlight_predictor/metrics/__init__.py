@@ -1,12 +1,9 @@
 """Metrics: `registry` counts, `collect` folds at scrape, `exposition` writes, `table` names everything there is."""
 
-from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT
 from pilotlight_predictor.metrics.registry import Metrics, ModelState, QueueDepth, identity_labels
 from pilotlight_predictor.stats import Histogram, ModelStats
 
 __all__ = [
-    "OPENMETRICS",
-    "TEXT",
     "Histogram",
     "Metrics",
     "ModelState",

@@ -5,7 +5,6 @@ default. Series keep their names in both, so a query does not depend on who scra
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pilotlight_predictor.metrics.table import Metric
@@ -24,12 +23,14 @@ class Sample(NamedTuple):
     value: float | Histogram
 
 
-@dataclass(slots=True)
 class Family:
     """One metric of the table and its series; a histogram's samples hold Histograms, all others numbers."""
 
-    metric: Metric
-    samples: list[Sample] = field(default_factory=list)
+    __slots__ = ("metric", "samples")
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.samples: list[Sample] = []
 
     def add(self, value: float | Histogram, labels: Labels) -> None:
         self.samples.append(Sample(labels, value))

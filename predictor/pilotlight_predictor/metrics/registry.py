@@ -18,7 +18,6 @@ from pilotlight.contract import (
 
 from pilotlight_predictor.cpu import CpuMeter
 from pilotlight_predictor.gpu import GpuSample
-from pilotlight_predictor.metrics.exposition import content_type, expose
 from pilotlight_predictor.stats import Histogram, ModelStats
 
 # Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
@@ -109,7 +108,8 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The scrape and its content type, for the Accept header of who asks."""
-        from pilotlight_predictor.metrics.collect import collect  # only who is scraped pays for it
+        from pilotlight_predictor.metrics.collect import collect  # only a process that is scraped pays for these
+        from pilotlight_predictor.metrics.exposition import content_type, expose
 
         content = content_type(accept)
         return expose(collect(self), content), content

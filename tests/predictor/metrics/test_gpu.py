@@ -96,7 +96,7 @@ def test_samples_are_in_base_units() -> None:
     until(sampler.latest)
     first, second = sampler.latest()
     sampler.stop()
-    assert (first.index, first.uuid, second.uuid, first.name) == (0, "GPU-0", "GPU-1", "NVIDIA H200")
+    assert (first.device, first.uuid, second.uuid, first.name) == (0, "GPU-0", "GPU-1", "NVIDIA H200")
     assert (first.utilization, first.memory_total_bytes, first.memory_used_bytes) == (0.37, 150_000, 60_000)
     assert (first.power_usage_w, first.power_limit_w) == (350.5, 700.0)
 

@@ -18,8 +18,9 @@ from pilotlight.contract import (
     METRIC_REQUEST_DURATION,
 )
 from pilotlight_predictor.gpu import GpuSample
-from pilotlight_predictor.metrics import OPENMETRICS, Metrics, ModelState, QueueDepth, identity_labels
+from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth, identity_labels
 from pilotlight_predictor.metrics.docs import page
+from pilotlight_predictor.metrics.exposition import OPENMETRICS
 from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
 from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TABLE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics

@@ -1,0 +1,35 @@
+"""The table of stores. Adding one is a file beside this, with `open_store(location, options)`, and a line here."""
+
+from importlib import import_module
+
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.storage.interface import FetchOptions, Store
+from pilotlight_predictor.storage.uri import ALIASES, Location
+
+TABLE = {
+    "as": "azure",  # Triton's as://account/container/path
+    "az": "azure",
+    "file": "local",
+    "gs": "google",
+    "hf": "hub",
+    "http": "web",
+    "https": "web",
+    "s3": "s3",
+}
+NEEDS_CLOUD = {"as", "az", "gs", "hf", "s3"}
+
+
+def open_store(location: Location, options: FetchOptions) -> Store:
+    module = TABLE.get(location.scheme)
+    if module is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted({*TABLE, *ALIASES}))
+        raise LoadFailed(
+            f"{location.shown}: {location.scheme}:// is not a store known here; use a path or one of {known}"
+        )
+    try:
+        opened: Store = import_module(f"{__name__}.{module}").open_store(location, options)
+    except ModuleNotFoundError as error:
+        if location.scheme not in NEEDS_CLOUD:
+            raise
+        raise LoadFailed(f"{location.scheme}:// needs the cloud extra: pip install 'pilotlight[cloud]'") from error
+    return opened

@@ -1,0 +1,75 @@
+"""Azure Blob Storage: `az://container/path` with the account from the environment, or the account in the URI.
+
+The account may stand in the URI as `https://<account>.blob.core.windows.net/container/path` or, as Triton writes it,
+`as://<account>/container/path`.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.storage.interface import FetchOptions
+from pilotlight_predictor.storage.stores.objects import RETRY_ONCE, ObjectsStore, bucket_and_prefix, client_options
+from pilotlight_predictor.storage.uri import Location
+
+HINT = (
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN, or"
+    " AZURE_SKIP_SIGNATURE=true for a public container)"
+)
+_FROM_CONNECTION_STRING = {
+    "AccountName": "account_name",
+    "AccountKey": "account_key",
+    "SharedAccessSignature": "sas_key",
+    "BlobEndpoint": "endpoint",
+}
+
+
+class Container(NamedTuple):
+    account: str  # empty: from the environment
+    name: str
+    prefix: str
+
+
+def container(location: Location) -> Container:
+    first, rest = bucket_and_prefix(location, HINT)
+    in_host = ".blob." in first
+    if not in_host and location.scheme != "as":
+        return Container("", first, rest)
+    name, _, prefix = rest.partition("/")
+    if not name:
+        raise LoadFailed(f"{location.shown}: the container is missing; write the URI as …/container/path")
+    return Container(first.partition(".")[0] if in_host else first, name, prefix)
+
+
+def config_from(environment: dict[str, str], account: str) -> dict[str, Any]:
+    """What obstore does not read from the environment by itself; the account of the URI wins."""
+    config: dict[str, Any] = {}
+    for pair in environment.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";"):
+        name, _, value = pair.partition("=")
+        if name in _FROM_CONNECTION_STRING:
+            config[_FROM_CONNECTION_STRING[name]] = value
+    for variable, key in (("AZURE_STORAGE_ACCOUNT", "account_name"), ("AZURE_STORAGE_KEY", "account_key")):
+        if environment.get(variable):
+            config[key] = environment[variable]
+    endpoint = environment.get("AZURE_STORAGE_ENDPOINT") or environment.get("AZURE_ENDPOINT")
+    if endpoint:
+        config["endpoint"] = endpoint
+    if account:
+        config["account_name"] = account
+    return config
+
+
+def open_store(location: Location, options: FetchOptions) -> ObjectsStore:
+    from obstore.store import AzureStore
+
+    found = container(location)
+    config = config_from(dict(os.environ), found.account)
+    if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        raise LoadFailed(f"{location.shown}: the storage account is unknown; set AZURE_STORAGE_ACCOUNT_NAME")
+    bucket = AzureStore(
+        found.name,
+        config=config,
+        client_options=client_options(config.get("endpoint"), options),
+        retry_config=RETRY_ONCE,
+    )
+    return ObjectsStore(location, bucket, found.prefix, HINT)

@@ -1,0 +1,78 @@
+"""`https://` and `http://`: one file per URI, in parallel ranges where the server can, else in one stream."""
+
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote, urlsplit
+
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.storage.interface import (
+    MIB,
+    UNKNOWN_SIZE,
+    Changed,
+    Contents,
+    Entry,
+    FetchOptions,
+    Transient,
+    UriNotFound,
+)
+from pilotlight_predictor.storage.uri import Location, redact, safe_relative
+from pilotlight_predictor.storage.web_client import Reply, get
+
+_CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
+
+
+class WebStore:
+    def __init__(self, location: Location, options: FetchOptions) -> None:
+        self._url = location.text
+        self._options = options
+
+    def contents(self) -> Contents:
+        """Asks for the first byte: unlike HEAD, that works with URLs that were signed for GET."""
+        with get(self._url, {"Range": "bytes=0-0"}, self._options) as reply:
+            return Contents((self._entry(reply),), single=True)
+
+    def _entry(self, reply: Reply) -> Entry:
+        headers = reply.response.headers
+        name = unquote(urlsplit(self._url).path.rstrip("/").rpartition("/")[2])
+        name = name if name and "/" not in name and safe_relative(name) else "model"
+        etag = headers.get("ETag") or headers.get("Last-Modified") or ""
+        total = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        if reply.response.status in {206, 416} and total:
+            return Entry(name, int(total[1]), etag, key=self._url, ranges=True)
+        raise_for_status(reply, self._url)
+        size = int(headers.get("Content-Length") or UNKNOWN_SIZE)
+        return Entry(name, size, etag, key=self._url, ranges=False)
+
+    def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
+        yield from read_range(entry, start, end, {}, self._options)
+
+
+def read_range(
+    entry: Entry, start: int, end: int, headers: Mapping[str, str], options: FetchOptions, *, same_etag: bool = True
+) -> Iterator[bytes]:
+    wanted = {"Range": f"bytes={start}-{end - 1}"} if entry.ranges else {}
+    with get(entry.key, {**headers, **wanted}, options) as reply:
+        raise_for_status(reply, entry.key)
+        answered = reply.response.headers.get("ETag") or reply.response.headers.get("Last-Modified") or ""
+        if (same_etag and answered != entry.etag) or (wanted and reply.response.status != 206):
+            raise Changed(redact(entry.key))
+        while piece := reply.read(MIB):
+            yield piece
+
+
+def raise_for_status(reply: Reply, url: str) -> None:
+    status = reply.response.status
+    if status < 300:
+        return
+    shown = redact(url)
+    if status in {404, 410}:
+        raise UriNotFound(f"{shown}: the server answered {status}; check the URL")
+    if status in {401, 403}:
+        raise LoadFailed(f"{shown}: access was refused with {status}; check the URL's credentials or signature")
+    if status in {408, 425, 429} or status >= 500:
+        raise Transient(f"the server answered {status}")
+    raise LoadFailed(f"{shown}: the server answered {status}; check the URL")
+
+
+def open_store(location: Location, options: FetchOptions) -> WebStore:
+    return WebStore(location, options)

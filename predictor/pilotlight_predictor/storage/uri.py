@@ -1,0 +1,109 @@
+"""Model URIs as text: taking them apart, and hiding what must not be shown. The first step of a fetch. Pure."""
+
+import re
+from typing import NamedTuple
+
+from pilotlight_predictor.errors import LoadFailed
+
+ALIASES = {"hf_model": "hf", "azure": "az", "gcs": "gs"}
+ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+._-]*)://")
+_PIN = re.compile(r"#sha256=([^#]*)$")
+_AZURE_BLOB = re.compile(r"^[a-z0-9]+\.blob\.(core\.|storage\.)", re.IGNORECASE)
+_URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>)\]},]+")
+
+
+class Location(NamedTuple):
+    """A URI taken apart: `scheme` is a key of the table of stores, `rest` all behind `://` without the pin."""
+
+    scheme: str
+    rest: str
+    sha256: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.scheme}://{self.rest}" if self.scheme != "file" else self.rest
+
+    @property
+    def shown(self) -> str:
+        return redact(self.text)
+
+    @property
+    def filename(self) -> str:
+        """The last segment: of the path, or of the bucket when there is no path."""
+        path = self.rest.partition("?")[0] if self.scheme in {"http", "https"} else self.rest
+        last = path.rstrip("/").rpartition("/")[2]
+        return last.partition("@")[0] if self.scheme == "hf" else last
+
+
+def is_remote(uri: str) -> bool:
+    """Whether the URI needs a fetch; a path and `file://` do not."""
+    found = _SCHEME.match(uri)
+    return found is not None and found[1].lower() != "file"
+
+
+def parse(uri: str) -> Location:
+    pin = _PIN.search(uri)
+    sha256 = _checked_sha256(pin[1], uri) if pin else ""
+    body = uri[: pin.start()] if pin else uri
+    found = _SCHEME.match(body)
+    if found is None:
+        return Location("file", body, sha256)
+    scheme, rest = found[1].lower(), body[found.end() :]
+    if scheme == "file":
+        return Location("file", _file_path(rest, uri), sha256)
+    if scheme == "https" and _AZURE_BLOB.match(rest) and "?" not in rest:
+        scheme = "az"
+    return Location(ALIASES.get(scheme, scheme), rest, sha256)
+
+
+def checked_sha256(value: str, where: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise LoadFailed(f"{where}: sha256 = {value!r}, must be 64 hexadecimal digits")
+    return value.lower()
+
+
+def _checked_sha256(value: str, uri: str) -> str:
+    return checked_sha256(value, redact(uri.partition("#")[0]))
+
+
+def _file_path(rest: str, uri: str) -> str:
+    from urllib.parse import unquote
+
+    host, slash, path = rest.partition("/")
+    if host not in {"", "localhost"} or not slash:
+        raise LoadFailed(f"{redact(uri)}: a file:// URI has no host; write file:///absolute/path")
+    return "/" + unquote(path)
+
+
+def redact(uri: str) -> str:
+    """The URI without user, password and query: signatures and tokens travel there."""
+    found = _SCHEME.match(uri)
+    if found is None:
+        return uri
+    head, _, query = uri[found.end() :].partition("?")
+    authority, slash, path = head.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{found[0]}{'***@' if user and at else ''}{host}{slash}{path}{'?***' if query else ''}"
+
+
+def redact_text(text: str) -> str:
+    """A library's message with every URI in it redacted, on one line, without its debug dump."""
+    first = " ".join(text.partition("\n\nDebug source")[0].split())
+    return _URL_IN_TEXT.sub(lambda match: redact(match[0]), first)[:300]
+
+
+def is_archive(name: str) -> bool:
+    return name.lower().endswith(ARCHIVES)
+
+
+def without_archive_ending(name: str) -> str:
+    lowered = name.lower()
+    return next((name[: -len(ending)] for ending in ARCHIVES if lowered.endswith(ending)), name)
+
+
+def safe_relative(path: str) -> bool:
+    """Whether a name from outside may become a path below a directory of ours."""
+    parts = path.split("/")
+    return all(part not in {"", ".", ".."} and "\0" not in part and "\\" not in part for part in parts)

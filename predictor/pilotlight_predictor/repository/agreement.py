@@ -60,6 +60,8 @@ def _check_one(config: ModelConfig, direction: str, tensor: TensorConfig, spec: 
 
 def _fits(told: Shape, found: Shape, lenient: bool) -> bool:
     """A fixed size may stand where the file says -1; an output may also be left variable where the file is fixed."""
+    if not found and told == (1,):  # dims cannot be empty in Triton's format, so its users write a scalar so
+        return True
     return len(told) == len(found) and all(
         mine == theirs or theirs == -1 or (lenient and mine == -1) for mine, theirs in zip(told, found, strict=True)
     )

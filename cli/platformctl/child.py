@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Any
@@ -18,6 +19,11 @@ from typing import Any
 from platformctl.errors import CommandError, TimedOut
 
 LAST_LINES = 20
+
+
+def predictor(*flags: str) -> list[str]:
+    """The command that starts a predictor with the Python that runs this program."""
+    return [sys.executable, "-m", "pilotlight_predictor", *flags]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +37,13 @@ class Reply:
 class Child:
     """One predictor process. A thread reads its log, so that a full pipe never stops it."""
 
-    def __init__(self, flags: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        command = [sys.executable, "-m", "pilotlight_predictor", *flags]
+    def __init__(self, command: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         environ = {**os.environ, "INFERENCE_LOG_FORMAT": "json"}
         self.clock = clock
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self.port = 0
         self.listening = threading.Event()
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)  # noqa: S603 - itself
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)  # noqa: S603 - no shell
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         self.connection: HTTPConnection | None = None
@@ -69,7 +74,7 @@ class Child:
             if seen == "ready":
                 return status
             self._check(deadline)
-            threading.Event().wait(0.01)
+            time.sleep(0.01)
 
     def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
         """One request on a connection that is kept open."""
@@ -96,7 +101,9 @@ class Child:
         return self.process.returncode
 
     def _wait_listening(self, deadline: float) -> None:
-        self.listening.wait(max(0.0, deadline - self.clock()))
+        if self.listening.wait(max(0.0, deadline - self.clock())) and not self.port:
+            with suppress(subprocess.TimeoutExpired):  # its log has ended, so it is about to
+                self.process.wait(5)
         self._check(deadline)
 
     def _status(self) -> dict[str, Any]:

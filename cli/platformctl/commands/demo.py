@@ -6,6 +6,7 @@ Everything runs from the checkout: the examples are not part of the installed pa
 import json
 import tempfile
 import time
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,7 @@ from typing import Any
 import click
 
 from platformctl import output
-from platformctl.child import Child, Reply
+from platformctl.child import Child, Reply, predictor
 from platformctl.errors import CommandError, NotFound
 from platformctl.showcase import FLOWER, MODELS, Showcase, showcases
 
@@ -29,17 +30,16 @@ REPEATS = 200
 def demo(keep: bool, timeout: float) -> None:
     """Serve the example models and send them real requests."""
     with tempfile.TemporaryDirectory(prefix="pilotlight-demo-") as folder:
-        repository = Path(folder)
         output.heading("Building the example repository")
-        build(repository)
+        build(Path(folder))
         output.heading("Starting the predictor")
-        child = Child(flags(repository))
+        child = Child(predictor(*flags(Path(folder))))
         try:
-            result = show(child, timeout)
-            output.data(result, [])
+            start = time.monotonic()
+            phases = wait(child, start, timeout)
+            show(child, phases)
             if keep:
-                output.heading(f"Serving on http://127.0.0.1:{child.port} until Ctrl-C")
-                child.process.wait()
+                stay(child)
         finally:
             child.stop()
 
@@ -65,34 +65,46 @@ def flags(repository: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def show(child: Child, timeout: float) -> dict[str, Any]:
-    """Waits for readiness, sends each request, and says what happened on the way."""
-    start = time.monotonic()
-    status = child.wait_ready(
-        start + timeout, lambda state: output.note(f"  {time.monotonic() - start:6.2f} s  {state}")
-    )
+def wait(child: Child, start: float, timeout: float) -> dict[str, float]:
+    """Prints each state as it comes, then how long each phase of the cold start took."""
+
+    def progress(state: str) -> None:
+        output.note(f"  {time.monotonic() - start:6.2f} s  {state or 'starting'}")
+
+    status = child.wait_ready(start + timeout, progress)
     phases = {str(name): float(seconds) for name, seconds in status.get("phases", {}).items()}
-    output.heading("Cold start, by phase")
-    for line in output.columns(
-        [(name, f"{seconds * 1000:.0f} ms") for name, seconds in phases.items()] or [("-", "-")]
-    ):
-        output.note(line)
+    if phases:
+        output.heading("Cold start, by phase")
+        for line in output.columns([(name, f"{seconds * 1000:.0f} ms") for name, seconds in phases.items()]):
+            output.note(line)
+    return phases
+
+
+def show(child: Child, phases: dict[str, float]) -> None:
+    """Sends each request; the answers are this command's data."""
+    asked = showcases(EXAMPLES)
+    answers = [ask(child, showcase) for showcase in asked]
+    typical = repeat(child, asked[0]) * 1000
     output.heading("Requests")
-    answers = [ask(child, showcase) for showcase in showcases(EXAMPLES)]
-    repeated = repeat(child, showcases(EXAMPLES)[0])
-    output.note(f"  {REPEATS} more to iris, one after the other: median {repeated * 1000:.2f} ms")
-    output.heading("Try it yourself (with --keep)")
-    for line in curls(child.port):
-        output.note(f"  {line}")
+    lines = output.columns([(f"{a['question']}?", a["answer"], a["model"], f"{a['ms']:.1f} ms") for a in answers])
     url = f"http://127.0.0.1:{child.port}"
-    return {"url": url, "phases": phases, "answers": answers, "iris_median_ms": round(repeated * 1000, 3)}
+    result = {"url": url, "phases": phases, "answers": answers, "iris_median_ms": round(typical, 3)}
+    output.data(result, [*lines, f"  {REPEATS} more to {asked[0].model}, one after the other: median {typical:.2f} ms"])
+    output.heading("Try it yourself (platformctl demo --keep leaves it running)")
+    for line in curls(url):
+        output.note(f"  {line}")
+
+
+def stay(child: Child) -> None:
+    output.heading("Serving until Ctrl-C")
+    with suppress(KeyboardInterrupt):
+        child.process.wait()
 
 
 def ask(child: Child, showcase: Showcase) -> dict[str, Any]:
     reply = _checked(child.request("POST", showcase.path, showcase.body, showcase.headers), showcase)
-    answer, milliseconds = showcase.read(reply), reply.seconds * 1000
-    output.note(f"  {showcase.title}? {click.style(answer, fg='green')}  [{showcase.model}, {milliseconds:.1f} ms]")
-    return {"model": showcase.model, "question": showcase.title, "answer": answer, "ms": round(milliseconds, 3)}
+    milliseconds = round(reply.seconds * 1000, 3)
+    return {"model": showcase.model, "question": showcase.title, "answer": showcase.read(reply), "ms": milliseconds}
 
 
 def repeat(child: Child, showcase: Showcase) -> float:
@@ -108,9 +120,8 @@ def _checked(reply: Reply, showcase: Showcase) -> Reply:
     return reply
 
 
-def curls(port: int) -> list[str]:
+def curls(url: str) -> list[str]:
     document = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}]}
-    url = f"http://127.0.0.1:{port}"
     return [
         f"curl {url}/v2/models/iris/infer -d '{json.dumps(document, separators=(',', ':'))}'",
         f"curl {url}/v2/models/iris",

@@ -1,0 +1,114 @@
+"""The program around the verbs: what is imported, what is printed where, and which exit code means what."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from platformctl import errors, main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
+
+
+def test_help_imports_no_verb_and_nothing_heavy() -> None:
+    code = (
+        "import sys; from platformctl.main import run; assert run(['--help']) == 0;"
+        f"heavy = [n for n in {HEAVY} if n in sys.modules];"
+        "heavy += [n for n in sys.modules if n.startswith(('platformctl.commands', 'pilotlight'))];"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(verb in done.stdout for verb in main.VERBS)
+
+
+@pytest.mark.parametrize("verb", sorted(main.VERBS))
+def test_each_verb_is_a_command_of_its_own_file_and_documented(verb: str) -> None:
+    command = main.platformctl.get_command(click.Context(main.platformctl), verb)
+    assert command is not None
+    assert command.name == verb
+    assert f"\n## {verb}\n" in DOCS.read_text("utf-8")
+
+
+def test_the_page_documents_no_verb_that_does_not_exist() -> None:
+    assert re.findall(r"^## (\w+)$", DOCS.read_text("utf-8"), re.M) == list(main.VERBS)
+
+
+@pytest.mark.parametrize("argv", [["-o", "json", "version"], ["version", "-o", "json"]])
+def test_output_json_may_stand_before_or_after_the_verb(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 0
+    assert json.loads(capsys.readouterr().out)["python"].startswith("3.")
+
+
+def test_the_nearer_output_option_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-o", "json", "version", "-o", "table"]) == 0
+    assert capsys.readouterr().out.startswith("pilotlight")
+
+
+def test_a_mistyped_verb_is_a_usage_error_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["dmo"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no such verb: dmo; did you mean demo?" in err
+
+
+@pytest.mark.parametrize("argv", [[], ["version", "--nope"], ["-o", "xml", "version"]])
+def test_a_wrong_command_line_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (errors.CommandError("it failed", "try this"), 1),
+        (errors.NotFound("no such thing"), 3),
+        (errors.TimedOut("too late"), 4),
+        (errors.RolledBack("taken back"), 5),
+        (KeyError("a defect"), 6),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_each_failure_has_its_exit_code(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command("fails")
+    def fails() -> None:
+        raise raised
+
+    monkeypatch.setitem(main.VERBS, "fails", "fails")
+    monkeypatch.setattr(main.Verbs, "get_command", lambda *_: fails)
+    assert main.run(["fails"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert code == 130 or str(raised) in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback_of_a_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command("fails")
+    def fails() -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setenv("PLATFORMCTL_DEBUG", "1")
+    monkeypatch.setattr(main.Verbs, "get_command", lambda *_: fails)
+    assert main.run(["version"]) == 6
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["serve", "fetch"])
+def test_serve_and_fetch_become_the_predictor_with_every_word_as_given(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda path, argv: became.append([path, *argv]))
+    words = ["--help", "-o", "x", "--model_name=a", "--load-model", "*", "plain", "--tail"]
+    assert main.run([verb, *words]) == 0
+    subcommand = [] if verb == "serve" else ["fetch"]
+    assert became == [[sys.executable, sys.executable, "-m", "pilotlight_predictor", *subcommand, *words]]

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from pilotlight_predictor.errors import BadRequest  # what a model raises when the client is at fault: status 400
 
+LARGEST = 50_000_000  # pixels; a small file may unpack to any size
 LONGEST_SIDE = 960
 STEP = 32  # the detector halves the sides five times
 
@@ -22,7 +24,13 @@ def predict(image: Array) -> dict[str, Array]:
 def read(content: bytes) -> Image.Image:
     if not content:  # what a warm-up sends: a blank picture lets every later step warm up too
         return Image.new("RGB", (STEP, STEP), "white")
-    return Image.open(BytesIO(content)).convert("RGB")
+    try:
+        picture = Image.open(BytesIO(content))
+        if picture.width * picture.height > LARGEST:
+            raise BadRequest(f"image has {picture.width} × {picture.height} pixels, must have at most {LARGEST}")
+        return picture.convert("RGB")
+    except (OSError, Image.DecompressionBombError) as error:
+        raise BadRequest("image must hold the bytes of a picture, such as a PNG or JPEG file") from error
 
 
 def detector_size(width: int, height: int) -> tuple[int, int]:

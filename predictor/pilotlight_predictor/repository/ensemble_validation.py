@@ -55,17 +55,21 @@ def _check_flow(document: Document, steps: Sequence[Values]) -> None:
     for index, name in enumerate(inputs):
         if name not in read:
             raise document.failure(("input", index), f"{name!r} is not read by any step")
-    written = _reachable(steps, set(inputs))
+    _check_written(document, steps, _reachable(steps, set(inputs)), outputs)
+    for number, step in enumerate(steps):
+        for output, tensor in step["output_map"].items():
+            if tensor not in read and tensor not in outputs:
+                path = ("ensemble_scheduling", "step", number, "output_map", output)
+                raise document.failure(path, f"writes {tensor!r}, which nothing reads")
+
+
+def _check_written(document: Document, steps: Sequence[Values], written: set[str], outputs: Sequence[str]) -> None:
     for number, step in enumerate(steps):
         missing = sorted(set(step["input_map"].values()) - written)
         if missing:
             path = ("ensemble_scheduling", "step", number, "input_map")
             sentence = f"reads {missing[0]!r}, which no input and no step that can run gives (missing, or in a circle)"
             raise document.failure(path, sentence)
-        for output, tensor in step["output_map"].items():
-            if tensor not in read and tensor not in outputs:
-                path = ("ensemble_scheduling", "step", number, "output_map")
-                raise document.failure((*path, output), f"writes {tensor!r}, which nothing reads")
     for index, name in enumerate(outputs):
         if name not in written:
             raise document.failure(("output", index), f"{name!r} is not written by any step")

@@ -16,6 +16,7 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.model_files import model_file
 from pilotlight_predictor.repository.names import valid_model_name
+from pilotlight_predictor.repository.read_config import config_from_pbtxt
 
 __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
 
@@ -60,18 +61,36 @@ def plain_source(path: Path, name: str | None = None) -> ModelSource:
     raise _nothing_at(path)
 
 
-def check_source(source: ModelSource, config: ModelConfig | None) -> None:
-    """Raises LoadFailed for a model that cannot be served as it lies there."""
+def check_source(source: ModelSource, override: ModelConfig | None = None) -> ModelConfig | None:
+    """The configuration that the model brings, or the one given in its place; None when it is to be derived.
+
+    Raises LoadFailed for a model that cannot be served as it lies there.
+    """
+    config = override or _own_config(source)
     if config is not None and config.name and config.name != source.name and not source.plain:
+        place = source.config_path if override is None else source.model_dir
         raise LoadFailed(
-            f"{source.config_path or source.model_dir}: name = {config.name!r}, must be {source.name!r} like the "
-            "directory; rename one of them or leave name out"
+            f"{place}: name = {config.name!r}, must be {source.name!r} like the directory; rename one of them or leave "
+            "name out"
         )
     if not source.versions:
         raise LoadFailed(
             f"{source.model_dir}: no version to serve; put the model file into a directory with a number for a name, "
             f"such as {source.name}/1 (an ensemble needs an empty one)"
         )
+    return config
+
+
+def _own_config(source: ModelSource) -> ModelConfig | None:
+    if source.config_path is None:
+        return None
+    try:
+        text = source.config_path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LoadFailed(f"{source.config_path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise LoadFailed(f"{source.config_path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return config_from_pbtxt(text, str(source.config_path))
 
 
 def _source(directory: Path, name: str | None = None) -> ModelSource:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pilotlight_predictor.tensors import Tensor
 
 Inputs = dict[str, Tensor]
 Outputs = dict[str, Tensor]
 Parameters = dict[str, Any]
+NEWEST: Final = -1  # a version directory may be called 0
 
 
 @dataclass(slots=True)
@@ -22,11 +23,11 @@ class RequestedOutput:
 
 @dataclass(slots=True)
 class InferRequest:
-    """One inference. `version` 0 means the newest that is ready; `timeout_us` 0 means the model's policy."""
+    """One inference. `version` NEWEST means the newest that is ready; `timeout_us` 0 means the model's policy."""
 
     model: str
     inputs: Inputs
-    version: int = 0
+    version: int = NEWEST
     id: str = ""
     outputs: tuple[RequestedOutput, ...] = ()
     parameters: Parameters = field(default_factory=dict)
@@ -47,5 +48,4 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
 
 
-Result = InferResponse | Exception
-Done = Callable[[Result], None]
+Done = Callable[[InferResponse | Exception], None]

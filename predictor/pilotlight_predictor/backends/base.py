@@ -1,4 +1,7 @@
-"""What a backend is: a module with `load(spec) -> Instance`, and optionally `derive(path) -> ModelConfig`.
+"""What a backend is: a module with `load(spec) -> Instance`.
+
+An instance tells what it found in the model file (`inputs`, `outputs`), so that a configuration can be derived or
+checked without reading the file twice.
 
 A module of this folder imports its heavy library inside `load` (or a function it calls), never at the top: looking a
 backend up must cost nothing. How to add one: docs/backends.md.
@@ -74,7 +77,17 @@ class TensorInstance:
         from pilotlight_predictor.batch import merge, split
 
         merged, rows = merge(batch)
-        return split(self.run(merged), rows)
+        try:
+            return split(self.run(merged), rows)
+        except Exception:
+            # One bad request must not fail its neighbours: each runs alone, and only the culprit fails.
+            return [self._alone(request) for request in batch]
+
+    def _alone(self, request: InferRequest) -> Answer:
+        try:
+            return self.run(request.inputs)
+        except Exception as error:
+            return error
 
     def clone(self) -> "TensorInstance":
         return self

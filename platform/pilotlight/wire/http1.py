@@ -1,0 +1,75 @@
+"""The head of a plain HTTP/1.1 request, read strictly. Knows bytes, not models.
+
+`parse_head` accepts only what leaves nothing to interpret; for anything else it returns None, and a full HTTP
+implementation shall judge the same bytes. So two parsers can never disagree on where a request ends.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_HEAD: Final = 8192
+END: Final = b"\r\n\r\n"
+
+_HEAD: Final = re.compile(
+    rb"(GET|POST|HEAD|PUT|DELETE|PATCH|OPTIONS) (/[\x21-\x7e]*) HTTP/1\.1"
+    rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*[\x20-\x7e\t\x80-\xff]*)*)"
+)
+_LENGTH: Final = re.compile(r"[0-9]{1,15}")
+# Whoever sends one of these asks for more than a request with a counted body and a reply.
+_BEYOND: Final = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
+_REASONS: Final = {
+    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 413: "Content Too Large", 422: "Unprocessable Content", 429: "Too Many Requests",
+    499: "Client Closed Request", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
+    504: "Gateway Timeout",
+}  # fmt: skip
+
+
+class Head(NamedTuple):
+    """`headers` have lower-case names; `length` is the body's."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    length: int
+    keep_alive: bool
+
+
+def parse_head(head: bytes) -> Head | None:
+    """`head` ends before the empty line. None: not plain enough to be judged here."""
+    found = _HEAD.fullmatch(head)
+    if found is None:
+        return None
+    headers: dict[str, str] = {}
+    for line in found[3].decode("latin-1").split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        name = name.lower()
+        if name in headers or name in _BEYOND:
+            return None
+        headers[name] = value.strip(" \t")
+    length = headers.get("content-length", "0")
+    if not _LENGTH.fullmatch(length) or "host" not in headers:
+        return None
+    connection = headers.get("connection", "keep-alive").lower()
+    if connection not in {"keep-alive", "close"}:
+        return None
+    path, _, query = found[2].decode("ascii").partition("?")
+    return Head(found[1].decode("ascii"), path, query, headers, int(length), connection == "keep-alive")
+
+
+def render_head(status: int, content_type: str, length: int, headers: dict[str, str] | None, close: bool) -> bytes:
+    """The head of a reply. Header values must not come from a client unchecked; line breaks are taken out."""
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n"]
+    if headers:
+        lines += [f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()]
+    if close:
+        lines.append("Connection: close\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def _one_line(value: str) -> str:
+    return value.replace("\r", " ").replace("\n", " ") if "\r" in value or "\n" in value else value

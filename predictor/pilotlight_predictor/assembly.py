@@ -1,0 +1,134 @@
+"""Puts the server together once heavy modules may be imported, loads its models and keeps it running."""
+
+import asyncio
+import gc
+import os
+import socket
+from pathlib import Path
+
+from pilotlight_predictor.access import Access
+from pilotlight_predictor.admission import Admission
+from pilotlight_predictor.dispatch import Dispatcher
+from pilotlight_predictor.front import HttpFront
+from pilotlight_predictor.lifecycle import Lifecycle, State
+from pilotlight_predictor.logs import log
+from pilotlight_predictor.metrics import Metrics, identity_labels
+from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.server import Server
+from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.sources import Sources
+from pilotlight_predictor.threads import in_thread
+
+
+class Assembly:
+    def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
+        self._settings = settings
+        self._lifecycle = lifecycle
+        metrics = Metrics(identity_labels(os.environ))
+        self.server = Server(settings, lifecycle, Sources(settings, self._fetch, self._sync), metrics)
+        self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
+        self._dispatcher = Dispatcher(self.server, dialects(), self._admission)
+        self._fronts: list[HttpFront] = []
+        self._sampler = None
+
+    async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
+        """From here on every route answers; a second port serves the metrics alone."""
+        front.open(self._dispatcher)
+        self._fronts.append(front)
+        if metrics is not None:
+            from pilotlight_predictor.routes import status
+
+            alone = HttpFront(lambda call: status.metrics(self.server, call))
+            alone.open(Dispatcher(self.server, (status.DIALECT,), self._admission))
+            await alone.listen(metrics)
+            self._fronts.append(alone)
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Loads what is required, then follows the repository; a start that fails may end the process."""
+        await self._load()
+        if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
+            stop.set()
+            return
+        await asyncio.gather(
+            self._fronts[0].prepare_full(), self._watch_gpus(), self._watch_health(), self.server.control.follow()
+        )
+
+    async def _load(self) -> None:
+        lifecycle, server = self._lifecycle, self.server
+        lifecycle.move(State.LOADING)
+        try:
+            await server.control.start()
+        except Exception as error:
+            lifecycle.move(State.FAILED, str(error))
+            log("failed", str(error), level="ERROR")
+            return
+        lifecycle.finish_phase("load")
+        lifecycle.move(State.READY)
+        verdict = server.readiness()
+        lifecycle.phases["total"] = lifecycle.elapsed()
+        self._settle_memory()
+        if verdict.ready:
+            phases = {name: round(seconds, 4) for name, seconds in lifecycle.phases.items()}
+            log("ready", f"ready {lifecycle.phases['total']:.3f} s after exec", phases=phases)
+        else:
+            lifecycle.move(State.FAILED, verdict.reason)
+            log("failed", verdict.reason, level="ERROR")
+
+    def _settle_memory(self) -> None:
+        """What is loaded now stays: the collector need not walk it again, nor run as often."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    async def _watch_gpus(self) -> None:
+        if not self._settings.observability.gpu_metrics:
+            return
+        from pilotlight_predictor.gpu import GpuSampler
+
+        sampler = GpuSampler(self._settings.observability.metrics_interval_ms / 1000)
+        await in_thread(sampler.start)
+        self.server.metrics.gpus = sampler.latest
+
+    async def _watch_health(self) -> None:
+        """A start that failed may heal: a poll or an operator's load brings the missing model."""
+        while True:
+            await asyncio.sleep(0.5)
+            if self._lifecycle.state is State.FAILED:
+                self._lifecycle.move(State.READY)
+                verdict = self.server.readiness()
+                if not verdict.ready:
+                    self._lifecycle.move(State.FAILED, verdict.reason)
+
+    def _fetch(self, uri: str) -> Path:
+        from pilotlight_predictor import storage
+
+        return storage.fetch(uri, self._cache_dir(), self._progress)
+
+    def _sync(self, uri: str) -> Path:
+        from pilotlight_predictor import storage
+
+        if not storage.is_remote(uri):
+            return storage.fetch(uri, self._cache_dir())
+        import hashlib
+
+        directory = self._cache_dir() / "repositories" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+        storage.sync_repository(uri, directory)
+        return directory
+
+    def _cache_dir(self) -> Path:
+        chosen = self._settings.model.cache_dir
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return Path(chosen) if chosen else base / "pilotlight"
+
+    def _progress(self, progress: object) -> None:
+        self.server.progress = {
+            "done_bytes": getattr(progress, "done_bytes", 0), "total_bytes": getattr(progress, "total_bytes", 0)
+        }  # fmt: skip
+
+    async def close(self) -> None:
+        for front in self._fronts[1:]:
+            await front.drain(0, 1)
+        try:
+            await asyncio.wait_for(self.server.registry.close(), 5)
+        except TimeoutError:
+            log("abandoned", "a model did not finish its last batch within 5 s", level="WARNING")

@@ -1,0 +1,144 @@
+"""ONNX models on onnxruntime, on the CPU or by the CUDA provider.
+
+Sessions are safe to call from several threads, so the clones of an instance share one session and its weights.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.tensors import NUMPY_TYPES, Tensor, TensorSpec
+
+log = logging.getLogger("pilotlight.backends.onnxruntime")
+
+_DATATYPES: Final = {
+    "tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(float16)": "FP16", "tensor(bfloat16)": "BF16",
+    "tensor(int8)": "INT8", "tensor(int16)": "INT16", "tensor(int32)": "INT32", "tensor(int64)": "INT64",
+    "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16", "tensor(uint32)": "UINT32", "tensor(uint64)": "UINT64",
+    "tensor(bool)": "BOOL", "tensor(string)": "BYTES",
+}  # fmt: skip
+_BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
+
+
+class OnnxInstance(TensorInstance):
+    quick = True
+
+    def __init__(self, session: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], quick: bool) -> None:
+        self._session = session
+        self.inputs, self.outputs, self.quick = inputs, outputs, quick
+        self._names = [spec.name for spec in outputs]
+        self._types = [spec.datatype for spec in outputs]
+        self._plain = all(spec.datatype not in {"BYTES", "BF16"} for spec in (*inputs, *outputs))
+        self._run = session.run
+
+    def run(self, inputs: Inputs) -> Outputs:
+        try:
+            if self._plain:
+                arrays = self._run(None, {name: tensor.array for name, tensor in inputs.items()})
+                return {n: Tensor(t, a) for n, t, a in zip(self._names, self._types, arrays, strict=True)}
+            return self._run_any(inputs)
+        except Exception as error:
+            raise _client_error(error) or error from None
+
+    def _run_any(self, inputs: Inputs) -> Outputs:
+        """Strings go in and out as str; bfloat16 only as an OrtValue made from its bits."""
+        values = {name: _value(tensor) for name, tensor in inputs.items()}
+        results = self._session.run_with_ort_values(None, values)
+        return {n: _tensor(t, r) for n, t, r in zip(self._names, self._types, results, strict=True)}
+
+    def clone(self) -> "OnnxInstance":
+        return OnnxInstance(self._session, self.inputs, self.outputs, self.quick)
+
+    def close(self) -> None:
+        del self._session, self._run
+
+
+def load(spec: LoadSpec) -> OnnxInstance:
+    runtime = _import()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = spec.threads
+    options.log_severity_level = 3
+    session = _session(runtime, spec, options)
+    return OnnxInstance(session, _specs(session.get_inputs()), _specs(session.get_outputs()), spec.device.kind == "cpu")
+
+
+def _import() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise LoadFailed(
+            f"ONNX models need the onnx (CPU) or gpu extra: pip install 'pilotlight[onnx]' ({error})"
+        ) from None
+    return onnxruntime
+
+
+def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
+    providers = _providers(runtime, spec)
+    try:
+        return runtime.InferenceSession(str(spec.path), options, providers=providers)
+    except Exception as error:
+        raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
+
+
+def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:
+    if spec.device.kind == "cpu":
+        return ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" not in runtime.get_available_providers():
+        log.warning(
+            "model '%s' asks for %s, but this onnxruntime has no CUDA provider: it runs on the CPU."
+            " Install the gpu extra: pip install 'pilotlight[gpu]'", spec.config.name, spec.device,
+        )  # fmt: skip
+        return ["CPUExecutionProvider"]
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    return [("CUDAExecutionProvider", {"device_id": spec.device.index}), "CPUExecutionProvider"]
+
+
+def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(node.name, _datatype(node), _shape(node.shape)) for node in nodes)
+
+
+def _datatype(node: Any) -> str:
+    if node.type not in _DATATYPES:
+        raise LoadFailed(f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for")
+    return _DATATYPES[node.type]
+
+
+def _shape(dims: Sequence[Any]) -> tuple[int, ...]:
+    """Names and None are dimensions that vary."""
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in dims)
+
+
+def _value(tensor: Tensor) -> Any:
+    from onnxruntime import OrtValue
+
+    if tensor.datatype == "BF16":
+        return OrtValue.ortvalue_from_numpy_with_onnx_type(tensor.array, _BF16_ONNX)
+    if tensor.datatype == "BYTES":
+        import numpy as np
+
+        text = np.array([item.decode() for item in tensor.array.ravel()], dtype=object)
+        return OrtValue.ortvalue_from_numpy(text.reshape(tensor.array.shape))
+    return OrtValue.ortvalue_from_numpy(tensor.array)
+
+
+def _tensor(datatype: str, value: Any) -> Tensor:
+    array = value.numpy() if hasattr(value, "numpy") else value
+    if datatype == "BYTES":
+        from pilotlight_predictor.tensors import tensor
+
+        return tensor(array)
+    return Tensor(datatype, array.view(NUMPY_TYPES["BF16"]) if datatype == "BF16" else array)
+
+
+def _client_error(error: Exception) -> BadRequest | None:
+    """onnxruntime tells a tensor that does not fit the graph from a failure of its own by the name of its class."""
+    if isinstance(error, UnicodeDecodeError):
+        return BadRequest("a BYTES input is not UTF-8, which ONNX strings must be")
+    if type(error).__name__ == "InvalidArgument" or "INVALID_ARGUMENT" in str(error):
+        reason = str(error).rpartition(" : ")[2].strip().splitlines()
+        return BadRequest(f"the model refuses the input: {reason[0] if reason else 'invalid argument'}")
+    return None

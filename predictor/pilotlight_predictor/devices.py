@@ -1,0 +1,74 @@
+"""Which devices there are and where a model's instances go. Finding out needs no CUDA library of its own."""
+
+import ctypes
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pilotlight_predictor.backends.base import Device
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.model_config import InstanceGroup
+
+log = logging.getLogger("pilotlight.devices")
+CPU = Device()
+
+
+def gpu_count(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ) -> int:
+    """GPUs that this process may use, without a driver call: device nodes, less what CUDA_VISIBLE_DEVICES hides."""
+    nodes = sum(1 for node in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return nodes
+    chosen = [part for part in visible.split(",") if part.strip() not in {"", "-1"}]
+    return min(nodes, len(chosen))
+
+
+def compute_capability(index: int) -> str | None:
+    """As in "9.0"; asked of the driver alone, which makes no context."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index):
+        return None
+    driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+    driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+    return f"{major.value}.{minor.value}"
+
+
+def default_device(wish: str, gpus: int) -> Device:
+    """What `--device auto|cpu|cuda|cuda:N` means on a machine with this many GPUs."""
+    if wish == "cpu" or (wish == "auto" and gpus == 0):
+        return CPU
+    index = int(wish.partition(":")[2] or 0)
+    if index >= gpus:
+        log.warning("device = %s, but this machine offers %d GPUs: models run on the CPU", wish, gpus)
+        return CPU
+    return Device("cuda", index)
+
+
+def place(groups: Sequence[InstanceGroup], wish: str, gpus: int, default_count: int = 1) -> list[Device]:
+    """One device per instance, in the order of the groups. Count is per device, as in Triton."""
+    if not groups:
+        return [default_device(wish, gpus)] * default_count
+    return [device for group in groups for device in _devices(group, wish, gpus) for _ in range(group.count)]
+
+
+def _devices(group: InstanceGroup, wish: str, gpus: int) -> list[Device]:
+    if group.kind == "CPU":
+        return [CPU]
+    if group.kind == "GPU" or group.gpus:
+        return [_gpu(index, gpus) for index in group.gpus or range(max(gpus, 1))]
+    default = default_device(wish, gpus)
+    if wish == "auto" and default.kind == "cuda":
+        return [Device("cuda", index) for index in range(gpus)]
+    return [default]
+
+
+def _gpu(index: int, gpus: int) -> Device:
+    if index >= gpus:
+        raise LoadFailed(f"instance_group asks for GPU {index}, but this machine offers {gpus}; use kind: KIND_CPU")
+    return Device("cuda", index)

@@ -1,0 +1,162 @@
+"""Finds the route of a call, lets it through the gate, runs its handler, and turns errors into replies.
+
+The only place where an exception becomes a status. Both fronts (lane.py and http.py) call `Dispatcher.serve`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.admission import Admission
+from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.errors import BadRequest, MethodNotAllowed, NotFound, PredictorError
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.server import Server
+
+log = logging.getLogger("pilotlight.dispatch")
+
+# A handler answers at once, later (an awaitable), or by calling `call.finish` itself (None).
+Handler = Callable[["Server", Call], Reply | Awaitable[Reply] | None]
+ErrorBody = Callable[[PredictorError], Reply]
+
+
+class Route(NamedTuple):
+    """A row of a dialect's table. `pattern` has `{name}` segments; `hot` rows may be served by the fast lane."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    action: Action
+    hot: bool = False
+
+
+class Dialect(NamedTuple):
+    name: str
+    routes: tuple[Route, ...]
+    error_body: ErrorBody
+
+
+class Match(NamedTuple):
+    route: Route
+    dialect: Dialect
+    params: dict[str, str]
+
+
+class Dispatcher:
+    def __init__(self, server: "Server", dialects: tuple[Dialect, ...], admission: Admission) -> None:
+        self._server = server
+        self._dialects = dialects
+        self.admission = admission
+        self._shapes = _by_length(dialects)
+        self._cache: dict[tuple[str, str], Match] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def match(self, method: str, path: str) -> Match:
+        """Raises NotFound or MethodNotAllowed."""
+        found = self._cache.get((method, path))
+        if found is None:
+            found = self._search(method, path)
+            if len(self._cache) > 1024:  # paths are the client's to choose
+                self._cache.clear()
+            self._cache[method, path] = found
+        return found
+
+    def _search(self, method: str, path: str) -> Match:
+        segments = [_decoded(segment) for segment in path.strip("/").split("/")]
+        allowed: set[str] = set()
+        for dialect, route, pattern in self._shapes.get(len(segments), ()):
+            params = _params(pattern, segments)
+            if params is not None:
+                if route.method == method:
+                    return Match(route, dialect, params)
+                allowed.add(route.method)
+        if allowed:
+            raise MethodNotAllowed(f"{method} is not allowed on {path[:200]}; use {' or '.join(sorted(allowed))}")
+        raise NotFound(f"no route {method} {path[:200]}")
+
+    def dialect_of(self, call: Call) -> Dialect:
+        """Whose error body a call gets that never reached its handler."""
+        try:
+            return self.match(call.method, call.path).dialect
+        except PredictorError:
+            return self._dialects[0]
+
+    def serve(self, call: Call, match: Match | None = None) -> None:
+        """Answers the call, now or later, through `call.finish`."""
+        dialect = self._dialects[0] if match is None else match.dialect
+        try:
+            match = match or self.match(call.method, call.path)
+            dialect = match.dialect
+            self.admission.admit(call, match.route.action)
+            call.params = match.params
+            outcome = match.route.handler(self._server, call)
+        except Exception as error:
+            call.finish(error_reply(dialect, error))
+            return
+        if isinstance(outcome, Reply):
+            call.finish(outcome)
+        elif outcome is not None:
+            self._finish_later(call, dialect, outcome)
+
+    def _finish_later(self, call: Call, dialect: Dialect, outcome: Awaitable[Reply]) -> None:
+        async def wait() -> None:
+            try:
+                reply = await outcome
+            except Exception as error:
+                reply = error_reply(dialect, error)
+            call.finish(reply)
+
+        task = asyncio.get_running_loop().create_task(wait())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def error_reply(dialect: Dialect, error: Exception) -> Reply:
+    """What the client sees: our own errors in words, anything else opaque and in the log."""
+    if not isinstance(error, PredictorError):
+        log.error("unexpected error", exc_info=error)
+        error = PredictorError("internal error; the server's log has the reason")
+    reply = dialect.error_body(error)
+    headers = dict(reply.headers or {})
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 501:
+        headers["Accept-Encoding"] = "gzip, deflate"
+    reply.headers = headers or None
+    return reply
+
+
+def _by_length(dialects: tuple[Dialect, ...]) -> dict[int, list[tuple[Dialect, Route, list[str]]]]:
+    shapes: dict[int, list[tuple[Dialect, Route, list[str]]]] = {}
+    for dialect in dialects:
+        for route in dialect.routes:
+            pattern = route.pattern.strip("/").split("/")
+            shapes.setdefault(len(pattern), []).append((dialect, route, pattern))
+    return shapes
+
+
+def _params(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    for want, got in zip(pattern, segments, strict=True):
+        if want.startswith("{"):
+            if not got:
+                return None
+            params[want[1:-1]] = got
+        elif want != got:
+            return None
+    return params
+
+
+def _decoded(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("the path has a percent-encoding that is not UTF-8") from None

@@ -1,0 +1,116 @@
+"""Does a request fit the model? Checks names, datatypes and shapes, and finds how it may be batched. Pure."""
+
+from typing import Any, NamedTuple
+
+from pilotlight_predictor.batcher import signature_of
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+from pilotlight_predictor.tensors import Shape, Tensor
+
+
+class Fit(NamedTuple):
+    """`rows` in the batch dimension; requests of equal `signature` may share a batch."""
+
+    rows: int
+    signature: Any
+
+
+class InputRules:
+    """The model's declared inputs and outputs, prepared once so that a request costs little to check."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model = config.name
+        self._max_rows = config.max_batch_size
+        self._inputs = {tensor.name: tensor for tensor in config.inputs}
+        self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
+        self._outputs = frozenset(tensor.name for tensor in config.outputs)
+        self._reshaped = any(tensor.reshape is not None for tensor in config.inputs)
+        # With every dimension fixed and no input optional, all requests that fit have one signature.
+        self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
+
+    def check(self, request: InferRequest) -> Fit:
+        """Raises BadRequest with the field that does not fit; reshapes inputs where the configuration says so."""
+        if self._inputs:
+            self._check_names(request)
+        if request.batch_first and self._max_rows:
+            request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}
+        rows = self._check_tensors(request)
+        if request.outputs and self._outputs:
+            self._check_outputs(request)
+        if self._reshaped:
+            self._reshape(request, rows)
+        if self._uniform or not self._max_rows:
+            return Fit(rows, None)
+        return Fit(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
+
+    def _check_names(self, request: InferRequest) -> None:
+        inputs = request.inputs
+        for name in inputs:
+            if name not in self._inputs:
+                known = ", ".join(f"'{known}'" for known in self._inputs)
+                raise BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; it takes {known}")
+        if not self._required <= inputs.keys():
+            missing = ", ".join(f"'{name}'" for name in self._inputs if name in self._required - inputs.keys())
+            expected = f"expected {len(self._required)} inputs but got {len(inputs)} inputs for model '{self._model}'"
+            raise BadRequest(f"{expected}: missing {missing}")
+
+    def _check_tensors(self, request: InferRequest) -> int:
+        rows = 1
+        first = True
+        for name, tensor in request.inputs.items():
+            declared = self._inputs.get(name)
+            shape = tensor.array.shape
+            if declared is not None:
+                if tensor.datatype != declared.datatype:
+                    raise BadRequest(
+                        f"inference input '{name}' data-type is '{tensor.datatype}', but model '{self._model}'"
+                        f" expects '{declared.datatype}'"
+                    )
+                self._check_shape(declared, shape)
+            if self._max_rows:
+                if first:
+                    rows, first = self._rows(name, shape), False
+                elif not shape or shape[0] != rows:
+                    raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
+        return rows
+
+    def _check_shape(self, declared: TensorConfig, shape: Shape) -> None:
+        dims = declared.dims
+        actual = shape[1:] if self._max_rows else shape
+        if len(actual) == len(dims) and (not self._max_rows or shape):
+            for want, got in zip(dims, actual, strict=True):
+                if want != got and want != -1:
+                    break
+            else:
+                return
+        expected = [-1, *dims] if self._max_rows else list(dims)
+        raise BadRequest(
+            f"unexpected shape for input '{declared.name}' for model '{self._model}':"
+            f" expected {expected}, got {list(shape)}"
+        )
+
+    def _rows(self, name: str, shape: Shape) -> int:
+        rows = shape[0] if shape else 0
+        if rows < 1:
+            raise BadRequest(f"input '{name}' has shape {list(shape)}: the batch dimension must be at least 1")
+        if rows > self._max_rows:
+            raise BadRequest(
+                f"inference request batch-size must be <= {self._max_rows} for '{self._model}', input '{name}' has {rows}"
+            )
+        return rows
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                known = ", ".join(f"'{name}'" for name in sorted(self._outputs))
+                raise BadRequest(
+                    f"unexpected inference output '{output.name}' for model '{self._model}'; it gives {known}"
+                )
+
+    def _reshape(self, request: InferRequest, rows: int) -> None:
+        for name, tensor in request.inputs.items():
+            target = self._inputs[name].reshape
+            if target is not None:
+                shape = (rows, *target) if self._max_rows else target
+                request.inputs[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))

@@ -1,0 +1,144 @@
+"""The listening side: connections start in the fast lane and go to aiohttp when they need it; draining at the end."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.lane import Lane
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.dispatch import Dispatcher
+    from pilotlight_predictor.http import FullServer
+
+SLOW_REQUEST_S: Final = 30.0  # a head or body that takes longer to arrive is a slow-loris client
+IDLE_S: Final = 75.0
+BACKLOG: Final = 4096
+BOOT_BODY: Final = 1 << 20  # a booting server reads this much of a request that it will refuse
+
+
+class HttpFront:
+    """Booting until `open` gives it a dispatcher: then it answers only that it is alive and not ready."""
+
+    def __init__(self, boot_reply: Callable[[Call], Reply]) -> None:
+        self.lanes: set[Lane] = set()
+        self.closing = False
+        self._boot_reply = boot_reply
+        self._dispatcher: Dispatcher | None = None
+        self._full: FullServer | None = None
+        self._full_task: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def listen(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Lane(self), sock=listener, backlog=BACKLOG)
+        self._sweeper = loop.create_task(self._sweep())
+
+    def open(self, dispatcher: "Dispatcher") -> None:
+        self._dispatcher = dispatcher
+        for lane in self.lanes:
+            lane.forget_route()
+
+    def match(self, method: str, path: str) -> Any | None:
+        if self._dispatcher is None:
+            return self  # any plain request is answered by the booting server
+        from pilotlight_predictor.errors import PredictorError
+
+        try:
+            found = self._dispatcher.match(method, path)
+        except PredictorError:
+            return None
+        return found if found.route.hot else None
+
+    def reserve(self, length: int) -> int | None:
+        if self._dispatcher is None:
+            return 0 if length <= BOOT_BODY else None
+        admission = self._dispatcher.admission
+        if length > admission.limits.max_bytes or not admission.has_room(length):
+            return None
+        admission.take(length)
+        return length
+
+    def release(self, length: int) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.admission.give_back(length)
+
+    def serve(self, call: Call, match: Any) -> None:
+        if self._dispatcher is None or match is self:
+            call.finish(self._boot_reply(call))
+        else:
+            self._dispatcher.serve(call, match)
+
+    def hand_over(self, lane: Lane) -> None:
+        """Now, or once aiohttp is imported: its 0.3 s are no part of the cold start."""
+        if self._full is not None:
+            lane.take_over(self._full.handler())
+            return
+        lane.hold()
+        task = asyncio.get_running_loop().create_task(self._hand_over_later(lane))
+        task.add_done_callback(lambda _: None)
+
+    async def _hand_over_later(self, lane: Lane) -> None:
+        await self.prepare_full()
+        assert self._full is not None
+        lane.take_over(self._full.handler())
+
+    async def prepare_full(self) -> None:
+        """Imports aiohttp off the loop and makes its server; needs the dispatcher."""
+        while self._dispatcher is None:
+            await asyncio.sleep(0.005)
+        if self._full_task is None:
+            self._full_task = asyncio.get_running_loop().create_task(self._make_full(self._dispatcher))
+        await self._full_task
+
+    async def _make_full(self, dispatcher: "Dispatcher") -> None:
+        from pilotlight_predictor.threads import in_thread
+
+        module = await in_thread(_import_full)
+        self._full = module.FullServer(dispatcher, self)
+
+    async def _sweep(self) -> None:
+        """Closes connections that are idle too long or whose request does not arrive."""
+        while True:
+            await asyncio.sleep(5)
+            now = monotonic()
+            for lane in list(self.lanes):
+                if not lane.answering and now - lane.busy_since > (IDLE_S if lane.idle else SLOW_REQUEST_S):
+                    lane.close()
+
+    def in_flight(self) -> int:
+        waiting = sum(1 for lane in self.lanes if not lane.idle)
+        return waiting + (self._full.in_flight if self._full else 0)
+
+    async def drain(self, delay_s: float, timeout_s: float) -> bool:
+        """Stops taking connections after the delay and waits for answers; False when the bound ended it first."""
+        self.closing = True
+        await asyncio.sleep(delay_s)
+        # What is already in the backlog was sent by somebody who believed in us: accept it before closing.
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+        if self._server is not None:
+            self._server.close()
+        end = monotonic() + timeout_s
+        while self.in_flight() and monotonic() < end:
+            await asyncio.sleep(0.01)
+        finished = not self.in_flight()
+        await self._close_all(max(0.0, end - monotonic()))
+        return finished
+
+    async def _close_all(self, timeout_s: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for lane in list(self.lanes):
+            lane.close()
+        if self._full is not None:
+            await self._full.close(timeout_s)
+
+
+def _import_full() -> Any:
+    import pilotlight_predictor.http
+
+    return pilotlight_predictor.http

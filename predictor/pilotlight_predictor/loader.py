@@ -1,0 +1,132 @@
+"""Loads one version of one model: file → backend → instances on their devices → complete config → warm-up answer.
+
+Blocking; runs in a thread of its own so that the server answers while it works.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+
+from pilotlight_predictor import backends
+from pilotlight_predictor.backends.base import Instance, LoadSpec
+from pilotlight_predictor.devices import compute_capability, gpu_count, place
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.complete import BatchDefaults, Found, complete
+from pilotlight_predictor.repository.labels import read_labels
+from pilotlight_predictor.repository.layout import ModelSource, model_file
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.warmup import configured_requests, zero_request
+
+log = logging.getLogger("pilotlight.loader")
+
+
+@dataclass(slots=True)
+class Loaded:
+    config: ModelConfig
+    version: int
+    instances: Sequence[Instance]
+    labels: Mapping[str, Sequence[str]]
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+def load_version(source: ModelSource, version: int, config: ModelConfig | None, settings: Settings) -> Loaded:
+    """`config` is what the repository or an override says, if anything; the result's is complete."""
+    phases: dict[str, float] = {}
+    given = config or ModelConfig(name=source.name)
+    if given.ensemble:
+        return Loaded(given, version, (), read_labels(source.model_dir, given), phases)
+    path = _file(source, version, given)
+    row = _row(given, path)
+    with _Timed(phases, "import"):
+        module = backends.module(row)
+        prepare(module)
+    with _Timed(phases, "load"):
+        instances = _instances(module, given, version, path, source, settings)
+        whole = complete(config, source.name, _found(row, instances[0]), _defaults(settings))
+        labels = read_labels(source.model_dir, whole)
+    with _Timed(phases, "warmup"):
+        for instance in instances:
+            _warm_up(instance, whole, source.model_dir)
+    return Loaded(whole, version, instances, labels, phases)
+
+
+def prepare(module: ModuleType) -> None:
+    """Imports the backend's library; called early when a download leaves time for it."""
+    if hasattr(module, "prepare"):
+        module.prepare()
+
+
+class _Timed:
+    def __init__(self, phases: dict[str, float], name: str) -> None:
+        self._phases, self._name = phases, name
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._phases[self._name] = perf_counter() - self._start
+
+
+def _file(source: ModelSource, version: int, config: ModelConfig) -> Path:
+    capability = compute_capability(0) if config.cc_model_filenames else None
+    return model_file(config, source.versions[version], capability)
+
+
+def _row(config: ModelConfig, path: Path) -> backends.Row:
+    named = config.platform or config.backend
+    row = backends.row(named) if named else backends.row_for_file(path.name)
+    if row is None:
+        known = ", ".join(name for r in backends.rows() for name in r.names)
+        raise LoadFailed(f"no backend '{named or path.name}'; there are {known}")
+    return row
+
+
+def _instances(
+    module: ModuleType, config: ModelConfig, version: int, path: Path, source: ModelSource, settings: Settings
+) -> list[Instance]:
+    devices = place(config.instance_groups, settings.model.device, gpu_count(), settings.performance.instance_count)
+    spec = LoadSpec(
+        config, version, path, source.model_dir, precision=settings.model.precision,
+        threads=settings.model.threads, trusted_pickles=settings.model.trusted_pickles,
+    )  # fmt: skip
+    first: dict[str, Instance] = {}
+    instances: list[Instance] = []
+    for device in devices:
+        known = first.get(str(device))
+        instance = known.clone() if known else module.load(replace(spec, device=device))
+        first.setdefault(str(device), instance)
+        instances.append(instance)
+    return instances
+
+
+def _found(row: backends.Row, instance: Instance) -> Found:
+    shapes = [spec.shape for spec in (*instance.inputs, *instance.outputs)]
+    batchable = bool(shapes) and all(shape and shape[0] == -1 for shape in shapes)
+    return Found(row.names[0], instance.inputs, instance.outputs, batchable)
+
+
+def _defaults(settings: Settings) -> BatchDefaults:
+    performance = settings.performance
+    return BatchDefaults(performance.max_batch_size, int(performance.batch_timeout_ms * 1000))
+
+
+def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:
+    """Configured samples must succeed; the zeros that stand in for them need not fit a model, so they only warn."""
+    if config.warmups:
+        for request in configured_requests(config, model_dir):
+            answer = instance.execute([request])[0]
+            if isinstance(answer, Exception):
+                raise LoadFailed(f"warm-up of model '{config.name}' failed: {answer}")
+        return
+    if not config.inputs:
+        return
+    try:
+        answer = instance.execute([zero_request(config)])[0]
+    except Exception as error:
+        answer = error
+    if isinstance(answer, Exception):
+        log.warning("model '%s' could not answer a warm-up of zeros: %s", config.name, answer)

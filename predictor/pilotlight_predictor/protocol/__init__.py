@@ -1,0 +1,1 @@
+"""Codecs: bytes of a dialect ↔ InferRequest and InferResponse. Pure; no sockets, no aiohttp, no models."""

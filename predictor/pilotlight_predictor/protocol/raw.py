@@ -1,0 +1,62 @@
+"""Tensors as raw bytes, little-endian and row-major: the V2 binary extension and gRPC's raw contents.
+
+Fixed-size types are decoded without a copy: the array is a read-only view of the request's own buffer.
+"""
+
+from struct import Struct
+
+import numpy as np
+from pilotlight.wire.http1 import Buffer
+
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count
+
+_LENGTH = Struct("<I")
+
+
+
+
+def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
+    """`where` names the field in an error, as in `input 'x'`."""
+    if datatype == "BYTES":
+        return Tensor(datatype, _decode_bytes(where, shape, data))
+    dtype = NUMPY_TYPES[datatype]
+    expected = element_count(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise BadRequest(
+            f"unexpected size for {where}: shape {list(shape)} of {datatype} takes {expected} bytes, got {len(data)}"
+        )
+    return Tensor(datatype, np.frombuffer(data, dtype).reshape(shape))
+
+
+def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
+    count = element_count(shape)
+    view, position, items = memoryview(data), 0, []
+    while position < len(view):
+        if position + 4 > len(view):
+            raise BadRequest(f"{where}: the 4-byte length at byte {position} is cut off")
+        (length,) = _LENGTH.unpack_from(view, position)
+        position += 4
+        if position + length > len(view):
+            raise BadRequest(f"{where}: element {len(items)} claims {length} bytes, {len(view) - position} are left")
+        items.append(bytes(view[position : position + length]))
+        position += length
+        if len(items) > count:
+            break
+    if len(items) != count:
+        raise BadRequest(f"{where}: shape {list(shape)} takes {count} elements, the data has {_or_more(items, count)}")
+    array = np.empty(count, dtype=object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _or_more(items: list[bytes], count: int) -> str:
+    return f"more than {count}" if len(items) > count else str(len(items))
+
+
+def encode_raw(tensor: Tensor) -> memoryview | bytes:
+    """The tensor's bytes; a view of its own memory where that is contiguous."""
+    if tensor.datatype == "BYTES":
+        return b"".join(_LENGTH.pack(len(item)) + item for item in tensor.array.ravel())
+    array = np.ascontiguousarray(tensor.array, dtype=NUMPY_TYPES[tensor.datatype])
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""

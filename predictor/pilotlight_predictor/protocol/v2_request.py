@@ -1,0 +1,200 @@
+"""V2 inference requests: JSON, JSON with binary tensors behind it, or one raw tensor → InferRequest."""
+
+from typing import Any, Final
+
+import msgspec
+
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.inference import InferRequest, Inputs, Parameters, RequestedOutput
+from pilotlight.wire.http1 import Buffer
+
+from pilotlight_predictor.protocol.raw import decode_raw
+from pilotlight_predictor.protocol.values import decode_values, explain
+from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec
+
+RESERVED_PREFIX: Final = "triton_"
+RESERVED: Final = frozenset({"headers"})
+MAX_DIMS: Final = 64  # numpy's own limit
+_ABSENT: Final = msgspec.Raw()
+
+
+class WireInput(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw = _ABSENT
+    parameters: dict[str, Any] | None = None
+
+
+class WireOutput(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class WireRequest(msgspec.Struct):
+    inputs: list[WireInput]
+    id: str = ""
+    parameters: dict[str, Any] | None = None
+    outputs: list[WireOutput] | None = None
+
+
+_decode = msgspec.json.Decoder(WireRequest).decode
+
+
+def decode_request(model: str, version: int, body: Buffer, header_length: int | None) -> InferRequest:
+    """`header_length` is the value of Inference-Header-Content-Length: None when all of the body is JSON."""
+    view = memoryview(body)
+    if header_length is None:
+        header_length = len(view)
+    elif header_length > len(view):
+        raise BadRequest(
+            f"Inference-Header-Content-Length = {header_length}, must be at most the body's {len(view)} bytes:"
+            " inference header size should be in range"
+        )
+    wire = _decode_header(view[:header_length])
+    parameters = wire.parameters or {}
+    request = InferRequest(model, _inputs(model, wire.inputs, view[header_length:]), version, wire.id)
+    if wire.outputs:
+        request.outputs = _outputs(wire.outputs)
+    if parameters:
+        _apply_parameters(request, parameters)
+    return request
+
+
+def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec) -> InferRequest:
+    """Header value 0: the body is the one input's bytes, its variable dimension found from their number."""
+    from pilotlight_predictor.tensors import element_count
+
+    shape = spec.shape
+    if spec.datatype == "BYTES":
+        shape = tuple(1 if dim < 0 else dim for dim in shape)
+        body = len(body).to_bytes(4, "little") + bytes(body)
+    elif shape.count(-1) > 1:
+        raise BadRequest(f"a raw request needs at most one variable dimension; input '{spec.name}' is {list(shape)}")
+    elif -1 in shape:
+        row = element_count(dim for dim in shape if dim > 0) * NUMPY_TYPES[spec.datatype].itemsize
+        shape = tuple(len(body) // row if dim < 0 else dim for dim in shape)
+    tensor = decode_raw(f"input '{spec.name}'", spec.datatype, shape, body)
+    return InferRequest(model, {spec.name: tensor}, version, binary_output=True, batch_first=True)
+
+
+def _decode_header(text: memoryview) -> WireRequest:
+    try:
+        return _decode(text)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request does not fit V2 inference: {explain(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        wire = _decode_nan(text)
+        if wire is None:
+            raise BadRequest(f"the request is not valid JSON: {error}") from None
+        return wire
+    except RecursionError:
+        raise BadRequest("the request is nested too deep") from None
+
+
+def _decode_nan(text: memoryview) -> WireRequest | None:
+    """Reads what only Python's parser can (NaN, Infinity) and hands the tensors on as text of that kind."""
+    import json
+
+    raw = bytes(text)
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    try:
+        document = json.loads(raw)
+        for entry in document["inputs"]:
+            if "data" in entry:
+                entry["data"] = msgspec.Raw(json.dumps(entry["data"]).encode())
+        return msgspec.convert(document, WireRequest)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
+    inputs: Inputs = {}
+    position = 0
+    for index, wire in enumerate(wires):
+        where = f"inputs[{index}]"
+        if wire.name in inputs:
+            raise BadRequest(f"{where}.name = '{wire.name}' appears twice")
+        shape = _shape(where, wire)
+        if wire.data is not _ABSENT:
+            if wire.parameters and "binary_data_size" in wire.parameters:
+                raise BadRequest(f"{where} has both data and the parameter binary_data_size; send one of them")
+            inputs[wire.name] = decode_values(where, wire.datatype, shape, memoryview(wire.data))
+        else:
+            size = _binary_size(where, wire)
+            if position + size > len(blobs):
+                missing = position + size - len(blobs)
+                raise BadRequest(f"unexpected size for input '{wire.name}', expecting {missing} additional bytes")
+            inputs[wire.name] = _binary(wire, shape, blobs[position : position + size])
+            position += size
+    if position != len(blobs):
+        extra = len(blobs) - position
+        raise BadRequest(f"unexpected additional input data for model '{model}': {extra} bytes behind the last tensor")
+    return inputs
+
+
+def _shape(where: str, wire: WireInput) -> Shape:
+    if wire.datatype not in NUMPY_TYPES:
+        raise BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
+    for dim in wire.shape:
+        if dim < 0:
+            raise BadRequest(f"{where}.shape = {wire.shape}, must have no negative dimension")
+    if len(wire.shape) > MAX_DIMS:
+        raise BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
+    return tuple(wire.shape)
+
+
+def _binary_size(where: str, wire: WireInput) -> int:
+    size = (wire.parameters or {}).get("binary_data_size")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        if wire.parameters and "shared_memory_region" in wire.parameters:
+            raise BadRequest(f"{where}: shared memory is not enabled on this server; send data or binary_data_size")
+        raise BadRequest(f"{where} ('{wire.name}') has neither data nor a binary_data_size of 0 or more")
+    return size
+
+
+def _binary(wire: WireInput, shape: Shape, blob: memoryview) -> Tensor:
+    return decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
+
+
+def _outputs(wires: list[WireOutput]) -> tuple[RequestedOutput, ...]:
+    found: dict[str, RequestedOutput] = {}
+    for index, wire in enumerate(wires):
+        if wire.name in found:
+            raise BadRequest(f"outputs[{index}].name = '{wire.name}' appears twice")
+        found[wire.name] = _output(f"outputs[{index}]", wire)
+    return tuple(found.values())
+
+
+def _output(where: str, wire: WireOutput) -> RequestedOutput:
+    parameters = wire.parameters or {}
+    binary = parameters.get("binary_data")
+    if binary is not None and not isinstance(binary, bool):
+        raise BadRequest(f"{where}.parameters.binary_data = {binary!r}, must be true or false")
+    count = parameters.get("classification", 0)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
+    if "shared_memory_region" in parameters:
+        raise BadRequest(f"{where}: shared memory is not enabled on this server")
+    return RequestedOutput(wire.name, binary, count)
+
+
+def _apply_parameters(request: InferRequest, parameters: Parameters) -> None:
+    for key in parameters:
+        if key in RESERVED or key.startswith(RESERVED_PREFIX):
+            raise BadRequest(f"parameters.{key} is reserved; choose another name")
+    request.parameters = parameters
+    binary = parameters.get("binary_data_output", False)
+    if not isinstance(binary, bool):
+        raise BadRequest(f"parameters.binary_data_output = {binary!r}, must be true or false")
+    request.binary_output = binary
+    request.priority = _unsigned(parameters, "priority")
+    request.timeout_us = _unsigned(parameters, "timeout")
+
+
+def _unsigned(parameters: Parameters, key: str) -> int:
+    value = parameters.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise BadRequest(f"parameters.{key} = {value!r}, must be an integer of 0 or more")
+    return value

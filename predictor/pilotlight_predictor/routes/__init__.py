@@ -1,0 +1,20 @@
+"""The HTTP dialects. Adding one is a file here with a `DIALECT` and a line in this table (docs/dialects.md)."""
+
+from importlib import import_module
+from typing import Final
+
+from pilotlight_predictor.dispatch import Dialect
+
+TABLE: Final = (
+    "pilotlight_predictor.routes.v2",
+    "pilotlight_predictor.routes.status",
+)
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """Ours in order, then those of installed packages (entry point group `pilotlight.dialects`)."""
+    from importlib.metadata import entry_points
+
+    ours = [import_module(name) for name in TABLE]
+    theirs = [point.load() for point in entry_points(group="pilotlight.dialects")]
+    return tuple(module.DIALECT for module in (*ours, *theirs))

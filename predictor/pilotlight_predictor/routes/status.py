@@ -1,0 +1,38 @@
+"""What the server is doing, and its metrics: `/status` for people and supervisors, `/metrics` for Prometheus."""
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.calls import Call, Reply, json_reply
+from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.routes.v2 import error_body
+from pilotlight_predictor.server import Server
+
+
+def status(server: Server, _: Call) -> Reply:
+    verdict = server.readiness()
+    return json_reply(
+        {
+            "state": verdict.state,
+            "ready": verdict.ready,
+            "reason": verdict.reason,
+            "phases": server.metrics.cold_start,
+            "progress": server.progress,
+            "models": server.registry.index(),
+            "in_flight": server.metrics.in_flight,
+        },
+        200,
+    )
+
+
+def metrics(server: Server, call: Call) -> Reply:
+    text, content_type = server.metrics.render(call.header("accept"))
+    return Reply(200, [text], content_type)
+
+
+DIALECT = Dialect(
+    "status",
+    (
+        Route("GET", "/status", status, Action.HEALTH),
+        Route("GET", "/metrics", metrics, Action.METRICS),
+    ),
+    error_body,
+)

@@ -1,0 +1,141 @@
+"""The V2 (Open Inference) dialect over HTTP: health, metadata, inference, configuration, statistics, repository."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.calls import Call, Reply, json_reply
+from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError
+from pilotlight_predictor.inference import NEWEST
+from pilotlight_predictor.routes import v2_infer, v2_repository
+from pilotlight_predictor.server import Server
+from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.tensors import TensorSpec
+
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+def error_body(error: PredictorError) -> Reply:
+    return json_reply({"error": str(error)}, error.status)
+
+
+def server_metadata(server: Server, _: Call) -> Reply:
+    return json_reply({"name": server.name, "version": server.version, "extensions": EXTENSIONS})
+
+
+def live(_: Server, __: Call) -> Reply:
+    return json_reply({"live": True})
+
+
+def ready(server: Server, _: Call) -> Reply:
+    verdict = server.readiness()
+    if verdict.ready:
+        return json_reply({"ready": True})
+    return json_reply(
+        {"ready": False, "state": verdict.state, "reason": verdict.reason}, server.not_ready_status, {"Retry-After": "1"}
+    )
+
+
+def models(server: Server, _: Call) -> Reply:
+    return json_reply({"models": server.registry.names()})
+
+
+def model_ready(server: Server, call: Call) -> Reply:
+    name, version = call.params["model"], version_of(call)
+    try:
+        served = server.registry.find(name, version)
+    except NotFound:
+        if name not in server.registry.names() and not server.starting:
+            raise
+        return json_reply({"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status)
+    except PredictorError as error:
+        return json_reply({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
+    if not served.executor.alive:
+        return json_reply({"name": name, "ready": False, "reason": "its backend died"}, server.not_ready_status)
+    return json_reply({"name": name, "ready": True})
+
+
+def model_metadata(server: Server, call: Call) -> Reply:
+    served = find(server, call)
+    return json_reply(
+        {
+            "name": served.name,
+            "versions": [str(each.version) for each in server.registry.served(served.name)],
+            "platform": served.config.platform or served.config.backend,
+            "inputs": _tensors(served.inputs),
+            "outputs": _tensors(served.outputs),
+        }
+    )
+
+
+def model_config(server: Server, call: Call) -> Reply:
+    return json_reply(find(server, call).config.raw)
+
+
+def model_stats(server: Server, call: Call) -> Reply:
+    served = find(server, call)
+    versions = [served] if "version" in call.params else server.registry.served(served.name)
+    return json_reply({"model_stats": [each.stats.as_v2() for each in versions]})
+
+
+def all_stats(server: Server, _: Call) -> Reply:
+    return json_reply(server.metrics.statistics())
+
+
+def find(server: Server, call: Call) -> ServedVersion:
+    return server.registry.find(call.params["model"], version_of(call))
+
+
+def version_of(call: Call) -> int:
+    text = call.params.get("version")
+    if text is None:
+        return NEWEST
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise BadRequest(f"version = '{text[:50]}', must be a number")
+    return int(text)
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
+
+
+def _of_model(suffix: str, method: str, handler: Any, action: Action, hot: bool = False) -> tuple[Route, Route]:
+    """Every call on a model exists with and without a version."""
+    return (
+        Route(method, "/v2/models/{model}" + suffix, handler, action, hot),
+        Route(method, "/v2/models/{model}/versions/{version}" + suffix, handler, action, hot),
+    )
+
+
+DIALECT = Dialect(
+    "v2",
+    (
+        Route("GET", "/v2", server_metadata, Action.READ),
+        Route("GET", "/v2/health/live", live, Action.HEALTH, hot=True),
+        Route("GET", "/v2/health/ready", ready, Action.HEALTH, hot=True),
+        Route("GET", "/v2/models", models, Action.READ),
+        Route("GET", "/v2/models/stats", all_stats, Action.READ),
+        *_of_model("/infer", "POST", v2_infer.infer, Action.INFER, hot=True),
+        *_of_model("/ready", "GET", model_ready, Action.HEALTH, hot=True),
+        *_of_model("/config", "GET", model_config, Action.READ),
+        *_of_model("/stats", "GET", model_stats, Action.READ),
+        *_of_model("", "GET", model_metadata, Action.READ),
+        Route("POST", "/v2/repository/index", v2_repository.index, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/index", v2_repository.index, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/load", v2_repository.load, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/unload", v2_repository.unload, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/models/{model}/load", v2_repository.load, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/models/{model}/unload", v2_repository.unload, Action.ADMIN),
+    ),
+    error_body,
+)

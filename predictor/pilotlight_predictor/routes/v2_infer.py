@@ -1,0 +1,91 @@
+"""POST …/infer: the hot path. Decode, hand to the model, encode when it answers; no coroutine in between."""
+
+from time import perf_counter
+
+from pilotlight.contract import HEADER_INFERENCE_LENGTH
+
+from pilotlight_predictor.calls import JSON, Call, Reply
+from pilotlight_predictor.errors import BadRequest, PredictorError
+from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
+from pilotlight_predictor.protocol.compression import choose_encoding, compress, decompress
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
+from pilotlight_predictor.protocol.v2_response import encode_response
+from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.server import Server
+
+BINARY = "application/octet-stream"
+
+
+def infer(server: Server, call: Call) -> None:
+    from pilotlight_predictor.routes.v2 import version_of
+
+    version = version_of(call) if "version" in call.params else NEWEST
+    served = server.find(call.params["model"], version)
+    request = _decode(server, served, call, version)
+
+    def done(result: InferResponse | Exception) -> None:
+        call.on_abandon = None
+        reply = _reply(call, request, result)
+        server.observe(served, "v2", reply.status, perf_counter() - call.started)
+        call.finish(reply)
+
+    server.metrics.in_flight += 1
+    try:
+        ticket = served.infer(request, done, server.timeout_s)
+    except Exception as error:
+        status = error.status if isinstance(error, PredictorError) else 500
+        server.observe(served, "v2", status, perf_counter() - call.started)
+        raise
+    call.on_abandon = ticket.cancel
+
+
+def _decode(server: Server, served: ServedVersion, call: Call, version: int) -> InferRequest:
+    headers, body = call.headers, call.body
+    encoding = headers.get("content-encoding")
+    if encoding:
+        body = decompress(body, encoding, server.limits.max_bytes)
+    length = headers.get(HEADER_INFERENCE_LENGTH)
+    if length is None:
+        return decode_request(served.name, version, body, None)
+    if not (length.isascii() and length.isdigit()) or len(length) > 18:
+        raise BadRequest(f"Inference-Header-Content-Length = '{length[:50]}', must be the number of bytes of the JSON")
+    if int(length) == 0:
+        return _decode_raw(served, version, body)
+    return decode_request(served.name, version, body, int(length))
+
+
+def _decode_raw(served: ServedVersion, version: int, body: Buffer) -> InferRequest:
+    if len(served.inputs) != 1:
+        raise BadRequest(f"a raw request needs a model with one input; '{served.name}' has {len(served.inputs)}")
+    spec = served.inputs[0]
+    if served.config.max_batch_size:
+        spec = spec._replace(shape=spec.shape[1:])
+    return decode_raw_request(served.name, version, body, spec)
+
+
+def _reply(call: Call, request: InferRequest, result: InferResponse | Exception) -> Reply:
+    from pilotlight_predictor.dispatch import error_reply
+    from pilotlight_predictor.routes.v2 import DIALECT
+
+    if isinstance(result, Exception):
+        return error_reply(DIALECT, result)
+    try:
+        header_length, pieces = encode_response(request, result)
+    except PredictorError as error:
+        return error_reply(DIALECT, error)
+    headers = {} if header_length is None else {"Inference-Header-Content-Length": str(header_length)}
+    accept = call.headers.get("accept-encoding")
+    if accept:
+        pieces = _compressed(accept, pieces, headers)
+    return Reply(200, pieces, JSON if header_length is None else BINARY, headers or None)
+
+
+def _compressed(accept: str, pieces: list[Buffer], headers: dict[str, str]) -> list[Buffer]:
+    encoding = choose_encoding(accept)
+    packed = compress(pieces, encoding) if encoding else None
+    if packed is None:
+        return pieces
+    headers["Content-Encoding"] = encoding or ""
+    headers["Vary"] = "Accept-Encoding"
+    return packed

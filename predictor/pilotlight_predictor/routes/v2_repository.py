@@ -1,0 +1,100 @@
+"""The model-repository extension: list what there is, load and unload while the server runs."""
+
+import base64
+import binascii
+from typing import Any
+
+import orjson
+
+from pilotlight_predictor.calls import Call, Reply, json_reply
+from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed
+from pilotlight_predictor.repository.names import stays_inside, valid_model_name
+from pilotlight_predictor.server import Server
+
+FILE_PREFIX = "file:"
+
+
+def index(server: Server, call: Call) -> Reply:
+    ready = _document(call).get("ready", False)
+    if not isinstance(ready, bool):
+        raise BadRequest(f"ready = {ready!r}, must be true or false")
+    return json_reply(server.registry.index(ready))
+
+
+async def load(server: Server, call: Call) -> Reply:
+    name, parameters = _model(call), _parameters(call)
+    config, files = _override(parameters), _files(parameters)
+    if files and not server.settings.model.allow_inline_files:
+        raise Forbidden("parameters: model files within a request are refused by this server (--allow-inline-files)")
+    if files and config is None:
+        raise BadRequest("parameters.config is needed when files are given")
+    try:
+        await server.control.load(name, config, files)
+    except LoadFailed as error:
+        raise LoadFailed(f"failed to load '{name}': {error}") from None
+    return Reply(200, [])
+
+
+async def unload(server: Server, call: Call) -> Reply:
+    name, parameters = _model(call), _parameters(call)
+    dependents = parameters.get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
+    await server.control.unload(name, dependents)
+    return Reply(200, [])
+
+
+def _model(call: Call) -> str:
+    name = call.params["model"]
+    if not valid_model_name(name):
+        raise BadRequest(f"model name {name[:100]!r} is not valid: it must be one path segment without control characters")
+    return name
+
+
+def _document(call: Call) -> dict[str, Any]:
+    if not call.body:
+        return {}
+    try:
+        document = orjson.loads(call.body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("the body must be a JSON object")
+    return document
+
+
+def _parameters(call: Call) -> dict[str, Any]:
+    parameters = _document(call).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise BadRequest("parameters must be a JSON object")
+    return parameters
+
+
+def _override(parameters: dict[str, Any]) -> dict[str, Any] | None:
+    """A ModelConfig as a JSON string, as Triton takes it, or as an object."""
+    config = parameters.get("config")
+    if config is None or isinstance(config, dict):
+        return config
+    try:
+        document = orjson.loads(config)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("parameters.config must be a JSON object")
+    return document
+
+
+def _files(parameters: dict[str, Any]) -> dict[str, bytes]:
+    """`file:<version>/<name>` → its bytes."""
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if not key.startswith(FILE_PREFIX):
+            continue
+        path = key.removeprefix(FILE_PREFIX)
+        if not stays_inside(path):
+            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
+        try:
+            files[path] = base64.b64decode(value, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
+    return files

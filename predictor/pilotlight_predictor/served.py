@@ -1,0 +1,150 @@
+"""One loaded model version as the rest of the server sees it: check, cache, schedule, shape the answer."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Protocol
+
+from pilotlight_predictor.classification import classify
+from pilotlight_predictor.errors import BadRequest, DeadlineExceeded
+from pilotlight_predictor.fit import InputRules
+from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.response_cache import ResponseCache, cache_key
+from pilotlight_predictor.stats import ModelStats
+from pilotlight_predictor.tensors import Tensor, TensorSpec
+from pilotlight_predictor.waiting import Item
+
+
+class Executor(Protocol):
+    """What runs the requests: a Scheduler over instances, or an Ensemble over other models."""
+
+    def submit(self, item: Item) -> None: ...
+    def cancel(self, item: Item) -> None: ...
+    async def close(self) -> None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+
+
+class Ticket:
+    """Held by whoever asked; `cancel` when the client has gone."""
+
+    __slots__ = ("_cancel", "_item")
+
+    def __init__(self, cancel: Callable[[Item], None], item: Item) -> None:
+        self._cancel = cancel
+        self._item = item
+
+    def cancel(self) -> None:
+        self._cancel(self._item)
+
+
+class ServedVersion:
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        executor: Executor,
+        stats: ModelStats,
+        specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]],
+        labels: Mapping[str, Sequence[str]],
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self.name = config.name
+        self.config = config
+        self.version = version
+        self.executor = executor
+        self.stats = stats
+        self.inputs, self.outputs = specs
+        self._labels = labels
+        self._rules = InputRules(config)
+        self._cache = cache
+        self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
+
+    def infer(self, request: InferRequest, done: Done, timeout_s: float = 0.0) -> Ticket:
+        """Raises at once when the request does not fit or cannot be queued; else `done` is called once, later."""
+        rows, signature = self._rules.check(request)
+        if self._cache is not None:
+            return self._infer_cached(request, done, rows, signature, timeout_s)
+        item = Item(request, lambda answer: done(self._response(request, answer)), rows, signature)
+        return self._submit(item, timeout_s)
+
+    def _submit(self, item: Item, timeout_s: float) -> Ticket:
+        self.executor.submit(item)
+        if timeout_s > 0:
+            self._limit(item, timeout_s)
+        return Ticket(self.executor.cancel, item)
+
+    def _limit(self, item: Item, timeout_s: float) -> None:
+        """Answers with DeadlineExceeded when the time has passed; a late answer of the model is dropped."""
+        original = item.done
+        answered = False
+
+        def once(answer: Outputs | Exception) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                timer.cancel()
+                original(answer)
+
+        def expire() -> None:
+            if not answered:
+                once(DeadlineExceeded(f"inference took longer than {timeout_s:g} s (--inference-timeout-s)"))
+                self.executor.cancel(item)
+
+        item.done = once
+        timer = asyncio.get_running_loop().call_later(timeout_s, expire)
+
+    def _infer_cached(self, request: InferRequest, done: Done, rows: int, signature: object, timeout_s: float) -> Ticket:
+        assert self._cache is not None
+        cache, started = self._cache, perf_counter_ns()
+        key = cache_key(request, self.version)
+        hit = cache.get(key)
+        item = Item(request, lambda answer: done(self._response(request, answer)), rows, signature)
+        if hit is not None:
+            self.stats.record_cache_hit(perf_counter_ns() - started)
+            item.gone = True
+            item.done(dict(hit))
+            return Ticket(self.executor.cancel, item)
+        self.stats.record_cache_miss(perf_counter_ns() - started)
+        answer_client = item.done
+
+        def keep(answer: Outputs | Exception) -> None:
+            if not isinstance(answer, Exception):
+                cache.put(key, answer)
+            answer_client(answer)
+
+        item.done = keep
+        return self._submit(item, timeout_s)
+
+    def _response(self, request: InferRequest, answer: Outputs | Exception) -> InferResponse | Exception:
+        if isinstance(answer, Exception):
+            return answer
+        try:
+            outputs = self._shape(request, answer)
+        except Exception as error:
+            return error
+        return InferResponse(self.name, self.version, outputs, request.id)
+
+    def _shape(self, request: InferRequest, answer: Outputs) -> Outputs:
+        """The outputs that were asked for, in that order, reshaped and classified as configured and requested."""
+        for name, dims in self._reshape.items():
+            if name in answer:
+                tensor = answer[name]
+                shape = (tensor.array.shape[0], *dims) if self.config.max_batch_size else dims
+                answer[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
+        if not request.outputs:
+            return answer
+        chosen: Outputs = {}
+        for output in request.outputs:
+            tensor = answer.get(output.name)
+            if tensor is None:
+                raise BadRequest(f"model '{self.name}' gave no output '{output.name}'; it gave {', '.join(answer)}")
+            if output.classification:
+                labels = self._labels.get(output.name, ())
+                batched = self.config.max_batch_size > 0
+                tensor = classify(output.name, tensor, output.classification, labels, batched)
+            chosen[output.name] = tensor
+        return chosen

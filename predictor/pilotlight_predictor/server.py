@@ -1,0 +1,46 @@
+"""The running server as routes see it: models, control, metrics, limits and readiness in one place."""
+
+from collections.abc import Mapping
+
+from pilotlight_predictor import __version__
+from pilotlight_predictor.control import ModelControl
+from pilotlight_predictor.lifecycle import Lifecycle, State, Verdict, judge
+from pilotlight_predictor.metrics import Metrics
+from pilotlight_predictor.registry import ModelRegistry
+from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.settings import Settings, limits
+from pilotlight_predictor.sources import Sources
+
+
+class Server:
+    """Made once heavy modules are there; everything in it is used from the event loop."""
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, sources: Sources, metrics: Metrics) -> None:
+        self.settings = settings
+        self.lifecycle = lifecycle
+        self.metrics = metrics
+        metrics.cold_start = lifecycle.phases
+        self.registry = ModelRegistry(settings, metrics)
+        self.control = ModelControl(settings, self.registry, sources)
+        self.limits = limits(settings)
+        self.timeout_s = self.limits.timeout_s
+        self.find = self.registry.find
+        self.not_ready_status = settings.server.not_ready_status
+        self.name = "triton" if settings.server.compat == "triton" else settings.server.id
+        self.version = __version__
+        self.progress: Mapping[str, int] = {}
+
+    @property
+    def starting(self) -> bool:
+        return self.lifecycle.state in {State.INITIALIZING, State.LOADING}
+
+    def readiness(self) -> Verdict:
+        names = self.registry.names() if self.settings.server.strict_readiness else self.control.required
+        return judge(
+            self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
+        )
+
+    def observe(self, served: ServedVersion, protocol: str, status: int, seconds: float) -> None:
+        """Called once for each inference that was counted in flight."""
+        self.metrics.in_flight -= 1
+        self.metrics.request(served.name, served.version, protocol, status).observe(seconds)

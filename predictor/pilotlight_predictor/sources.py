@@ -1,0 +1,58 @@
+"""Where models come from: paths and URIs of the settings → ModelSource by name. Blocking; runs in a thread."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source, scan
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.repository.read_config import config_from_pbtxt
+from pilotlight_predictor.settings import Settings
+
+log = logging.getLogger("pilotlight.sources")
+
+Fetch = Callable[[str], Path]
+
+
+class Sources:
+    """`fetch` brings one remote model here, `sync` a whole remote repository; both return the local directory."""
+
+    def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
+        self._path = settings.model.path
+        self._name = settings.model.name
+        self._repositories = settings.model.repositories
+        self._fetch = fetch
+        self._sync = sync
+        self._plain: ModelSource | None = None
+
+    def refresh(self) -> dict[str, ModelSource]:
+        """What is there now. Two repositories with one model name: the first wins, aloud."""
+        found: dict[str, ModelSource] = {}
+        if self._path:
+            self._plain = plain_source(self._fetch(self._path), self._name or None)
+            found[self._plain.name] = self._plain
+        for repository in self._repositories:
+            for source in scan(self._sync(repository)):
+                if source.name in found:
+                    log.warning("model '%s' is in several repositories; that of %s is ignored", source.name, repository)
+                else:
+                    found[source.name] = source
+        return found
+
+
+def read_config(source: ModelSource) -> ModelConfig | None:
+    """What config.pbtxt says, if there is one; raises LoadFailed when the model cannot be served as it lies there."""
+    config = None
+    if source.config_path is not None:
+        try:
+            text = source.config_path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LoadFailed(f"{source.config_path}: cannot be read: {error}") from None
+        config = config_from_pbtxt(text, str(source.config_path))
+    check_source(source, config)
+    if config is not None and not config.name:
+        from dataclasses import replace
+
+        config = replace(config, name=source.name)
+    return config

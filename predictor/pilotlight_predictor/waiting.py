@@ -1,0 +1,137 @@
+"""The queue of one model: priority levels, bounds, time-outs. The clock comes in as an argument.
+
+Cancelled and expired requests are skipped lazily, so leaving the queue costs the client's departure nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilotlight_predictor.errors import BadRequest, QueueFull
+from pilotlight_predictor.inference import InferRequest, Outputs
+from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One request on its way through the scheduler. `done` is called exactly once, on the event loop."""
+
+    request: InferRequest
+    done: Callable[[Outputs | Exception], None]
+    rows: int = 1
+    signature: Any = None
+    enqueued_ns: int = 0
+    expires_ns: int = 0  # 0: may wait for ever
+    level: int = 0
+    delayed: bool = False  # its time passed under DELAY: served after all that are in time
+    gone: bool = False  # answered or cancelled; whoever meets it in a queue drops it
+
+
+@dataclass(slots=True)
+class Level:
+    policy: QueuePolicy
+    items: deque[Item] = field(default_factory=deque)
+    delayed: deque[Item] = field(default_factory=deque)
+    size: int = 0  # live items only
+
+
+class WaitingLine:
+    """Items in the order in which they may run: by level, in time before late, first come first served."""
+
+    def __init__(self, batching: DynamicBatching | None, default_bound: int) -> None:
+        batching = batching or DynamicBatching()
+        self.priorities = batching.priority_levels
+        self._default_level = batching.default_priority_level
+        numbers = range(1, batching.priority_levels + 1) if batching.priority_levels else (0,)
+        self._levels = {number: Level(batching.policy(number)) for number in numbers}
+        self._bound = default_bound
+        self.size = 0
+        self._timed = False  # whether any item that waits can expire; most models never set a time-out
+
+    def push(self, item: Item, now_ns: int) -> None:
+        item.level = self._level_number(item.request.priority)
+        level = self._levels[item.level]
+        bound = level.policy.max_queue_size or self._bound
+        if bound and level.size >= bound:
+            raise QueueFull(f"Exceeds maximum queue size: {level.size} requests wait for model '{item.request.model}'")
+        item.enqueued_ns = now_ns
+        timeout_us = _timeout_us(level.policy, item.request.timeout_us)
+        if timeout_us:
+            item.expires_ns = now_ns + timeout_us * 1000
+            self._timed = True
+        level.items.append(item)
+        level.size += 1
+        self.size += 1
+
+    def _level_number(self, priority: int) -> int:
+        if not self.priorities:
+            return 0
+        if priority > self.priorities:
+            raise BadRequest(f"parameters.priority = {priority}, must be at most the model's {self.priorities} levels")
+        return priority or self._default_level
+
+    def __iter__(self) -> Iterator[Item]:
+        for level in self._levels.values():
+            for item in level.items:
+                if not item.gone:
+                    yield item
+            for item in level.delayed:
+                if not item.gone:
+                    yield item
+
+    def take(self, count: int) -> list[Item]:
+        taken: list[Item] = []
+        for level in self._levels.values():
+            for queue in (level.items, level.delayed):
+                while queue and len(taken) < count:
+                    item = queue.popleft()
+                    if not item.gone:
+                        level.size -= 1
+                        taken.append(item)
+        self.size -= len(taken)
+        return taken
+
+    def leave(self, item: Item) -> None:
+        """The item is gone (cancelled): it counts no more and is dropped when met."""
+        self._levels[item.level].size -= 1
+        self.size -= 1
+        item.gone = True
+
+    def expire(self, now_ns: int) -> list[Item]:
+        """Those whose time has passed: rejected ones are returned, delayed ones move behind the rest of their level."""
+        rejected: list[Item] = []
+        if not self._timed:
+            return rejected
+        self._timed = self.size > 0
+        for level in self._levels.values():
+            late = [i for i in level.items if not i.gone and i.expires_ns and i.expires_ns <= now_ns]
+            if not late:
+                continue
+            if level.policy.timeout_action == "DELAY":
+                for item in late:
+                    item.delayed = True
+                level.delayed.extend(late)
+                level.items = deque(i for i in level.items if not i.delayed and not i.gone)
+            else:
+                for item in late:
+                    self.leave(item)
+                rejected.extend(late)
+        return rejected
+
+    def next_expiry(self) -> int | None:
+        """When the first waiting item's time passes."""
+        if not self._timed:
+            return None
+        times = [i.expires_ns for level in self._levels.values() for i in level.items if i.expires_ns and not i.gone]
+        return min(times, default=None)
+
+    def clear(self) -> list[Item]:
+        return self.take(self.size)
+
+
+def _timeout_us(policy: QueuePolicy, asked_us: int) -> int:
+    """A client may shorten the model's time-out where that is allowed, and set one where the model has none."""
+    if asked_us and (policy.default_timeout_us == 0 or (policy.allow_timeout_override and asked_us < policy.default_timeout_us)):
+        return asked_us
+    return policy.default_timeout_us

@@ -27,6 +27,7 @@ class Source:
     """One loaded model.py. Each clone of an instance shares it; the last `close` forgets its modules."""
 
     def __init__(self, path: Path, model_dir: Path) -> None:
+        self.path = path
         self._folders = list(dict.fromkeys([str(path.parent), str(model_dir)]))
         self._package = f"{_PARENT}.n{next(_numbers)}"
         self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}

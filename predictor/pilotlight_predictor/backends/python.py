@@ -8,25 +8,19 @@
 Constants INPUTS and OUTPUTS describe the tensors when there is no configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
 """
 
-import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pilotlight_predictor.backends import kserve_model, triton_model
 from pilotlight_predictor.backends.base import Answer, LoadSpec
+from pilotlight_predictor.backends.declared_tensors import Specs, declared
 from pilotlight_predictor.backends.model_source import Source, trimmed
 from pilotlight_predictor.backends.python_forms import ClassForm, Form, FunctionForm
 from pilotlight_predictor.backends.python_values import declared_types
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.inference import InferRequest
-from pilotlight_predictor.tensors import DATATYPES, TensorSpec
-
-if TYPE_CHECKING:
-    from pilotlight_predictor.repository.complete import Found
-
-Specs = tuple[TensorSpec, ...]
+from pilotlight_predictor.tensors import TensorSpec
 
 
 class PythonInstance:
@@ -79,47 +73,6 @@ def load(spec: LoadSpec) -> PythonInstance:
         source.close()
         raise
     return PythonInstance(spec.config.name, form, source, specs, count(1))
-
-
-def derive(path: Path) -> "Found | None":
-    """From the constants alone; the file is read, not run."""
-    from pilotlight_predictor.repository.complete import Found
-
-    inputs, outputs = declared(path)
-    shapes = [spec.shape for spec in (*inputs, *outputs)]
-    batchable = "execute_batch" in path.read_text(encoding="utf-8") and all(shape[:1] == (-1,) for shape in shapes)
-    return Found("python", inputs, outputs, bool(shapes) and batchable)
-
-
-def declared(path: Path) -> tuple[Specs, Specs]:
-    """INPUTS and OUTPUTS of a model.py."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
-    return _constant(tree, "INPUTS", path), _constant(tree, "OUTPUTS", path)
-
-
-def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            assert isinstance(node, (ast.Assign, ast.AnnAssign))
-            return _specs(node.value, name, path)
-    return ()
-
-
-def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
-    try:
-        value: Mapping[str, tuple[str, Sequence[int]]] = ast.literal_eval(node) if node is not None else {}
-        found = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
-    except (ValueError, TypeError, AttributeError):
-        found = (TensorSpec("", "", ()),)
-    if any(spec.datatype not in DATATYPES for spec in found):
-        raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}')
-    return found
 
 
 def _form(module: Any, spec: LoadSpec, outputs: Specs) -> Form:

@@ -5,15 +5,13 @@ halving.py; here they meet: load, run one batch, clone.
 """
 
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.halving import run_or_halve
-from pilotlight_predictor.backends.torch_modules import Loaded, kind_of, read
-from pilotlight_predictor.backends.torch_signature import Calling, bind, name_outputs
+from pilotlight_predictor.backends.torch_modules import Loaded, read
+from pilotlight_predictor.backends.torch_signature import Calling, bind, name_outputs, rename_outputs
 from pilotlight_predictor.backends.torch_tensors import TORCH_NAMES, PinnedStaging, from_torch, to_torch
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.inference import Inputs, Outputs
@@ -22,12 +20,11 @@ from pilotlight_predictor.tensors import Tensor
 if TYPE_CHECKING:
     import torch
 
-    from pilotlight_predictor.repository.complete import Found
-
 # How torch words a tensor that does not fit the module: that is the client's doing where the configuration says -1.
 _MISFIT: Final = re.compile(
     r"shapes? cannot be multiplied|size mismatch|must match the size|Sizes of tensors must match|Expected \d+D"
-    r"|[Ee]xpected .* (dim|shape|size|channels)|is invalid for input of size|Guard failed|index out of range|Dimension out of range"
+    r"|[Ee]xpected .* (dim|shape|size|channels)|is invalid for input of size|Guard failed"
+    r"|index out of range|Dimension out of range"
     r"|^builtins\.ValueError"  # what the code of a TorchScript module itself raises about its input
 )
 
@@ -42,10 +39,12 @@ class TorchInstance(TensorInstance):
         self._device = torch.device(str(spec.device))
         self._out_names = [output.name for output in spec.config.outputs]
         self._declared = {output.name: output.datatype for output in spec.config.outputs or loaded.outputs}
+        self._batched = spec.config.max_batch_size > 0 or loaded.batchable
         self._staging = PinnedStaging()
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._clean = _flag(spec, "ENABLE_CACHE_CLEANING")
-        self.inputs, self.outputs = loaded.inputs, loaded.outputs
+        self.inputs = [tensor._replace(name=calling.names.get(tensor.name, tensor.name)) for tensor in loaded.inputs]
+        self.outputs = rename_outputs(loaded.outputs, self._out_names)
 
     def run(self, inputs: Inputs) -> Outputs:
         import torch
@@ -55,7 +54,7 @@ class TorchInstance(TensorInstance):
                 self._forward,
                 inputs,
                 model=self._spec.config.name,
-                batched=self._spec.config.max_batch_size > 0,
+                batched=self._batched,
                 out_of_memory=torch.OutOfMemoryError,
                 recover=torch.cuda.empty_cache,
             )
@@ -115,6 +114,11 @@ class TorchInstance(TensorInstance):
         return stack
 
 
+def prepare() -> None:
+    """The slow part of a cold start, which a download leaves time for."""
+    _import()
+
+
 def load(spec: LoadSpec) -> TorchInstance:
     torch = _import()
     _check_device(torch, spec)
@@ -123,29 +127,10 @@ def load(spec: LoadSpec) -> TorchInstance:
     if threads and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     loaded = read(spec)
-    names = [tensor.name for tensor in spec.config.inputs or loaded.inputs]
-    calling = bind(loaded.arguments, names)
+    calling = bind(loaded.arguments, [tensor.name for tensor in spec.config.inputs or loaded.inputs])
     if spec.device.kind == "cuda":
         torch.cuda.synchronize(spec.device.index)  # the weights came on the default stream, others will read them
     return TorchInstance(spec, loaded, calling)
-
-
-def derive(path: Path) -> "Found | None":
-    """Only an exported program knows its tensors; weights beside a model.py say them by INPUTS and OUTPUTS there."""
-    from pilotlight_predictor.backends import torch_export
-    from pilotlight_predictor.backends.python import declared
-    from pilotlight_predictor.repository.complete import Found
-
-    kind = kind_of(path)
-    if kind == "export":
-        exported = torch_export.read(path)
-        return Found("torch", exported.inputs, exported.outputs, exported.batchable)
-    source = path.parent / "model.py"
-    if kind == "torchscript" or not source.is_file():
-        return None
-    inputs, outputs = declared(source)
-    shapes: Sequence[tuple[int, ...]] = [spec.shape for spec in (*inputs, *outputs)]
-    return Found("torch", inputs, outputs, bool(shapes) and all(shape[:1] == (-1,) for shape in shapes))
 
 
 def client_error(error: Exception) -> BadRequest | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pilotlight_predictor.backends import torch_export, torch_pickle
 from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.declared_tensors import declared
 from pilotlight_predictor.backends.model_source import Source
 from pilotlight_predictor.backends.torch_signature import Argument
 from pilotlight_predictor.backends.torch_tensors import PRECISIONS
@@ -39,6 +40,7 @@ class Loaded:
     arguments: Sequence[Argument]
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
+    batchable: bool = False  # the file says that all tensors share a first dimension of variable size
     compute: "torch.dtype | None" = None  # floating inputs are cast to it; None leaves them as they come
     source: Source | None = None
 
@@ -121,7 +123,7 @@ def _exported(spec: LoadSpec) -> Loaded:
     if spec.device.kind == "cuda":
         program = move_to_device_pass(program, str(spec.device))
     found = torch_export.read(spec.path)
-    return Loaded(program.module(), found.arguments, found.inputs, found.outputs)
+    return Loaded(program.module(), found.arguments, found.inputs, found.outputs, found.batchable)
 
 
 def _built(spec: LoadSpec, kind: Kind) -> Loaded:
@@ -138,7 +140,8 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     compute = precision_dtype(spec.precision) or _half(module.parameters())
     if compute is not None:
         module = module.to(compute)
-    return Loaded(module.eval(), _forward_arguments(module), compute=compute, source=source)
+    inputs, outputs = declared(source.path) if source else ((), ())
+    return Loaded(module.eval(), _forward_arguments(module), inputs, outputs, compute=compute, source=source)
 
 
 def _safetensors(spec: LoadSpec) -> Weights:
@@ -194,7 +197,7 @@ def _module_file(spec: LoadSpec) -> Path:
 
 def _factory(source: Source, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
     name = spec.config.parameters.get("MODULE", "build")
-    factory = getattr(source.module, name, None)
+    factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
     if not callable(factory):
         raise LoadFailed(
             f"model.py of {spec.config.name!r} has no {name}: define build() -> torch.nn.Module, or set the parameter "

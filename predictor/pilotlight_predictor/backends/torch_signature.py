@@ -5,10 +5,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.tensors import TensorSpec
 
 _INDEXED: Final = re.compile(r".*__(\d+)")  # Triton's INPUT__0, OUTPUT__1: the number is the position
 
@@ -28,16 +29,17 @@ class Calling:
     """How to call `forward`: input names by position, then argument name → input name by keyword."""
 
     positional: tuple[str, ...] = ()
-    keywords: Mapping[str, str] = ()  # type: ignore[assignment]
+    keywords: Mapping[str, str] = field(default_factory=dict)
     scalars: frozenset[str] = frozenset()
     container: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)  # argument name → input name
 
     def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if self.container == "dict":
             return forward(dict(values))
         if self.container == "list":
             return forward([values[name] for name in self.positional if name in values])
-        keywords = {argument: values[name] for argument, name in dict(self.keywords).items() if name in values}
+        keywords = {argument: values[name] for argument, name in self.keywords.items() if name in values}
         return forward(*(values.get(name) for name in self.positional), **keywords)
 
 
@@ -52,6 +54,7 @@ def bind(arguments: Sequence[Argument], names: Sequence[str]) -> Calling:
         positional=tuple(chosen[argument.name] for argument in leading),
         keywords={a.name: chosen[a.name] for a in arguments[len(leading) :] if a.name in chosen},
         scalars=frozenset(chosen[a.name] for a in arguments if a.takes == "scalar" and a.name in chosen),
+        names=chosen,
     )
 
 
@@ -109,11 +112,29 @@ def name_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
     values = list(_flat(result))
     if not names:
         return {f"OUTPUT__{i}": value for i, value in enumerate(values)}
-    numbers = [position(name) for name in names]
-    places = [n for n in numbers if n is not None] if None not in numbers else list(range(len(names)))
+    places = _places(names)
     if max(places) >= len(values):
         raise TypeError(f"forward returned {len(values)} tensors, but the configuration lists {', '.join(names)}")
     return {name: values[place] for name, place in zip(names, places, strict=True)}
+
+
+def rename_outputs(specs: Sequence[TensorSpec], names: Sequence[str]) -> list[TensorSpec]:
+    """What the file declares, under the names that the configuration gives to the same results."""
+    if not specs or set(names) <= {spec.name for spec in specs}:
+        return list(specs)
+    places = _places(names)
+    if max(places) >= len(specs):
+        raise LoadFailed(
+            f"the configuration lists the outputs {', '.join(names)}, but the model file has {len(specs)}: "
+            f"{', '.join(spec.name for spec in specs)}"
+        )
+    return [specs[place]._replace(name=name) for name, place in zip(names, places, strict=True)]
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    """OUTPUT__1 is the second result wherever it is listed; without numbers the order counts."""
+    numbers = [number for name in names if (number := position(name)) is not None]
+    return numbers if len(numbers) == len(names) else list(range(len(names)))
 
 
 def _flat(value: Any) -> Iterator[Any]:

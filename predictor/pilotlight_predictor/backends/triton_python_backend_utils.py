@@ -52,13 +52,14 @@ class Tensor:
         if not isinstance(array, np.ndarray):
             raise TritonModelException(f"Tensor {name!r} was given {type(array).__name__}, must be a numpy array")
         self._name = name
-        self._array = array.astype(np.object_) if array.dtype.kind in "SU" else array
+        self._array: Any = array.astype(np.object_) if array.dtype.kind in "SU" else array
 
     def name(self) -> str:
         return self._name
 
     def as_numpy(self) -> Array:
-        return self._array
+        found: Array = self._array
+        return found
 
     def triton_dtype(self) -> int:
         return numpy_to_triton_type(self._array.dtype.type)

@@ -1,0 +1,164 @@
+"""TensorFlow SavedModels and frozen graphs, by the tensorflow extra.
+
+Each becomes one function from named tensors to named tensors; TensorFlow functions may be called from several threads,
+so clones share it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.tensors import NUMPY_TYPES, Tensor, TensorSpec, tensor
+
+Function = Callable[..., Mapping[str, Any]]
+_DATATYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
+    "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
+    "bfloat16": "BF16", "string": "BYTES",
+}  # fmt: skip
+
+
+class TensorFlowInstance(TensorInstance):
+    def __init__(
+        self, spec: LoadSpec, function: Function, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        self._spec, self._function = spec, function
+        self.inputs, self.outputs = inputs, outputs
+        self._device = "/CPU:0" if spec.device.kind == "cpu" else f"/GPU:{spec.device.index}"
+
+    def run(self, inputs: Inputs) -> Outputs:
+        import tensorflow as tf
+
+        try:
+            with tf.device(self._device):
+                results = self._function(**{name: _to_tf(tf, value) for name, value in inputs.items()})
+        except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
+            raise BadRequest(f"the model refuses the input: {_first_line(error)}") from error
+        except tf.errors.OpError as error:
+            raise BackendFailed(f"model {self._spec.config.name!r} failed") from error
+        return {name: _from_tf(value) for name, value in results.items()}
+
+    def clone(self) -> "TensorFlowInstance":
+        return TensorFlowInstance(self._spec, self._function, self.inputs, self.outputs)
+
+
+def prepare() -> None:
+    _import()
+
+
+def load(spec: LoadSpec) -> TensorFlowInstance:
+    tf = _import()
+    if spec.device.kind == "cuda" and len(tf.config.list_physical_devices("GPU")) <= spec.device.index:
+        raise LoadFailed(f"device = {spec.device}, but this TensorFlow sees no such GPU: set device: cpu")
+    if spec.threads:
+        with suppress(RuntimeError):  # TensorFlow has started, with the number that the first model gave it
+            tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
+    if spec.path.is_dir():
+        return _saved_model(tf, spec)
+    return _graph(tf, spec)
+
+
+def _import() -> Any:
+    try:
+        import tensorflow
+    except ImportError:
+        raise LoadFailed(
+            "tensorflow_savedmodel and tensorflow_graphdef need the tensorflow extra: "
+            "pip install 'pilotlight[tensorflow]'"
+        ) from None
+    return tensorflow
+
+
+def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
+    parameters = spec.config.parameters
+    name = parameters.get("TF_SIGNATURE_DEF", "serving_default")
+    try:
+        model = tf.saved_model.load(str(spec.path), tags=[parameters.get("TF_GRAPH_TAG", "serve")])
+    except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        raise LoadFailed(f"{spec.path.name} is no SavedModel that can be read: {_first_line(error)}") from error
+    if name not in model.signatures:
+        known = ", ".join(model.signatures) or "none"
+        raise LoadFailed(f"TF_SIGNATURE_DEF = {name}, but {spec.path.name} has the signatures: {known}")
+    function = model.signatures[name]
+    kept = _Kept(model, function)
+    inputs = [_spec(n, s) for n, s in function.structured_input_signature[1].items()]
+    return TensorFlowInstance(spec, kept, inputs, [_spec(n, s) for n, s in function.structured_outputs.items()])
+
+
+class _Kept:
+    """A signature holds its variables by weak references: the model must live as long as it is called."""
+
+    def __init__(self, model: Any, function: Function) -> None:
+        self._model, self._function = model, function
+
+    def __call__(self, **inputs: Any) -> Mapping[str, Any]:
+        return self._function(**inputs)
+
+
+def _graph(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
+    """A frozen graph does not say which of its nodes are inputs and outputs: the configuration must."""
+    names = [tensor.name for tensor in spec.config.inputs]
+    wanted = [tensor.name for tensor in spec.config.outputs]
+    if not names or not wanted:
+        raise LoadFailed(f"a graphdef needs input and output in the configuration of {spec.config.name!r}")
+    graph = _read_graph(tf, spec.path)
+    imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
+    try:
+        feeds = [imported.graph.as_graph_element(_with_port(name)) for name in names]
+        fetches = [imported.graph.as_graph_element(_with_port(name)) for name in wanted]
+    except (KeyError, ValueError) as error:
+        raise LoadFailed(f"the configuration names a tensor that {spec.path.name} has not: {error}") from error
+    pruned = imported.prune(feeds, fetches)
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        return dict(zip(wanted, pruned(*(inputs[name] for name in names)), strict=True))
+
+    return TensorFlowInstance(spec, call, _specs(names, feeds), _specs(wanted, fetches))
+
+
+def _read_graph(tf: Any, path: Path) -> Any:
+    graph = tf.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf's DecodeError, whose module differs by version
+        raise LoadFailed(f"{path.name} is no frozen GraphDef: {error}") from error
+    return graph
+
+
+def _with_port(name: str) -> str:
+    return name if ":" in name else f"{name}:0"
+
+
+def _specs(names: Sequence[str], tensors: Sequence[Any]) -> list[TensorSpec]:
+    return [_spec(name, found) for name, found in zip(names, tensors, strict=True)]
+
+
+def _spec(name: str, found: Any) -> TensorSpec:
+    if found.dtype.name not in _DATATYPES:
+        raise LoadFailed(f"tensor {name!r} is {found.dtype.name}, which no V2 datatype stands for")
+    dims = found.shape.as_list() if found.shape.rank is not None else []
+    return TensorSpec(name, _DATATYPES[found.dtype.name], tuple(-1 if dim is None else dim for dim in dims))
+
+
+def _to_tf(tf: Any, value: Tensor) -> Any:
+    if value.datatype == "BF16":
+        return tf.bitcast(tf.constant(value.array, dtype=tf.uint16), tf.bfloat16)
+    if value.datatype == "BYTES":
+        return tf.constant(value.array.tolist(), dtype=tf.string, shape=value.array.shape)
+    return tf.constant(value.array)
+
+
+def _from_tf(value: Any) -> Tensor:
+    if value.dtype.name == "bfloat16":
+        return Tensor("BF16", np.asarray(value.numpy()).view(NUMPY_TYPES["BF16"]))
+    return tensor(np.asarray(value.numpy()))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,126 @@
+"""TensorRT engines (`model.plan`), by the tensorrt extra, on a GPU only. torch brings device memory and streams.
+
+An engine is built for one GPU and one version of TensorRT: cc_model_filenames picks the file per compute capability.
+Clones share the engine and have an execution context and a stream each.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.backends.halving import run_or_halve
+from pilotlight_predictor.backends.torch_tensors import PinnedStaging, dtype_of, from_torch
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.tensors import Shape, TensorSpec
+
+_DATATYPES = {
+    "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",
+    "BF16": "BF16", "FLOAT": "FP32",
+}  # fmt: skip
+
+
+class TensorRTInstance(TensorInstance):
+    def __init__(
+        self, spec: LoadSpec, engine: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        import torch
+
+        self._spec, self._engine = spec, engine
+        self._device = torch.device(str(spec.device))
+        self._stream = torch.cuda.Stream(self._device)
+        self._context = engine.create_execution_context()
+        self._staging = PinnedStaging()
+        self.inputs, self.outputs = inputs, outputs
+
+    def run(self, inputs: Inputs) -> Outputs:
+        import torch
+
+        return run_or_halve(
+            self._run,
+            inputs,
+            model=self._spec.config.name,
+            batched=self._spec.config.max_batch_size > 0,
+            out_of_memory=torch.OutOfMemoryError,
+            recover=torch.cuda.empty_cache,
+        )
+
+    def clone(self) -> "TensorRTInstance":
+        return TensorRTInstance(self._spec, self._engine, self.inputs, self.outputs)
+
+    def close(self) -> None:
+        del self._context, self._engine, self._staging
+
+    def _run(self, inputs: Inputs) -> Outputs:
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            held = [self._bind_input(name, tensor) for name, tensor in inputs.items()]
+            results = {spec.name: self._bind_output(spec) for spec in self.outputs}
+            if not self._context.execute_async_v3(self._stream.cuda_stream):
+                raise BackendFailed(f"model {self._spec.config.name!r} failed: TensorRT's own log has the reason")
+            on_host = {name: result.to("cpu", non_blocking=True) for name, result in results.items()}
+        self._stream.synchronize()
+        del held  # the engine reads the inputs until the stream is done
+        return {spec.name: from_torch(on_host[spec.name], spec.datatype) for spec in self.outputs}
+
+    def _bind_input(self, name: str, tensor: Any) -> Any:
+        value = self._staging.to_device(name, tensor, self._device)
+        if not self._context.set_input_shape(name, tuple(value.shape)):
+            raise BadRequest(f"input {name!r} has shape {list(value.shape)}, which no optimisation profile covers")
+        self._context.set_tensor_address(name, value.data_ptr())
+        return value
+
+    def _bind_output(self, spec: TensorSpec) -> Any:
+        import torch
+
+        shape: Shape = tuple(self._context.get_tensor_shape(spec.name))
+        if any(dim < 0 for dim in shape):
+            raise BackendFailed(f"output {spec.name!r} has a size that depends on the data, which is not served")
+        value = torch.empty(shape, dtype=dtype_of(spec.datatype), device=self._device)
+        self._context.set_tensor_address(spec.name, value.data_ptr())
+        return value
+
+
+def load(spec: LoadSpec) -> TensorRTInstance:
+    trt, torch = _import()
+    if spec.device.kind != "cuda" or not torch.cuda.is_available():
+        raise LoadFailed(
+            f"a tensorrt_plan runs on a GPU only, but device = {spec.device}: serve the ONNX model instead"
+        )
+    torch.cuda.set_device(spec.device.index)
+    runtime = trt.Runtime(trt.Logger(trt.Logger.WARNING))
+    engine = runtime.deserialize_cuda_engine(spec.path.read_bytes())
+    if engine is None:
+        raise LoadFailed(
+            f"{spec.path.name} is no engine for TensorRT {trt.__version__} on this GPU: build it here, or name one per "
+            f"compute capability in cc_model_filenames"
+        )
+    inputs, outputs = _specs(trt, engine)
+    return TensorRTInstance(spec, engine, inputs, outputs)
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import tensorrt
+        import torch
+    except ImportError:
+        raise LoadFailed("tensorrt_plan needs the tensorrt extra: pip install 'pilotlight[tensorrt]'") from None
+    return tensorrt, torch
+
+
+def _specs(trt: Any, engine: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
+    for place in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(place)
+        is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+        (inputs if is_input else outputs).append(_spec(engine, name))
+    return inputs, outputs
+
+
+def _spec(engine: Any, name: str) -> TensorSpec:
+    kind = engine.get_tensor_dtype(name).name
+    if kind not in _DATATYPES:
+        raise LoadFailed(f"tensor {name!r} is {kind}, which no V2 datatype stands for")
+    return TensorSpec(name, _DATATYPES[kind], tuple(int(dim) for dim in engine.get_tensor_shape(name)))

@@ -12,7 +12,7 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.agreement import check_agreement
 from pilotlight_predictor.repository.field_types import printed
 from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig
-from pilotlight_predictor.repository.read_config import raw_config
+from pilotlight_predictor.repository.raw import raw_config
 from pilotlight_predictor.repository.schema import DYNAMIC_BATCHING, INPUT, MODEL_CONFIG, OUTPUT, data_type_name
 from pilotlight_predictor.tensors import TensorSpec
 

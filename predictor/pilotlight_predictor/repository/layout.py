@@ -16,7 +16,6 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.model_files import model_file
 from pilotlight_predictor.repository.names import valid_model_name
-from pilotlight_predictor.repository.read_config import config_from_pbtxt
 
 __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
 
@@ -68,10 +67,9 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
     """
     config = override or _own_config(source)
     if config is not None and config.name and config.name != source.name and not source.plain:
-        place = source.config_path if override is None else source.model_dir
         raise LoadFailed(
-            f"{place}: name = {config.name!r}, must be {source.name!r} like the directory; rename one of them or leave "
-            "name out"
+            f"{source.config_path or source.model_dir}: name = {config.name!r}, must be {source.name!r} like the "
+            "directory; rename one of them or leave name out"
         )
     if not source.versions:
         raise LoadFailed(
@@ -84,6 +82,8 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
 def _own_config(source: ModelSource) -> ModelConfig | None:
     if source.config_path is None:
         return None
+    from pilotlight_predictor.repository.read_config import config_from_pbtxt
+
     try:
         text = source.config_path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,13 +1,12 @@
 """From the text of a configuration to a `ModelConfig`: parse, check by the schema, validate, and make the typed view.
 
-`raw` is the whole document as Triton's configuration endpoint prints it, with the defaults that Triton fills in.
+A model without a configuration never comes here, so it does not pay for importing the readers.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pilotlight_predictor.repository.document import Document, Values
-from pilotlight_predictor.repository.field_types import printed
 from pilotlight_predictor.repository.json_document import document_from_json
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
@@ -22,19 +21,9 @@ from pilotlight_predictor.repository.model_config import (
 )
 from pilotlight_predictor.repository.pbtxt import parse_pbtxt
 from pilotlight_predictor.repository.pbtxt_document import document_from_message
+from pilotlight_predictor.repository.raw import raw_config
 from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of
 from pilotlight_predictor.repository.validation import validate
-
-# Triton's name for the backend of a platform, for `raw`; the typed view keeps what the author wrote.
-PLATFORM_BACKENDS: Final = {
-    "tensorrt_plan": "tensorrt",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "caffe2_netdef": "caffe2",
-}
-_SEQUENCE_IDLE_US: Final = 1_000_000
 
 
 def config_from_pbtxt(text: str, filename: str) -> ModelConfig:
@@ -159,27 +148,3 @@ def _step(values: Values) -> EnsembleStep:
         input_map=values["input_map"],
         output_map=values["output_map"],
     )
-
-
-def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with Triton's defaults, in its order."""
-    full = dict(values)
-    full.setdefault("backend", PLATFORM_BACKENDS.get(full.get("platform", ""), ""))
-    full.setdefault("version_policy", {"latest": {"num_versions": 1}})
-    largest = full.get("max_batch_size", 0)
-    if "dynamic_batching" in full and largest:
-        full["dynamic_batching"] = {"preferred_batch_size": [largest], **full["dynamic_batching"]}
-    if "sequence_batching" in full:
-        full["sequence_batching"] = {
-            "max_sequence_idle_microseconds": _SEQUENCE_IDLE_US,
-            **full["sequence_batching"],
-        }
-    if "instance_group" in full:
-        full["instance_group"] = [{"count": 1, **group} for group in full["instance_group"]]
-    if "ensemble_scheduling" not in full:
-        full["optimization"] = {
-            "input_pinned_memory": {"enable": True},
-            "output_pinned_memory": {"enable": True},
-            **full.get("optimization", {}),
-        }
-    return printed(full, MODEL_CONFIG)

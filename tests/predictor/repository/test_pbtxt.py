@@ -2,7 +2,7 @@
 
 import pytest
 from google.protobuf import descriptor_pb2, text_format
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.pbtxt import MAX_DEPTH, Message, Scalar, parse_pbtxt
@@ -98,6 +98,7 @@ def test_nesting_has_a_limit() -> None:
         parse_pbtxt("a {" * 250_000, "f")
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         descriptor_pb2.UninterpretedOption,
@@ -125,6 +126,7 @@ _PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(_PIECES).map(" ".join), st.lists(_PIECES).map("".join)))
 @example('name: "\ud800"')
 @example("parameters { key: 1 }")

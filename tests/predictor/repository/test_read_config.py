@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import (
@@ -421,6 +421,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(_NAMES, _JSON, max_size=5))
 def test_any_json_gives_a_configuration_or_a_failure(document: dict[str, Any]) -> None:
     try:

@@ -1,0 +1,23 @@
+"""The users' page on model repositories holds what it promises."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pilotlight_predictor.backends import TABLE
+from pilotlight_predictor.repository.read_config import config_from_pbtxt
+
+GUIDE = (Path(__file__).parents[3] / "docs/model-repository.md").read_text()
+EXAMPLES = re.findall(r"```pbtxt\n(.*?)```", GUIDE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_example_is_a_valid_configuration(text: str) -> None:
+    assert config_from_pbtxt(text, "config.pbtxt").given
+
+
+def test_every_backend_and_usual_file_name_is_listed() -> None:
+    for row in TABLE:
+        assert any(f"`{name}`" in GUIDE for name in row.names), row.names
+        for file in row.files:
+            assert file in GUIDE

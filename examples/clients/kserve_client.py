@@ -6,6 +6,7 @@ Needs `pip install kserve`.
 import asyncio
 import os
 
+import numpy as np
 from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
 FLOWERS = [[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3]]
@@ -18,6 +19,7 @@ async def main(url: str) -> None:
     )
     request = InferRequest(model_name="iris", infer_inputs=[InferInput("x", [2, 4], "FP32", FLOWERS)])
     response = await client.infer(url, request, model_name="iris")
+    np.set_printoptions(suppress=True)
     print(response.outputs[0].as_numpy().round(4))
     await client.close()
 

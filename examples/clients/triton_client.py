@@ -8,6 +8,7 @@ import os
 import numpy as np
 import tritonclient.http as triton
 
+np.set_printoptions(suppress=True)
 url = os.environ.get("PREDICTOR_URL", "http://127.0.0.1:8080")
 with triton.InferenceServerClient(url.removeprefix("http://")) as client:
     print("server ready:", client.is_server_ready(), "| model ready:", client.is_model_ready("iris"))

@@ -74,5 +74,6 @@ class Admission:
             wait = self._limiter.allow(identity.client, monotonic())
             if wait:
                 raise RateLimited(
-                    f"more than {self.limits.requests_per_minute} requests a minute (safeguards.rate_limit)", int(wait) + 1
+                    f"more than {self.limits.requests_per_minute} requests a minute (safeguards.rate_limit)",
+                    int(wait) + 1,
                 )

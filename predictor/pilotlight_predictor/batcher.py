@@ -38,9 +38,7 @@ class BatchPolicy:
 def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPolicy:
     if max_batch_size <= 0 or batching is None:
         return BatchPolicy()
-    return BatchPolicy(
-        max_batch_size, frozenset(batching.preferred_batch_size), batching.max_queue_delay_us * 1000
-    )
+    return BatchPolicy(max_batch_size, frozenset(batching.preferred_batch_size), batching.max_queue_delay_us * 1000)
 
 
 def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> Decision:

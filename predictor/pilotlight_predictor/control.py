@@ -11,11 +11,10 @@ from typing import Any
 from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError
 from pilotlight_predictor.registry import ModelRegistry
 from pilotlight_predictor.repository.changes import Fingerprint, changed_versions, fingerprint, settled_changes
-from pilotlight_predictor.repository.layout import ModelSource, plain_source
+from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.repository.read_config import config_from_json
 from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.sources import Sources, read_config
+from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import in_thread
 
 log = logging.getLogger("pilotlight.control")
@@ -144,6 +143,8 @@ class ModelControl:
 def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:
     from dataclasses import replace
 
+    from pilotlight_predictor.repository.read_config import config_from_json
+
     config = config_from_json(dict(document), "parameters.config")
     if config.name and config.name != name:
         raise BadRequest(f"parameters.config: name = '{config.name}', must be '{name}' as in the path")
@@ -152,12 +153,10 @@ def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:
 
 def _config_or_none(source: ModelSource) -> ModelConfig | None:
     try:
-        return read_config(source)
+        return check_source(source)
     except PredictorError:
         return None  # the load itself reports it
 
 
 def _fingerprints(found: Mapping[str, ModelSource]) -> dict[str, Fingerprint]:
     return {name: fingerprint(source) for name, source in found.items()}
-
-

@@ -95,7 +95,7 @@ class Dispatcher:
             call.params = match.params
             outcome = match.route.handler(self._server, call)
         except Exception as error:
-            call.finish(error_reply(dialect, error))
+            call.finish(error_reply(dialect.error_body, error))
             return
         if isinstance(outcome, Reply):
             call.finish(outcome)
@@ -107,7 +107,7 @@ class Dispatcher:
             try:
                 reply = await outcome
             except Exception as error:
-                reply = error_reply(dialect, error)
+                reply = error_reply(dialect.error_body, error)
             call.finish(reply)
 
         task = asyncio.get_running_loop().create_task(wait())
@@ -115,12 +115,12 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
 
-def error_reply(dialect: Dialect, error: Exception) -> Reply:
+def error_reply(error_body: ErrorBody, error: Exception) -> Reply:
     """What the client sees: our own errors in words, anything else opaque and in the log."""
     if not isinstance(error, PredictorError):
         log.error("unexpected error", exc_info=error)
         error = PredictorError("internal error; the server's log has the reason")
-    reply = dialect.error_body(error)
+    reply = error_body(error)
     headers = dict(reply.headers or {})
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)

@@ -56,28 +56,31 @@ class InputRules:
             raise BadRequest(f"{expected}: missing {missing}")
 
     def _check_tensors(self, request: InferRequest) -> int:
-        rows = 1
-        first = True
-        for name, tensor in request.inputs.items():
+        rows = 0
+        for name, (datatype, array) in request.inputs.items():
             declared = self._inputs.get(name)
-            shape = tensor.array.shape
+            shape = array.shape
             if declared is not None:
-                if tensor.datatype != declared.datatype:
-                    raise BadRequest(
-                        f"inference input '{name}' data-type is '{tensor.datatype}', but model '{self._model}'"
-                        f" expects '{declared.datatype}'"
-                    )
+                if datatype != declared.datatype:
+                    raise self._wrong_type(declared, datatype)
                 self._check_shape(declared, shape)
-            if self._max_rows:
-                if first:
-                    rows, first = self._rows(name, shape), False
-                elif not shape or shape[0] != rows:
-                    raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
-        return rows
+            if self._max_rows and not rows:
+                rows = self._rows(name, shape)
+            elif self._max_rows and (not shape or shape[0] != rows):
+                raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
+        return rows or 1
+
+    def _wrong_type(self, declared: TensorConfig, datatype: str) -> BadRequest:
+        return BadRequest(
+            f"inference input '{declared.name}' data-type is '{datatype}', but model '{self._model}' expects"
+            f" '{declared.datatype}'"
+        )
 
     def _check_shape(self, declared: TensorConfig, shape: Shape) -> None:
         dims = declared.dims
         actual = shape[1:] if self._max_rows else shape
+        if actual == dims:
+            return
         if len(actual) == len(dims) and (not self._max_rows or shape):
             for want, got in zip(dims, actual, strict=True):
                 if want != got and want != -1:

@@ -10,7 +10,6 @@ from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, Head, parse_head, render_head
-
 from pilotlight_predictor.calls import Call, Reply
 
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests held while one is being answered

@@ -1,6 +1,6 @@
 """What the server is doing, from exec to exit: states, cold-start phases, readiness. Decisions only.
 
-    initializing → loading → ready | failed(reason) → stopping
+initializing → loading → ready | failed(reason) → stopping
 """
 
 import os

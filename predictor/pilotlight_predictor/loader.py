@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from types import ModuleType
 
 from pilotlight_predictor import backends
@@ -31,6 +31,7 @@ class Loaded:
     instances: Sequence[Instance]
     labels: Mapping[str, Sequence[str]]
     phases: dict[str, float] = field(default_factory=dict)
+    trial_ns: int = 0  # the quickest warm-up of a backend that may run on the event loop
 
 
 def load_version(source: ModelSource, version: int, config: ModelConfig | None, settings: Settings) -> Loaded:
@@ -38,7 +39,8 @@ def load_version(source: ModelSource, version: int, config: ModelConfig | None, 
     phases: dict[str, float] = {}
     given = config or ModelConfig(name=source.name)
     if given.ensemble:
-        return Loaded(given, version, (), read_labels(source.model_dir, given), phases)
+        whole = complete(config, source.name, Found("ensemble"), _defaults(settings))
+        return Loaded(whole, version, (), read_labels(source.model_dir, whole), phases)
     path = _file(source, version, given)
     row = _row(given, path)
     with _Timed(phases, "import"):
@@ -51,7 +53,8 @@ def load_version(source: ModelSource, version: int, config: ModelConfig | None, 
     with _Timed(phases, "warmup"):
         for instance in instances:
             _warm_up(instance, whole, source.model_dir)
-    return Loaded(whole, version, instances, labels, phases)
+        trial_ns = _trial(instances[0], whole) if instances[0].quick else 0
+    return Loaded(whole, version, instances, labels, phases, trial_ns)
 
 
 def prepare(module: ModuleType) -> None:
@@ -112,6 +115,20 @@ def _found(row: backends.Row, instance: Instance) -> Found:
 def _defaults(settings: Settings) -> BatchDefaults:
     performance = settings.performance
     return BatchDefaults(performance.max_batch_size, int(performance.batch_timeout_ms * 1000))
+
+
+def _trial(instance: Instance, config: ModelConfig) -> int:
+    """How long a small request takes when nothing else runs; 0 when zeros do not fit the model."""
+    request, quickest = zero_request(config), 0
+    for _ in range(3):
+        started = perf_counter_ns()
+        try:
+            instance.execute([request])
+        except Exception:
+            return 0
+        took = perf_counter_ns() - started
+        quickest = min(quickest or took, took)
+    return quickest
 
 
 def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:

@@ -15,9 +15,11 @@ PENANCE: Final = 1_000  # executions in the thread before a demoted model is tri
 
 
 class Pace:
-    def __init__(self, allowed: bool) -> None:
+    """`trial_ns` is how long a warm-up took, when nothing else ran; 0 when there was none."""
+
+    def __init__(self, allowed: bool, trial_ns: int = 0) -> None:
         self._allowed = allowed
-        self.inline = False
+        self.inline = allowed and 0 < trial_ns <= QUICK_NS
         self._trials = TRIALS
         self._strikes = 0
 

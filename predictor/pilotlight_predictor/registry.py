@@ -18,14 +18,13 @@ from pilotlight_predictor.inference import NEWEST, Done, InferRequest
 from pilotlight_predictor.loader import Loaded, load_version
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
 from pilotlight_predictor.repository.complete import metadata_specs
-from pilotlight_predictor.repository.layout import ModelSource
+from pilotlight_predictor.repository.layout import ModelSource, check_source
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
 from pilotlight_predictor.repository.versions import choose_versions
 from pilotlight_predictor.response_cache import ResponseCache
 from pilotlight_predictor.scheduler import Scheduler
 from pilotlight_predictor.served import Executor, ServedVersion, Ticket
 from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.sources import read_config
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.waiting import WaitingLine
 
@@ -141,7 +140,7 @@ class ModelRegistry:
         entry.source = source
         async with entry.lock:
             try:
-                config = await in_thread(lambda: override or read_config(source))
+                config = await in_thread(lambda: check_source(source, override))
             except LoadFailed as error:
                 self._fail_model(entry, error)
                 raise
@@ -228,7 +227,7 @@ class ModelRegistry:
         batching = config.dynamic_batching
         return Scheduler(
             loaded.instances, policy_of(config.max_batch_size, batching), line, stats,
-            preserve_ordering=batching is not None and batching.preserve_ordering,
+            preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns,
         )  # fmt: skip
 
     async def unload(self, name: str, dependents: bool = False) -> None:
@@ -290,6 +289,6 @@ def _absent(name: str, version: int, entry: Entry) -> PredictorError:
     if any(s.state == LOADING for s in entry.states.values()):
         return NotReady(f"'{name}' is loading")
     reason = entry.reason or next((s.reason for s in entry.states.values() if s.reason), "")
-    return NotFound(f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else ""))
-
-
+    return NotFound(
+        f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else "")
+    )

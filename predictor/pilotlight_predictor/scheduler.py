@@ -32,6 +32,7 @@ class Scheduler:
         stats: ModelStats,
         *,
         preserve_ordering: bool = False,
+        trial_ns: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._policy = policy
@@ -39,7 +40,7 @@ class Scheduler:
         self.stats = stats
         self._workers = [Worker(instance, self._loop, self._finished) for instance in instances]
         self._idle = deque(self._workers)
-        self._pace = Pace(allowed=all(instance.quick for instance in instances))
+        self._pace = Pace(all(instance.quick for instance in instances), trial_ns)
         self._order: deque[Item] | None = deque() if preserve_ordering else None
         self._early: dict[Item, Answer] = {}
         self._ticking = False
@@ -169,7 +170,7 @@ class Scheduler:
 
 
 def _deliver(item: Item, answer: Answer) -> None:
-    if isinstance(answer, Exception) and not isinstance(answer, PredictorError):
-        log.error("model '%s' failed", item.request.model, exc_info=answer)
+    if isinstance(answer, BackendFailed) or (isinstance(answer, Exception) and not isinstance(answer, PredictorError)):
+        log.error("model '%s' failed", item.request.model, exc_info=answer.__cause__ or answer)
         answer = BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
     item.done(answer)

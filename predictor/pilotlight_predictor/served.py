@@ -97,7 +97,9 @@ class ServedVersion:
         item.done = once
         timer = asyncio.get_running_loop().call_later(timeout_s, expire)
 
-    def _infer_cached(self, request: InferRequest, done: Done, rows: int, signature: object, timeout_s: float) -> Ticket:
+    def _infer_cached(
+        self, request: InferRequest, done: Done, rows: int, signature: object, timeout_s: float
+    ) -> Ticket:
         assert self._cache is not None
         cache, started = self._cache, perf_counter_ns()
         key = cache_key(request, self.version)

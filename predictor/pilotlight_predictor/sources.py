@@ -4,10 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source, scan
-from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.repository.read_config import config_from_pbtxt
+from pilotlight_predictor.repository.layout import ModelSource, plain_source, scan
 from pilotlight_predictor.settings import Settings
 
 log = logging.getLogger("pilotlight.sources")
@@ -39,20 +36,3 @@ class Sources:
                 else:
                     found[source.name] = source
         return found
-
-
-def read_config(source: ModelSource) -> ModelConfig | None:
-    """What config.pbtxt says, if there is one; raises LoadFailed when the model cannot be served as it lies there."""
-    config = None
-    if source.config_path is not None:
-        try:
-            text = source.config_path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise LoadFailed(f"{source.config_path}: cannot be read: {error}") from None
-        config = config_from_pbtxt(text, str(source.config_path))
-    check_source(source, config)
-    if config is not None and not config.name:
-        from dataclasses import replace
-
-        config = replace(config, name=source.name)
-    return config

@@ -58,7 +58,9 @@ def datatype_of(array: Array) -> str:
         return name
     if array.dtype.kind in "OSU":
         return "BYTES"
-    raise TypeError(f"an array of {array.dtype} has no V2 datatype; convert it to one of {', '.join(sorted(DATATYPES))}")
+    raise TypeError(
+        f"an array of {array.dtype} has no V2 datatype; convert it to one of {', '.join(sorted(DATATYPES))}"
+    )
 
 
 def tensor(array: Array) -> Tensor:

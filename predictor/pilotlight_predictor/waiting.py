@@ -132,6 +132,8 @@ class WaitingLine:
 
 def _timeout_us(policy: QueuePolicy, asked_us: int) -> int:
     """A client may shorten the model's time-out where that is allowed, and set one where the model has none."""
-    if asked_us and (policy.default_timeout_us == 0 or (policy.allow_timeout_override and asked_us < policy.default_timeout_us)):
+    if asked_us and (
+        policy.default_timeout_us == 0 or (policy.allow_timeout_override and asked_us < policy.default_timeout_us)
+    ):
         return asked_us
     return policy.default_timeout_us

@@ -35,7 +35,9 @@ def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, mo
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise LoadFailed(f"model_warmup '{warmup.name}': cannot read {path.name} for input '{name}': {error.strerror}") from None
+        raise LoadFailed(
+            f"model_warmup '{warmup.name}': cannot read {path.name} for input '{name}': {error.strerror}"
+        ) from None
     return decode_raw(f"warm-up input '{name}'", spec.datatype, shape, data)
 
 

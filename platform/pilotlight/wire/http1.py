@@ -5,6 +5,7 @@ implementation shall judge the same bytes. So two parsers can never disagree on 
 """
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -62,13 +63,20 @@ def parse_head(head: bytes) -> Head | None:
 
 def render_head(status: int, content_type: str, length: int, headers: dict[str, str] | None, close: bool) -> bytes:
     """The head of a reply. Header values must not come from a client unchecked; line breaks are taken out."""
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n"]
-    if headers:
-        lines += [f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()]
-    if close:
-        lines.append("Connection: close\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
+    if not headers:
+        return _plain_head(status, content_type, length, close) + b"\r\n"
+    extra = "".join(f"{name}: {_one_line(value)}\r\n" for name, value in headers.items())
+    return _plain_head(status, content_type, length, close) + extra.encode("latin-1", "replace") + b"\r\n"
+
+
+@lru_cache(4096)
+def _plain_head(status: int, content_type: str, length: int, close: bool) -> bytes:
+    """Replies of one model have few lengths, so most heads are made once."""
+    closing = "Connection: close\r\n" if close else ""
+    return (
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {length}\r\n{closing}"
+    ).encode("latin-1")
 
 
 def _one_line(value: str) -> str:

@@ -37,7 +37,7 @@ class TorchInstance(TensorInstance):
 
         self._spec, self._loaded, self._calling = spec, loaded, calling
         self._device = torch.device(str(spec.device))
-        self._out_names = [output.name for output in spec.config.outputs]
+        self._out_names = [output.name for output in spec.config.outputs or loaded.outputs]
         self._declared = {output.name: output.datatype for output in spec.config.outputs or loaded.outputs}
         self._batched = spec.config.max_batch_size > 0 or loaded.batchable
         self._staging = PinnedStaging()

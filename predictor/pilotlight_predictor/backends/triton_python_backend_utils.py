@@ -23,7 +23,7 @@ _TYPES: Final = (
 _BY_NAME: Final = dict(_TYPES)
 
 
-class TritonModelException(Exception):  # noqa: N818 - Triton's name
+class TritonModelException(Exception):
     """A model raises it to fail a request with a message that the client sees."""
 
 

@@ -15,7 +15,6 @@ from pilotlight.contract import (
     METRIC_QUEUE_SECONDS,
     METRIC_REQUEST_DURATION,
 )
-
 from pilotlight_predictor.cpu import CpuSample
 from pilotlight_predictor.gpu import GpuSample
 from pilotlight_predictor.metrics.exposition import Family, Labels

@@ -4,7 +4,6 @@ import sys
 from typing import Final
 
 from pilotlight.contract import BATCH_BUCKETS, LATENCY_BUCKETS, METRICS_PORT
-
 from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TRITON, Metric
 from pilotlight_predictor.stats import FAILURE_REASONS, LOAD_RATIO_BUCKETS
 

@@ -15,7 +15,6 @@ from pilotlight.contract import (
     LABEL_REVISION,
     LABEL_SERVICE,
 )
-
 from pilotlight_predictor.cpu import CpuMeter
 from pilotlight_predictor.gpu import GpuSample
 from pilotlight_predictor.stats import Histogram, ModelStats

@@ -3,8 +3,8 @@
 import zlib
 from typing import Final
 
-from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 
 _WINDOW: Final = {"gzip": 31, "deflate": 15}
 _WORTH_IT: Final = 256  # below this a gzip header costs more than it saves

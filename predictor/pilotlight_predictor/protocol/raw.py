@@ -6,14 +6,12 @@ Fixed-size types are decoded without a copy: the array is a read-only view of th
 from struct import Struct
 
 import numpy as np
-from pilotlight.wire.http1 import Buffer
 
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count
 
 _LENGTH = Struct("<I")
-
-
 
 
 def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:

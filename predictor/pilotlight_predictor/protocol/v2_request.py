@@ -4,10 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, Inputs, Parameters, RequestedOutput
-from pilotlight.wire.http1 import Buffer
-
 from pilotlight_predictor.protocol.raw import decode_raw
 from pilotlight_predictor.protocol.values import decode_values, explain
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec

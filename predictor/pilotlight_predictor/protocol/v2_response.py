@@ -5,9 +5,8 @@ from typing import Any
 
 import orjson
 
-from pilotlight_predictor.inference import InferRequest, InferResponse
 from pilotlight.wire.http1 import Buffer
-
+from pilotlight_predictor.inference import InferRequest, InferResponse
 from pilotlight_predictor.protocol.raw import encode_raw
 from pilotlight_predictor.protocol.values import encode_values
 from pilotlight_predictor.tensors import Tensor
@@ -17,21 +16,23 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 def encode_response(request: InferRequest, response: InferResponse) -> tuple[int | None, list[Buffer]]:
     """The length of the JSON where blobs follow it (else None), and the pieces of the body in order."""
-    document: dict[str, Any] = {}
-    if response.id:
-        document["id"] = response.id
+    blobs: list[Buffer] = []
+    document: dict[str, Any] = {"id": response.id} if response.id else {}
     document["model_name"] = response.model
     document["model_version"] = str(response.version)
     if response.parameters:
         document["parameters"] = response.parameters
-    blobs: list[Buffer] = []
-    wanted = {output.name: output.binary for output in request.outputs}
-    document["outputs"] = [
-        _output(name, tensor, _binary(wanted.get(name), request.binary_output), blobs)
-        for name, tensor in response.outputs.items()
-    ]
+    document["outputs"] = _outputs(request, response, blobs)
     text = dump(document)
     return (len(text) if any(blobs) else None), [text, *blobs]
+
+
+def _outputs(request: InferRequest, response: InferResponse, blobs: list[Buffer]) -> list[dict[str, Any]]:
+    default = request.binary_output
+    if not request.outputs:
+        return [_output(name, tensor, default, blobs) for name, tensor in response.outputs.items()]
+    wanted = {output.name: output.binary for output in request.outputs}
+    return [_output(n, t, _binary(wanted.get(n), default), blobs) for n, t in response.outputs.items()]
 
 
 def _binary(asked: bool | None, default: bool) -> bool:
@@ -39,14 +40,13 @@ def _binary(asked: bool | None, default: bool) -> bool:
 
 
 def _output(name: str, tensor: Tensor, binary: bool, blobs: list[Buffer]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.array.shape}
-    if binary:
-        blob = encode_raw(tensor)
-        blobs.append(blob)
-        entry["parameters"] = {"binary_data_size": len(blob)}
-    else:
-        entry["data"] = encode_values(name, tensor)
-    return entry
+    datatype, array = tensor
+    if not binary:
+        return {"name": name, "datatype": datatype, "shape": array.shape, "data": encode_values(name, tensor)}
+    blob = encode_raw(tensor)
+    blobs.append(blob)
+    size = {"binary_data_size": len(blob)}
+    return {"name": name, "datatype": datatype, "shape": array.shape, "parameters": size}
 
 
 def dump(document: dict[str, Any]) -> bytes:

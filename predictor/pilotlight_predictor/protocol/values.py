@@ -12,10 +12,25 @@ import msgspec
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape, Tensor, bf16_from_float, bf16_to_float, element_count
+from pilotlight_predictor.tensors import (
+    NUMPY_TYPES,
+    Array,
+    Shape,
+    Tensor,
+    bf16_from_float,
+    bf16_to_float,
+    element_count,
+)
 
 MAX_DEPTH: Final = 100
-_ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, "FP16": float, "FP32": float, "FP64": float, "BF16": float}
+_ELEMENT: Final[dict[str, type]] = {
+    "BOOL": bool,
+    "BYTES": str,
+    "FP16": float,
+    "FP32": float,
+    "FP64": float,
+    "BF16": float,
+}
 _OPENING: Final = b" \t\r\n["
 
 
@@ -96,12 +111,12 @@ def _bytes_array(values: Any) -> Array:
 
 def encode_values(name: str, tensor: Tensor) -> Any:
     """What the JSON encoder shall write for `data`: a flat array, or a list for strings."""
-    array = tensor.array
-    if tensor.datatype == "BYTES":
+    datatype, array = tensor
+    if datatype == "BYTES":
         return _strings(name, array)
-    if tensor.datatype == "BF16":
+    if datatype == "BF16":
         array = bf16_to_float(np.ascontiguousarray(array))
-    return np.ascontiguousarray(array).reshape(-1)
+    return array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
 
 
 def _strings(name: str, array: Array) -> list[str]:

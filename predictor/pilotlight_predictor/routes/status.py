@@ -3,7 +3,7 @@
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dialect, Route
-from pilotlight_predictor.routes.v2 import error_body
+from pilotlight_predictor.routes.v2_infer import error_body
 from pilotlight_predictor.server import Server
 
 

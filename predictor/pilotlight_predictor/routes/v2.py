@@ -6,11 +6,11 @@ from typing import Any
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dialect, Route
-from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError
-from pilotlight_predictor.inference import NEWEST
+from pilotlight_predictor.errors import NotFound, PredictorError
 from pilotlight_predictor.routes import v2_infer, v2_repository
-from pilotlight_predictor.server import Server
+from pilotlight_predictor.routes.v2_infer import error_body, version_of
 from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.server import Server
 from pilotlight_predictor.tensors import TensorSpec
 
 EXTENSIONS = (
@@ -23,10 +23,6 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-
-
-def error_body(error: PredictorError) -> Reply:
-    return json_reply({"error": str(error)}, error.status)
 
 
 def server_metadata(server: Server, _: Call) -> Reply:
@@ -42,7 +38,9 @@ def ready(server: Server, _: Call) -> Reply:
     if verdict.ready:
         return json_reply({"ready": True})
     return json_reply(
-        {"ready": False, "state": verdict.state, "reason": verdict.reason}, server.not_ready_status, {"Retry-After": "1"}
+        {"ready": False, "state": verdict.state, "reason": verdict.reason},
+        server.not_ready_status,
+        {"Retry-After": "1"},
     )
 
 
@@ -57,7 +55,9 @@ def model_ready(server: Server, call: Call) -> Reply:
     except NotFound:
         if name not in server.registry.names() and not server.starting:
             raise
-        return json_reply({"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status)
+        return json_reply(
+            {"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status
+        )
     except PredictorError as error:
         return json_reply({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
     if not served.executor.alive:
@@ -94,15 +94,6 @@ def all_stats(server: Server, _: Call) -> Reply:
 
 def find(server: Server, call: Call) -> ServedVersion:
     return server.registry.find(call.params["model"], version_of(call))
-
-
-def version_of(call: Call) -> int:
-    text = call.params.get("version")
-    if text is None:
-        return NEWEST
-    if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise BadRequest(f"version = '{text[:50]}', must be a number")
-    return int(text)
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

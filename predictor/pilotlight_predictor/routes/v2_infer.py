@@ -3,12 +3,12 @@
 from time import perf_counter
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-
-from pilotlight_predictor.calls import JSON, Call, Reply
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
+from pilotlight_predictor.dispatch import error_reply
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.compression import choose_encoding, compress, decompress
-from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
 from pilotlight_predictor.served import ServedVersion
@@ -17,10 +17,21 @@ from pilotlight_predictor.server import Server
 BINARY = "application/octet-stream"
 
 
-def infer(server: Server, call: Call) -> None:
-    from pilotlight_predictor.routes.v2 import version_of
+def error_body(error: PredictorError) -> Reply:
+    return json_reply({"error": str(error)}, error.status)
 
-    version = version_of(call) if "version" in call.params else NEWEST
+
+def version_of(call: Call) -> int:
+    text = call.params.get("version")
+    if text is None:
+        return NEWEST
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise BadRequest(f"version = '{text[:50]}', must be a number")
+    return int(text)
+
+
+def infer(server: Server, call: Call) -> None:
+    version = version_of(call)
     served = server.find(call.params["model"], version)
     request = _decode(server, served, call, version)
 
@@ -65,17 +76,16 @@ def _decode_raw(served: ServedVersion, version: int, body: Buffer) -> InferReque
 
 
 def _reply(call: Call, request: InferRequest, result: InferResponse | Exception) -> Reply:
-    from pilotlight_predictor.dispatch import error_reply
-    from pilotlight_predictor.routes.v2 import DIALECT
-
     if isinstance(result, Exception):
-        return error_reply(DIALECT, result)
+        return error_reply(error_body, result)
     try:
         header_length, pieces = encode_response(request, result)
     except PredictorError as error:
-        return error_reply(DIALECT, error)
-    headers = {} if header_length is None else {"Inference-Header-Content-Length": str(header_length)}
+        return error_reply(error_body, error)
     accept = call.headers.get("accept-encoding")
+    if header_length is None and not accept:
+        return Reply(200, pieces)
+    headers = {} if header_length is None else {"Inference-Header-Content-Length": str(header_length)}
     if accept:
         pieces = _compressed(accept, pieces, headers)
     return Reply(200, pieces, JSON if header_length is None else BINARY, headers or None)

@@ -47,7 +47,9 @@ async def unload(server: Server, call: Call) -> Reply:
 def _model(call: Call) -> str:
     name = call.params["model"]
     if not valid_model_name(name):
-        raise BadRequest(f"model name {name[:100]!r} is not valid: it must be one path segment without control characters")
+        raise BadRequest(
+            f"model name {name[:100]!r} is not valid: it must be one path segment without control characters"
+        )
     return name
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight import contract
-
 from pilotlight_predictor.settings.kinds import boolean, size
 from pilotlight_predictor.settings.reading import Reading
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 
 from pilotlight import contract
-
 from pilotlight_predictor.settings.kinds import PORT
 from pilotlight_predictor.settings.reading import Reading, did_you_mean
 from pilotlight_predictor.settings.table import CONFIG, ROWS, Row

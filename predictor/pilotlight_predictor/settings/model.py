@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from pilotlight import contract
-
 from pilotlight_predictor.settings import kinds
 from pilotlight_predictor.settings.kinds import (
     BOOL,

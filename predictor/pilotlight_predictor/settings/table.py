@@ -5,7 +5,6 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any
 
 from pilotlight import contract
-
 from pilotlight_predictor.settings.kinds import TEXT, Kind
 from pilotlight_predictor.settings.model import Settings
 

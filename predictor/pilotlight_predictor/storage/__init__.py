@@ -1,13 +1,22 @@
 """Model URIs to local files. Everything that others may use is named here.
 
-uri ─> stores (one module per kind, one table) ─> transfer (parallel parts, resume) ─> cache | into | sync
+    uri ─> stores (one module per kind, one table) ─> transfer (parallel parts, resume) ─> cache | into | sync
+
+A server whose models are on its disk asks only `is_remote`: what downloads is imported when it is first used.
 """
 
-from pilotlight_predictor.storage.fetching import fetch, listing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pilotlight_predictor.storage.interface import Entry, FetchOptions, Progress, ProgressCallback, UriNotFound
-from pilotlight_predictor.storage.into import fetch_into
-from pilotlight_predictor.storage.sync import sync_repository
 from pilotlight_predictor.storage.uri import is_remote, redact
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.storage.fetching import fetch, listing
+    from pilotlight_predictor.storage.into import fetch_into
+    from pilotlight_predictor.storage.sync import sync_repository
+
+_ON_FIRST_USE = {"fetch": "fetching", "listing": "fetching", "fetch_into": "into", "sync_repository": "sync"}
 
 __all__ = [
     "Entry",
@@ -22,3 +31,9 @@ __all__ = [
     "redact",
     "sync_repository",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ON_FIRST_USE[name]}"), name)

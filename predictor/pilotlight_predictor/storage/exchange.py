@@ -1,6 +1,5 @@
 """Puts a finished file or directory in the place of another so that no reader finds the place empty."""
 
-import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -28,6 +27,8 @@ def exchange(fresh: Path, place: Path) -> None:
 
 def _swapped(first: Path, second: Path) -> bool:
     """Linux swaps two names in one step (renameat2); elsewhere there is no such call."""
+    import ctypes
+
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -12,7 +12,6 @@ from time import monotonic
 from typing import TypeVar
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.archives import unpack
 from pilotlight_predictor.storage.cache import build_once, cache_key, cached, fingerprint, pinned_revision
 from pilotlight_predictor.storage.checks import check_file, check_size, total_size
 from pilotlight_predictor.storage.interface import (
@@ -109,12 +108,16 @@ def assemble(
     download(store, contents.entries, files, parts, location.shown, options, progress)
     shutil.rmtree(parts)
     first = contents.entries[0].path
+    if contents.entries[0].size < 0:
+        check_file(files / first, "", options.size)
     if not contents.single:
         return _moved(files, partial / _directory_name(location.filename)).name
     if not (options.unpack and is_archive(first)):
         name = _moved(files / first, partial / first).name
         files.rmdir()
         return name
+    from pilotlight_predictor.storage.archives import unpack
+
     target = partial / _directory_name(without_archive_ending(first))
     shutil.rmtree(target, ignore_errors=True)
     unpack(files / first, target, location.shown, options)

@@ -17,11 +17,11 @@ class UriNotFound(LoadFailed):
     """Nothing is stored under the URI: the one failure that a retry or another setting cannot mend."""
 
 
-class Transient(Exception):  # noqa: N818 - a signal between a store and the retry loop, never shown
+class Transient(Exception):
     """A read that may succeed when it is tried again; the text is safe to show."""
 
 
-class Changed(Exception):  # noqa: N818 - a signal between a store and `fetch`, never shown
+class Changed(Exception):
     """The object is not the one that was listed: list again and start over."""
 
 

@@ -115,7 +115,7 @@ def _renamed(entry: Entry, path: str) -> Entry:
 def _ignore_proxies() -> None:
     """A mirror on this machine is not behind the proxy that the rest of the world is behind."""
     from huggingface_hub import set_client_factory
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils._http import get_session
 
     client = type(get_session())
     set_client_factory(lambda: client(trust_env=False, follow_redirects=True))

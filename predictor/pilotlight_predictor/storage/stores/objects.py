@@ -1,7 +1,7 @@
 """Object stores through obstore: what s3, gs and az share. Their modules only say how to reach the bucket."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _RETRIED_STATUS = {408, 425, 429}
-_METADATA_SERVICE = "169.254.169.254"
+# Where obstore asks for credentials when the environment has none: an instance's metadata service.
+_METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|computeMetadata|/metadata/identity/")
 
 
 class ObjectsStore:
@@ -51,13 +52,10 @@ class ObjectsStore:
         import obstore
 
         skipped = len(prefix) + 1 if prefix else 0
-        entries = [
-            self._checked(_entry(meta, meta["path"][skipped:]))
-            for page in obstore.list(self._bucket, prefix=prefix or None)
-            for meta in page
-            if not _is_directory_marker(meta, skipped)
-        ]
-        return Contents(tuple(sorted(entries, key=lambda entry: entry.path))) if entries else None
+        pages = obstore.list(self._bucket, prefix=prefix or None)
+        found = [_entry(meta, meta["path"][skipped:]) for page in pages for meta in page]
+        entries = [self._checked(entry) for entry in without_directory_markers(found)]
+        return Contents(tuple(entries)) if entries else None
 
     def _checked(self, entry: Entry) -> Entry:
         if not safe_relative(entry.path):
@@ -67,22 +65,21 @@ class ObjectsStore:
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         import obstore
 
-        options: dict[str, Any] = {"range": (start, end)}
-        if entry.etag.startswith('"'):
-            options["if_match"] = entry.etag
-        result = self._translated(lambda key: obstore.get(self._bucket, key, options=options), entry.key)
+        result = self._translated(
+            lambda key: obstore.get(self._bucket, key, options={"range": (start, end)}), entry.key
+        )
+        if _etag(result.meta) != entry.etag:
+            raise Changed(self._location.shown)
         pieces = iter(result.stream(min_chunk_size=MIB))
         while piece := self._translated(lambda _: next(pieces, b""), entry.key):
             yield piece
 
     def _translated(self, call: Callable[[str], T], key: str) -> T:
         """Runs one call of obstore and gives its failures our names."""
-        from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
             return call(key)
-        except PreconditionError as error:
-            raise Changed(self._location.shown) from error
         except FileNotFoundError as error:
             raise UriNotFound(f"{self._location.shown}: {key!r} is not there; check the bucket and the path") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
@@ -91,7 +88,7 @@ class ObjectsStore:
             raise self._named(str(error)) from error
 
     def _named(self, message: str) -> Exception:
-        if _METADATA_SERVICE in message:
+        if _METADATA_SERVICE.search(message):
             return LoadFailed(f"{self._location.shown}: no credentials were found; set {self._hint}")
         status = _STATUS.search(message)
         detail = redact_text(message)
@@ -102,14 +99,28 @@ class ObjectsStore:
         return Transient(detail)
 
 
-def _is_directory_marker(meta: Any, skipped: int) -> bool:
-    """Consoles store an empty object named like the folder; obstore shows it without its closing slash."""
-    return len(meta["path"]) <= skipped or (meta["size"] == 0 and meta["path"].endswith("/"))
+def without_directory_markers(entries: Sequence[Entry]) -> list[Entry]:
+    """Sorted by path. Consoles store an empty object named like the folder; no file can have that name as well."""
+    folders = {parent for entry in entries for parent in _parents(entry.path)}
+    kept = (entry for entry in entries if entry.size > 0 or not (entry.path in folders or entry.path in {"", "/"}))
+    return sorted(kept, key=lambda entry: entry.path)
+
+
+def _parents(path: str) -> Iterator[str]:
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]
 
 
 def _entry(meta: Any, path: str) -> Entry:
-    etag = meta["e_tag"] or meta["last_modified"].isoformat()
-    return Entry(path=path, size=meta["size"], etag=etag, key=meta["path"])
+    return Entry(path=path, size=meta["size"], etag=_etag(meta), key=meta["path"])
+
+
+def _etag(meta: Any) -> str:
+    """Azure quotes its etags in one answer and not in another."""
+    tag = str(meta["e_tag"] or meta["last_modified"].isoformat())
+    return tag.removeprefix("W/").strip('"')
 
 
 def bucket_and_prefix(location: Location, advice: str) -> tuple[str, str]:

@@ -234,7 +234,7 @@ def readme_commands() -> Iterator[Any]:
                     yield pytest.param(command, printed, id=command)
 
 
-@pytest.mark.parametrize(("command", "printed"), readme_commands())
+@pytest.mark.parametrize(("command", "printed"), list(readme_commands()))
 def test_the_readme_commands_print_what_the_readme_says(url: str, command: str, printed: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = command.replace("http://127.0.0.1:8080", url)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-
 from examples import build as examples
 from examples.iris import train
 

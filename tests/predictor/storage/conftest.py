@@ -1,0 +1,383 @@
+"""Real servers on loopback: plain HTTP with every vice, S3, Google's XML API, Azurite, and a stand-in for the hub."""
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+import pytest
+
+from pilotlight_predictor.storage import FetchOptions
+
+KIB = 1024
+AZURITE_VERSION = "3.37.0"
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|GOOGLE|HF|HUGGING|STORAGE)_|_PROXY$", re.IGNORECASE)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a developer has exported must not reach the tests."""
+    for name in list(os.environ):
+        if STORAGE_VARIABLES.search(name):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+
+
+@pytest.fixture
+def options() -> FetchOptions:
+    return FetchOptions(
+        part_bytes=64 * KIB, concurrency=4, retries=3, first_delay=0.001, max_delay=0.01, timeout=10, spare_bytes=0
+    )
+
+
+def content(size: int, seed: int = 0) -> bytes:
+    """Bytes in which no two parts are alike."""
+    return hashlib.shake_128(str(seed).encode()).digest(size)
+
+
+@dataclass
+class WebServer:
+    """Serves `files`; the other fields switch its vices on. Counts what it sends."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    statuses: list[int] = field(default_factory=list)  # answered first, in order
+    ranges: bool = True
+    etags: bool = True
+    lengths: bool = True
+    drop_after: int = -1  # bytes of one answer after which the connection is cut, once
+    hold_after: int = -1  # bytes of all answers after which every answer waits for `released`
+    released: threading.Event = field(default_factory=threading.Event)
+    on_request: Callable[[str], None] = lambda path: None
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    body_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    port: int = 0
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def probes(self) -> int:
+        return sum(headers.get("range") == "bytes=0-0" for _, headers in self.requests)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    web: WebServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+    def do_GET(self) -> None:
+        web, path = self.web, unquote(urlsplit(self.path).path)
+        with web.lock:
+            web.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+            status = web.statuses.pop(0) if web.statuses else 0
+        web.on_request(path)
+        if status or path in web.redirects:
+            return self._empty(status or 302, {"Location": web.redirects.get(path, "")} if not status else {})
+        if path not in web.files:
+            return self._empty(404, web.headers.get(path, {}))
+        self._file(path, web.files[path])
+
+    def _empty(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _file(self, path: str, body: bytes) -> None:
+        web = self.web
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if web.ranges else None
+        start, end = (int(wanted[1]), min(int(wanted[2]) + 1, len(body))) if wanted else (0, len(body))
+        if wanted and start >= len(body):
+            return self._empty(416, {"Content-Range": f"bytes */{len(body)}"})
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
+        if web.etags:
+            self.send_header("ETag", '"' + hashlib.md5(body).hexdigest() + '"')
+        for name, value in web.headers.get(path, {}).items():
+            self.send_header(name, value)
+        if web.lengths:
+            self.send_header("Content-Length", str(end - start))
+        else:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self._send(body[start:end])
+        self.close_connection = self.close_connection or not web.lengths
+
+    def _send(self, body: bytes) -> None:
+        web = self.web
+        for start in range(0, len(body), 8 * KIB):
+            with web.lock:
+                drop = 0 <= web.drop_after <= start
+                if drop:
+                    web.drop_after = -1
+                hold = 0 <= web.hold_after <= web.body_bytes
+            if drop:
+                self.close_connection = True
+                return
+            if hold:
+                web.released.wait(60)
+            piece = body[start : start + 8 * KIB]
+            try:
+                self.wfile.write(piece)
+            except OSError:
+                self.close_connection = True
+                return
+            with web.lock:
+                web.body_bytes += len(piece)
+
+
+@contextmanager
+def _serving(server: WebServer, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": server}))
+    httpd.handle_error = lambda *args: None  # type: ignore[method-assign] - a client that hangs up is part of a test
+    httpd.daemon_threads = True
+    if context is not None:
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield httpd.server_address[1]
+    finally:
+        server.released.set()
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    server = WebServer()
+    with _serving(server) as server.port:
+        yield server
+
+
+@pytest.fixture
+def tls_port(web: WebServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """The same files over TLS, and the file with the certificate that the server made for itself."""
+    certificate = tmp_path / "self-made.pem"
+    certificate.write_bytes(_self_signed("localhost"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with _serving(web, context) as port:
+        yield port, certificate
+
+
+def _self_signed(host: str) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    return secret + builder.sign(key, hashes.SHA256()).public_bytes(pem)
+
+
+@dataclass
+class Hub:
+    """The hub's two routes over a WebServer: the listing of a revision and the files of a commit."""
+
+    web: WebServer
+    commits: int = 0
+
+    def publish(self, repo: str, files: dict[str, bytes], lfs: frozenset[str] = frozenset(), revision: str = "main") -> str:
+        self.commits += 1
+        commit = hashlib.sha1(f"{repo} {self.commits}".encode()).hexdigest()
+        siblings = [self._sibling(path, body, path in lfs) for path, body in files.items()]
+        info = json.dumps({"id": repo, "modelId": repo, "sha": commit, "siblings": siblings}).encode()
+        for name in (revision, commit):
+            path = f"/api/models/{repo}/revision/{name}"
+            self.web.files[path] = info
+            self.web.headers[path] = {"Content-Type": "application/json"}
+        for path, body in files.items():
+            # As on the real hub, large files are redirected to a content network with etags of its own.
+            self.web.redirects[f"/{repo}/resolve/{commit}/{path}"] = self.web.url(f"/cdn/{commit}/{path}")
+            self.web.files[f"/cdn/{commit}/{path}"] = body
+        return commit
+
+    @staticmethod
+    def _sibling(path: str, body: bytes, lfs: bool) -> dict[str, Any]:
+        blob = hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+        facts: dict[str, Any] = {"rfilename": path, "size": len(body), "blobId": blob}
+        if lfs:
+            digest = hashlib.sha256(body).hexdigest()
+            facts["lfs"] = {"size": len(body), "sha256": digest, "pointerSize": 130}
+        return facts
+
+
+@pytest.fixture
+def hub(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    monkeypatch.setenv("HF_ENDPOINT", web.url(""))
+    return Hub(web)
+
+
+@dataclass
+class Bucket:
+    """One bucket of one object store, and how a test changes what is in it."""
+
+    root: str
+    put: Callable[[str, bytes], None]
+    delete: Callable[[str], None]
+
+    def uri(self, path: str = "") -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    import logging
+
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def _s3_client(endpoint: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing-secret",
+        config=Config(proxies={}, retries={"max_attempts": 1}),
+    )
+
+
+def _s3_bucket(scheme: str, endpoint: str, name: str) -> Bucket:
+    client = _s3_client(endpoint)
+    client.create_bucket(Bucket=name)
+    return Bucket(
+        f"{scheme}://{name}",
+        lambda key, body: client.put_object(Bucket=name, Key=key, Body=body, ACL="public-read"),
+        lambda key: client.delete_object(Bucket=name, Key=key),
+    )
+
+
+@pytest.fixture
+def bucket_name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "models" + hashlib.sha1(f"{request.node.nodeid}{tmp_path}".encode()).hexdigest()[:16]
+
+
+@pytest.fixture
+def s3_bucket(s3_server: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
+    return _s3_bucket("s3", s3_server, bucket_name)
+
+
+@pytest.fixture
+def gs_bucket(s3_server: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """Google's XML API, which obstore speaks, is S3's for listing and reading; its own emulators serve only JSON."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", urlsplit(s3_server).netloc)
+    return _s3_bucket("gs", s3_server, bucket_name)
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, and Azurite comes from there")
+    program = _azurite_program()
+    arguments = ["--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", "0", "--disableTelemetry"]
+    process = subprocess.Popen([program, *arguments, "--skipApiVersionCheck"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    endpoint = next(
+        found[0]
+        for line in process.stdout
+        if "successfully listens" in line and (found := re.search(r"http://127\.0\.0\.1:\d+", line))
+    )
+    yield f"{endpoint}/{AZURE_ACCOUNT}"
+    process.terminate()
+    process.wait(20)
+    process.stdout.close()
+
+
+def _azurite_program() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "pilotlight" / f"azurite-{AZURITE_VERSION}"
+    home.mkdir(parents=True, exist_ok=True)
+    program = home / "node_modules" / ".bin" / "azurite-blob"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(home), f"azurite@{AZURITE_VERSION}"]
+            subprocess.run(command, check=True, capture_output=True, timeout=600)
+    return program
+
+
+@pytest.fixture
+def az_bucket(azurite: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    import obstore
+    from obstore.store import AzureStore
+
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite)
+    _create_container(azurite, bucket_name)
+    store = AzureStore(bucket_name, endpoint=azurite, client_options={"allow_http": True})
+    return Bucket(
+        f"az://{bucket_name}",
+        lambda key, body: obstore.put(store, key, body) and None,
+        lambda key: obstore.delete(store, key),
+    )
+
+
+def _create_container(endpoint: str, name: str) -> None:
+    """obstore cannot create one, so the request is signed here as the service asks for."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
+    canonical = "".join(f"{key}:{value}\n" for key, value in headers.items())
+    resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}\nrestype:container"
+    text = "PUT" + "\n" * 12 + canonical + resource
+    mac = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(mac).decode()}"
+    headers["Content-Length"] = "0"
+    request = Request(f"{endpoint}/{name}?restype=container", method="PUT", headers=headers)
+    build_opener(ProxyHandler({})).open(request, timeout=20).close()
+
+
+@pytest.fixture(params=["s3", "gs", "az"])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    found: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return found
+
+
+@pytest.fixture(name="content")
+def content_function() -> Callable[..., bytes]:
+    return content

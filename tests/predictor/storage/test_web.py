@@ -1,0 +1,248 @@
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.storage import FetchOptions, Progress, UriNotFound, fetch
+from pilotlight_predictor.storage.addresses import is_refused
+from pilotlight_predictor.storage.web_client import check_allowed
+
+
+def test_a_large_file_comes_in_parallel_ranges(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    web.files["/models/m.onnx"] = content(1_000_000)
+    seen: list[Progress] = []
+    found = fetch(web.url("/models/m.onnx"), tmp_path, seen.append, options=options)
+    assert found.name == "m.onnx"
+    assert found.read_bytes() == content(1_000_000)
+    assert sum("range" in headers for _, headers in web.requests) == 1 + 16  # a probe and 16 parts of 64 KiB
+    assert seen[-1] == Progress(1_000_000, 1_000_000, 1, 1)
+    assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_server_without_ranges_is_read_in_one_stream(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, lengths: bool
+) -> None:
+    web.ranges, web.lengths = False, lengths
+    web.files["/m.onnx"] = content(300_000)
+    assert fetch(web.url("/m.onnx"), tmp_path, options=options).read_bytes() == content(300_000)
+
+
+def test_an_empty_file_is_a_file(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.files["/empty.bin"] = b""
+    assert fetch(web.url("/empty.bin"), tmp_path, options=options).read_bytes() == b""
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cut_connection_is_taken_up_again(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, ranges: bool
+) -> None:
+    web.ranges, web.files["/m.bin"] = ranges, content(200_000)
+    web.drop_after = 32 * 1024
+    seen: list[Progress] = []
+    found = fetch(web.url("/m.bin"), tmp_path, seen.append, options=replace(options, concurrency=1))
+    assert found.read_bytes() == content(200_000)
+    assert seen[-1].done_bytes == 200_000
+    if ranges:
+        assert web.body_bytes == 200_000 + 1  # not a byte twice; one for the probe
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_in_trouble_is_asked_again(web: Any, tmp_path: Path, options: FetchOptions, status: int) -> None:
+    web.files["/m.bin"] = b"patience"
+    web.statuses = [status, status]
+    assert fetch(web.url("/m.bin"), tmp_path, options=options).read_bytes() == b"patience"
+
+
+def test_a_server_that_stays_in_trouble_is_given_up(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.statuses = [503] * 50
+    with pytest.raises(LoadFailed, match="the server answered 503; gave up after 4 attempts"):
+        fetch(web.url("/m.bin"), tmp_path, options=options)
+    assert len(web.requests) == 4
+
+
+@pytest.mark.parametrize(("status", "kind"), [(403, LoadFailed), (400, LoadFailed), (404, UriNotFound)])
+def test_a_refusal_is_not_repeated_and_shows_no_signature(
+    web: Any, tmp_path: Path, options: FetchOptions, status: int, kind: type[Exception]
+) -> None:
+    web.statuses = [status] * 5
+    with pytest.raises(kind, match=str(status)) as caught:
+        fetch(web.url("/m.bin?sig=s3cr3t"), tmp_path, options=options)
+    assert "s3cr3t" not in str(caught.value)
+    assert len(web.requests) == 1
+
+
+def test_the_query_of_a_signed_url_is_sent(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.files["/m.bin"] = b"signed"
+    assert fetch(web.url("/m.bin?X-Amz-Signature=abc"), tmp_path, options=options).name == "m.bin"
+    assert all(path == "/m.bin?X-Amz-Signature=abc" for path, _ in web.requests)
+
+
+def test_a_file_that_changes_meanwhile_is_fetched_anew(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    web.files["/m.bin"] = content(400_000, seed=1)
+
+    def replace_once(path: str) -> None:
+        if len(web.requests) == 3:
+            web.files["/m.bin"] = content(400_000, seed=2)
+
+    web.on_request = replace_once
+    found = fetch(web.url("/m.bin"), tmp_path, options=replace(options, concurrency=1))
+    assert found.read_bytes() == content(400_000, seed=2)
+
+
+def test_a_file_that_never_stops_changing_fails(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    web.files["/m.bin"] = content(200_000)
+
+    def replace_always(path: str) -> None:
+        web.files["/m.bin"] = content(200_000, seed=len(web.requests))
+
+    web.on_request = replace_always
+    with pytest.raises(LoadFailed, match="keeps changing"):
+        fetch(web.url("/m.bin"), tmp_path, options=options)
+
+
+@pytest.mark.parametrize("where", ["fragment", "option"])
+def test_a_wrong_hash_fails_and_leaves_nothing_in_the_cache(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, where: str
+) -> None:
+    web.files["/m.bin"] = content(200_000)
+    uri = web.url("/m.bin") + (f"#sha256={'0' * 64}" if where == "fragment" else "")
+    given = replace(options, sha256="0" * 64) if where == "option" else options
+    with pytest.raises(LoadFailed, match=f"has sha256 {hashlib.sha256(content(200_000)).hexdigest()}, must be 0000"):
+        fetch(uri, tmp_path, options=given)
+    assert not list(tmp_path.glob("models/*"))
+    assert not list(tmp_path.rglob("*.bytes"))
+
+
+def test_the_right_hash_passes_and_then_needs_no_server(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    web.files["/m.bin"] = content(200_000)
+    digest = hashlib.sha256(content(200_000)).hexdigest()
+    first = fetch(web.url(f"/m.bin?sig=1#sha256={digest}"), tmp_path, options=options)
+    asked = len(web.requests)
+    assert fetch(web.url(f"/m.bin?sig=2#sha256={digest}"), tmp_path, options=options) == first
+    assert len(web.requests) == asked
+
+
+def test_a_wrong_size_fails_before_the_download(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    web.files["/m.bin"] = content(200_000)
+    with pytest.raises(LoadFailed, match="size = 200000 bytes, must be 199999"):
+        fetch(web.url("/m.bin"), tmp_path, options=replace(options, size=199_999))
+    assert web.body_bytes == 1
+
+
+def test_a_wrong_size_is_seen_when_the_server_does_not_say_it(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    web.ranges, web.lengths, web.files["/m.bin"] = False, False, content(200_000)
+    with pytest.raises(LoadFailed, match="size = 200000 bytes, must be 5"):
+        fetch(web.url("/m.bin"), tmp_path, options=replace(options, size=5))
+
+
+def test_redirects_are_followed_but_not_for_ever(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.redirects = {"/a": "/b", "/b": web.url("/c.bin"), "/loop": "/loop"}
+    web.files["/c.bin"] = b"there"
+    assert fetch(web.url("/a"), tmp_path, options=options).read_bytes() == b"there"
+    with pytest.raises(LoadFailed, match="more than 5 redirects"):
+        fetch(web.url("/loop"), tmp_path, options=options)
+
+
+def test_credentials_do_not_follow_a_redirect_to_another_origin(
+    web: Any, tmp_path: Path, options: FetchOptions
+) -> None:
+    web.files["/c.bin"] = b"x"
+    web.redirects = {"/same": "/c.bin", "/other": f"http://localhost:{web.port}/c.bin"}
+    base = f"http://user:secret@127.0.0.1:{web.port}"
+    fetch(f"{base}/same", tmp_path, options=options)
+    assert all(headers["authorization"] == "Basic dXNlcjpzZWNyZXQ=" for _, headers in web.requests)
+    web.requests.clear()
+    fetch(f"{base}/other", tmp_path, options=options)
+    assert all(("authorization" in headers) == (path == "/other") for path, headers in web.requests)
+
+
+def test_a_redirect_to_a_metadata_service_is_refused(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.redirects = {"/a": "http://169.254.169.254/latest/meta-data/"}
+    with pytest.raises(LoadFailed, match="link-local and metadata addresses are refused"):
+        fetch(web.url("/a"), tmp_path, options=replace(options, allow_http=True))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["169.254.169.254", "169.254.0.1", "fe80::1", "[fe80::1%25eth0]", "::ffff:169.254.169.254", "fd00:ec2::254"],
+)
+def test_link_local_and_metadata_addresses_are_refused(host: str) -> None:
+    assert is_refused(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "8.8.8.8", "::1", "example.org"])
+def test_other_addresses_are_not(host: str) -> None:
+    assert not is_refused(host)
+
+
+def test_plain_http_is_for_loopback_unless_allowed() -> None:
+    far = urlsplit("http://example.org/m.onnx")
+    with pytest.raises(LoadFailed, match="plain http:// is refused beyond this machine"):
+        check_allowed(far, FetchOptions())
+    check_allowed(far, FetchOptions(allow_http=True))
+    check_allowed(urlsplit("http://localhost:1/m.onnx"), FetchOptions())
+
+
+def test_a_proxy_is_used_for_others_and_never_for_loopback(
+    web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.files["/m.bin"] = b"through"
+    monkeypatch.setenv("http_proxy", f"http://user:pass@127.0.0.1:{web.port}")
+    fetch("http://models.example/m.bin", tmp_path, options=replace(options, allow_http=True))
+    assert {path for path, _ in web.requests} == {"http://models.example/m.bin"}
+    assert web.requests[0][1]["host"] == "models.example"
+    assert web.requests[0][1]["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+    web.requests.clear()
+    fetch(web.url("/m.bin"), tmp_path, options=options)
+    assert {path for path, _ in web.requests} == {"/m.bin"}
+
+
+def test_https_is_spoken_and_its_certificate_checked(
+    web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch, tls_port: Any
+) -> None:
+    port, authority = tls_port
+    web.files["/m.bin"] = b"sealed"
+    uri = f"https://localhost:{port}/m.bin"
+    with pytest.raises(LoadFailed, match="certificate is not trusted .* set SSL_CERT_FILE"):
+        fetch(uri, tmp_path, options=options)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    assert fetch(uri, tmp_path, options=options).read_bytes() == b"sealed"
+
+
+def test_a_full_disk_is_told_before_the_download(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    from types import SimpleNamespace
+
+    web.files["/m.bin"] = content(200_000)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=100, f_frsize=1024))
+    with pytest.raises(LoadFailed, match=r"needs 0\.2 MiB in .* only 0\.1 MiB are free"):
+        fetch(web.url("/m.bin"), tmp_path, options=options)
+    assert web.body_bytes == 1
+
+
+def test_a_callback_that_raises_stops_the_download(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    class Stop(Exception):
+        pass
+
+    def callback(progress: Progress) -> None:
+        raise Stop
+
+    web.files["/m.bin"] = content(2_000_000)
+    with pytest.raises(Stop):
+        fetch(web.url("/m.bin"), tmp_path, callback, options=options)
+    assert web.body_bytes < 2_000_000

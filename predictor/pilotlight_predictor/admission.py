@@ -73,7 +73,5 @@ class Admission:
         if self._limiter is not None and action is Action.INFER and identity.client:
             wait = self._limiter.allow(identity.client, monotonic())
             if wait:
-                raise RateLimited(
-                    f"more than {self.limits.requests_per_minute} requests a minute (safeguards.rate_limit)",
-                    int(wait) + 1,
-                )
+                rate = self.limits.requests_per_minute
+                raise RateLimited(f"more than {rate} requests a minute (safeguards.rate_limit)", int(wait) + 1)

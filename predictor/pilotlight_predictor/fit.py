@@ -99,7 +99,8 @@ class InputRules:
             raise BadRequest(f"input '{name}' has shape {list(shape)}: the batch dimension must be at least 1")
         if rows > self._max_rows:
             raise BadRequest(
-                f"inference request batch-size must be <= {self._max_rows} for '{self._model}', input '{name}' has {rows}"
+                f"inference request batch-size must be <= {self._max_rows} for '{self._model}',"
+                f" input '{name}' has {rows}"
             )
         return rows
 

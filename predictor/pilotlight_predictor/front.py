@@ -31,6 +31,7 @@ class HttpFront:
         self._full_task: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
 
     async def listen(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -39,6 +40,7 @@ class HttpFront:
 
     def open(self, dispatcher: "Dispatcher") -> None:
         self._dispatcher = dispatcher
+        self._opened.set()
         for lane in self.lanes:
             lane.forget_route()
 
@@ -88,17 +90,16 @@ class HttpFront:
 
     async def prepare_full(self) -> None:
         """Imports aiohttp off the loop and makes its server; needs the dispatcher."""
-        while self._dispatcher is None:
-            await asyncio.sleep(0.005)
+        await self._opened.wait()
         if self._full_task is None:
-            self._full_task = asyncio.get_running_loop().create_task(self._make_full(self._dispatcher))
+            self._full_task = asyncio.get_running_loop().create_task(self._make_full())
         await self._full_task
 
-    async def _make_full(self, dispatcher: "Dispatcher") -> None:
+    async def _make_full(self) -> None:
         from pilotlight_predictor.threads import in_thread
 
         module = await in_thread(_import_full)
-        self._full = module.FullServer(dispatcher, self)
+        self._full = module.FullServer(self._dispatcher, self)
 
     async def _sweep(self) -> None:
         """Closes connections that are idle too long or whose request does not arrive."""
@@ -123,7 +124,7 @@ class HttpFront:
         if self._server is not None:
             self._server.close()
         end = monotonic() + timeout_s
-        while self.in_flight() and monotonic() < end:
+        while self.in_flight() and monotonic() < end:  # noqa: ASYNC110 - lanes keep no event for this
             await asyncio.sleep(0.01)
         finished = not self.in_flight()
         await self._close_all(max(0.0, end - monotonic()))

@@ -134,9 +134,9 @@ class ServedVersion:
         """The outputs that were asked for, in that order, reshaped and classified as configured and requested."""
         for name, dims in self._reshape.items():
             if name in answer:
-                tensor = answer[name]
-                shape = (tensor.array.shape[0], *dims) if self.config.max_batch_size else dims
-                answer[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
+                datatype, array = answer[name]
+                shape = (array.shape[0], *dims) if self.config.max_batch_size else dims
+                answer[name] = Tensor(datatype, array.reshape(shape))
         if not request.outputs:
             return answer
         chosen: Outputs = {}

@@ -20,12 +20,13 @@ from pilotlight_predictor.tensors import Tensor
 if TYPE_CHECKING:
     import torch
 
+_RAISED: Final = "builtins.ValueError: "
 # How torch words a tensor that does not fit the module: that is the client's doing where the configuration says -1.
 _MISFIT: Final = re.compile(
     r"shapes? cannot be multiplied|size mismatch|must match the size|Sizes of tensors must match|Expected \d+D"
     r"|[Ee]xpected .* (dim|shape|size|channels)|is invalid for input of size|Guard failed"
     r"|index out of range|Dimension out of range"
-    r"|^builtins\.ValueError"  # what the code of a TorchScript module itself raises about its input
+    rf"|^{re.escape(_RAISED)}"  # what the code of a TorchScript module itself raises about its input
 )
 
 
@@ -135,10 +136,12 @@ def load(spec: LoadSpec) -> TorchInstance:
 
 def client_error(error: Exception) -> BadRequest | None:
     """A BadRequest with the line that says what does not fit, out of TorchScript's many if need be."""
-    if not isinstance(error, (RuntimeError, ValueError, IndexError, AssertionError)):
+    import torch
+
+    if not isinstance(error, (RuntimeError, ValueError, IndexError, AssertionError, torch.jit.Error)):
         return None
     line = next((line.strip() for line in str(error).splitlines() if _MISFIT.search(line)), None)
-    return None if line is None else BadRequest(f"the model refuses the input: {line}")
+    return None if line is None else BadRequest(f"the model refuses the input: {line.removeprefix(_RAISED)}")
 
 
 def _import() -> Any:

@@ -29,7 +29,8 @@ def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
 
 def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
     count = element_count(shape)
-    view, position, items = memoryview(data), 0, []
+    view, position = memoryview(data), 0
+    items: list[bytes] = []
     while position < len(view):
         if position + 4 > len(view):
             raise BadRequest(f"{where}: the 4-byte length at byte {position} is cut off")
@@ -57,4 +58,4 @@ def encode_raw(tensor: Tensor) -> memoryview | bytes:
     if tensor.datatype == "BYTES":
         return b"".join(_LENGTH.pack(len(item)) + item for item in tensor.array.ravel())
     array = np.ascontiguousarray(tensor.array, dtype=NUMPY_TYPES[tensor.datatype])
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""
+    return array.reshape(-1).view(np.uint8).data if array.size else b""

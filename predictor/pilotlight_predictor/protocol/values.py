@@ -23,14 +23,8 @@ from pilotlight_predictor.tensors import (
 )
 
 MAX_DEPTH: Final = 100
-_ELEMENT: Final[dict[str, type]] = {
-    "BOOL": bool,
-    "BYTES": str,
-    "FP16": float,
-    "FP32": float,
-    "FP64": float,
-    "BF16": float,
-}
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+_ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(_FLOATS, float)}
 _OPENING: Final = b" \t\r\n["
 
 
@@ -61,7 +55,7 @@ def _parse(where: str, datatype: str, text: memoryview) -> Any:
     try:
         return _decoder(datatype, depth).decode(text)
     except msgspec.DecodeError as error:
-        if datatype in {"FP16", "FP32", "FP64", "BF16"}:
+        if datatype in _FLOATS:
             return _with_nan(where, text, error)
         raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
 

@@ -16,12 +16,12 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pilotlight_predictor.storage.interface import Contents
 from pilotlight_predictor.storage.lock import locked
 from pilotlight_predictor.storage.uri import Location
 
+UNVERSIONED = "unversioned-"
 Build = Callable[[Path], str]
 _COMMIT = re.compile(r"[@:]([0-9a-f]{40})(/|$)")
 
@@ -34,7 +34,10 @@ def pinned_revision(location: Location) -> str:
     return commit[1] if commit else ""
 
 
-def fingerprint(contents: Contents) -> str:
+def revision_of(contents: Contents, now_ns: int) -> str:
+    """All paths, sizes and etags. A server that gives no etag cannot say that nothing changed: each time is another."""
+    if any(not entry.etag and not entry.digest for entry in contents.entries):
+        return f"{UNVERSIONED}{now_ns}"
     lines = (f"{entry.path}\0{entry.size}\0{entry.etag}\0{entry.digest}" for entry in contents.entries)
     return _short_hash("\n".join(lines))
 
@@ -51,15 +54,19 @@ def _short_hash(text: str) -> str:
 
 def cached(cache: Path, key: str) -> Path | None:
     home = cache / "models" / key
+    source = _source(home)
+    return home / source["content"] if source else None
+
+
+def _source(home: Path) -> dict[str, str]:
     try:
-        source = json.loads((home / ".source.json").read_text())
+        found: dict[str, str] = json.loads((home / ".source.json").read_text())
     except (OSError, ValueError):
-        return None
-    content = home / str(source["content"])
-    return content if content.exists() else None
+        return {}
+    return found
 
 
-def build_once(cache: Path, key: str, source: dict[str, Any], build: Build, waiting: Callable[[], None]) -> Path:
+def build_once(cache: Path, key: str, source: dict[str, str], build: Build, waiting: Callable[[], None]) -> Path:
     """Returns the cached content; the first process to come builds it in `partial/` and moves it in with one rename.
 
     `build` fills the directory it is given, may find the leavings of an earlier run there, and returns the name of
@@ -83,8 +90,12 @@ def build_once(cache: Path, key: str, source: dict[str, Any], build: Build, wait
 
 
 def _discard_superseded(cache: Path, key: str) -> None:
-    """Unfinished downloads of other versions of the same URI, unless a process is at work on one."""
-    for other in (cache / "partial").glob(f"{key.partition('-')[0]}-*"):
+    """Unfinished downloads of other versions of the same URI, and copies that no later fetch can ever find."""
+    same_uri = f"{key.partition('-')[0]}-*"
+    for home in (cache / "models").glob(same_uri):
+        if home.name != key and _source(home).get("revision", "").startswith(UNVERSIONED):
+            shutil.rmtree(home, ignore_errors=True)
+    for other in (cache / "partial").glob(same_uri):
         with suppress(BlockingIOError), locked(cache / "locks" / f"{other.name}.lock", _give_up):
             shutil.rmtree(other, ignore_errors=True)
 

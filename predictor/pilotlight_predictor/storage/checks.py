@@ -59,14 +59,14 @@ def _mib(size: int) -> str:
     return f"{size / MIB:,.1f} MiB"
 
 
-def check_file(path: Path, sha256: str, size: int | None) -> None:
-    """The same promises for a file that is used in place."""
+def check_file(path: Path, sha256: str, size: int | None, shown: str) -> None:
+    """The same promises for a file that is used in place, or whose size is known only once it is there."""
     if size is not None and path.is_file() and path.stat().st_size != size:
-        raise LoadFailed(f"{path}: size = {path.stat().st_size} bytes, must be {size}; check the path or the size")
+        raise LoadFailed(f"{shown}: size = {path.stat().st_size} bytes, must be {size}; check the URI or the size")
     if not sha256:
         return
     if not path.is_file():
-        raise LoadFailed(f"{path}: sha256 is for one file and this is a directory; pin a file")
+        raise LoadFailed(f"{shown}: sha256 is for one file and this is a directory; pin a file or an archive")
     with path.open("rb") as file:
         running = hashlib.file_digest(file, "sha256")
-    check_digest(running, Entry(path.name, -1, digest=f"sha256:{sha256}"), str(path))
+    check_digest(running, Entry(path.name, -1, digest=f"sha256:{sha256}"), shown)

@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TypeVar
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.cache import build_once, cache_key, cached, fingerprint, pinned_revision
+from pilotlight_predictor.storage.cache import build_once, cache_key, cached, pinned_revision, revision_of
 from pilotlight_predictor.storage.checks import check_file, check_size, total_size
 from pilotlight_predictor.storage.interface import (
     Changed,
@@ -46,7 +46,7 @@ def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, op
     location = located(uri, options)
     if location.scheme == "file":
         path = existing_path(location)
-        check_file(path, location.sha256, options.size)
+        check_file(path, location.sha256, options.size, location.shown)
         return path
     pin = pinned_revision(location)
     found = cached(cache, cache_key(location, pin)) if pin else None
@@ -57,7 +57,7 @@ def _fetch_listed(
     location: Location, pin: str, cache: Path, progress: ProgressCallback | None, options: FetchOptions
 ) -> Path:
     store, contents = listed(location, options)
-    revision = pin or fingerprint(contents)
+    revision = pin or revision_of(contents, time_ns())
     key = cache_key(location, revision)
 
     def build(partial: Path) -> str:
@@ -109,7 +109,7 @@ def assemble(
     shutil.rmtree(parts)
     first = contents.entries[0].path
     if contents.entries[0].size < 0:
-        check_file(files / first, "", options.size)
+        check_file(files / first, "", options.size, location.shown)
     if not contents.single:
         return _moved(files, partial / _directory_name(location.filename)).name
     if not (options.unpack and is_archive(first)):

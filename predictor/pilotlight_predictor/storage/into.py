@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.cache import cache_key, fingerprint, pinned_revision
+from pilotlight_predictor.storage.cache import cache_key, pinned_revision, revision_of
 from pilotlight_predictor.storage.fetching import DEFAULTS, assemble, listed, located, until_stable
 from pilotlight_predictor.storage.interface import FetchOptions, ProgressCallback
 from pilotlight_predictor.storage.lock import locked
@@ -39,7 +40,7 @@ def _fetch_into(location: Location, directory: Path, progress: ProgressCallback 
     if pin and _holds(directory, before, cache_key(location, pin)):
         return directory / str(before["content"])
     store, contents = listed(location, options)
-    revision = cache_key(location, pin or fingerprint(contents))
+    revision = cache_key(location, pin or revision_of(contents, time_ns()))
     if _holds(directory, before, revision):
         return directory / str(before["content"])
     partial = directory / PARTIAL / revision

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from pilotlight_predictor.backends.halving import OutOfDeviceMemory, run_or_halve
 from pilotlight_predictor.inference import Inputs, Outputs
 from pilotlight_predictor.tensors import tensor

@@ -1,4 +1,5 @@
 import pytest
+
 from pilotlight_predictor.backends.torch_signature import Argument, bind, name_outputs, rename_outputs
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import TensorSpec

@@ -1,0 +1,87 @@
+"""A model.py and its neighbours keep to themselves."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pilotlight_predictor.backends.model_source import Source
+from pilotlight_predictor.errors import LoadFailed
+
+Write = Callable[..., Path]
+
+
+def loaded(path: Path) -> Source:
+    return Source(path, path.parent.parent)
+
+
+def test_two_versions_have_their_own_neighbours_of_one_name(source: Write) -> None:
+    model = "import words\ndef say(): return words.WORD"
+    first, second = (loaded(source(model, words=f"WORD = {word!r}")) for word in ("one", "two"))
+    assert (first.module.say(), second.module.say()) == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import words", "from words import WORD", "from . import words", "from .words import WORD", "import words as w"],
+)
+def test_an_import_inside_a_function_finds_the_neighbour_later(source: Write, statement: str) -> None:
+    module = loaded(source(f"def late():\n    {statement}\n    return 'found'", words="WORD = 1")).module
+    assert module.late() == "found"
+
+
+def test_packages_and_folders_beside_the_model_are_found(source: Write) -> None:
+    path = source("import parts.inner.deep\nfrom loose import extra\nVALUE = parts.inner.deep.VALUE + extra.VALUE")
+    for file, text in {
+        "parts/__init__.py": "",
+        "parts/inner/__init__.py": "from parts import base",
+        "parts/base.py": "VALUE = 1",
+        "parts/inner/deep.py": "from parts.base import VALUE",
+        "loose/extra.py": "VALUE = 10",
+    }.items():
+        (path.parent / file).parent.mkdir(exist_ok=True, parents=True)
+        (path.parent / file).write_text(text)
+    assert loaded(path).module.VALUE == 11
+
+
+def test_files_of_the_model_directory_are_found_too(source: Write) -> None:
+    path = source("import shared\nVALUE = shared.VALUE")
+    (path.parent.parent / "shared.py").write_text("VALUE = 'of all versions'")
+    assert loaded(path).module.VALUE == "of all versions"
+
+
+def test_nothing_leaks_into_the_process(source: Write) -> None:
+    before = list(sys.path)
+    module = loaded(source("import json, words\nVALUE = words.VALUE", words="VALUE = 1", json="VALUE = 'shadow'"))
+    import json
+
+    assert json.dumps({}) == "{}"
+    assert "words" not in sys.modules
+    assert sys.path == before
+    assert module.module.json.VALUE == "shadow"
+
+
+def test_the_last_close_forgets_the_modules(source: Write) -> None:
+    found = loaded(source("import words", words=""))
+    names = {found.module.__name__, found.module.words.__name__}
+    found.share()
+    found.close()
+    assert names <= set(sys.modules)
+    found.close()
+    assert not names & set(sys.modules)
+    assert found not in sys.meta_path
+
+
+def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> None:
+    with pytest.raises(LoadFailed, match=r"model\.py could not be imported: ZeroDivisionError") as failure:
+        loaded(source("import words", words="1 / 0"))
+    cause = failure.value.__cause__
+    assert cause is not None
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_code.co_filename.endswith("model.py")
+
+
+def test_a_library_that_is_not_installed_is_named(source: Write) -> None:
+    with pytest.raises(LoadFailed, match="No module named 'no_such_library'"):
+        loaded(source("import no_such_library"))

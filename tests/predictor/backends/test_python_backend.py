@@ -1,0 +1,225 @@
+"""model.py as a function and as a class."""
+
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pilotlight_predictor.backends import python as backend
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float
+
+ONES = np.ones((1, 2), np.float32)
+
+
+@pytest.fixture
+def run(source: Any, spec: Any, ask: Any) -> Any:
+    """run(text, config, x=array): the answer of one request."""
+
+    def make(text: str, config: Any = None, **inputs: Any) -> Any:
+        instance = backend.load(spec(source(text), config))
+        answer = instance.execute([ask(**inputs)])[0]
+        instance.close()
+        return answer
+
+    return make
+
+
+def test_argument_names_are_input_names(run: Any) -> None:
+    answer = run("def predict(x, y): return {'sum': x + y, 'first': x}", y=ONES, x=ONES * 2)
+    np.testing.assert_array_equal(answer["sum"].array, ONES * 3)
+    np.testing.assert_array_equal(answer["first"].array, ONES * 2)
+
+
+def test_one_array_is_the_one_output(run: Any, config: Any) -> None:
+    assert list(run("def predict(x): return x", x=ONES)) == ["output"]
+    assert list(run("def predict(x): return x", config(outputs={"y": ("FP32", (-1, 2))}), x=ONES)) == ["y"]
+    assert list(run("OUTPUTS = {'z': ('FP32', [-1, 2])}\ndef predict(x): return x", x=ONES)) == ["z"]
+
+
+def test_constants_describe_the_tensors(source: Any, spec: Any) -> None:
+    text = "INPUTS = {'x': ('FP32', [-1, 4])}\nOUTPUTS: dict = {'y': ('BYTES', [-1])}\ndef predict(x): return x"
+    instance = backend.load(spec(source(text)))
+    assert instance.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
+    assert instance.outputs == (TensorSpec("y", "BYTES", (-1,)),)
+    assert not instance.quick
+
+
+@pytest.mark.parametrize("value", ["make()", "{'x': 'FP32'}", "{'x': ('FLOAT', [1])}", "['x']"])
+def test_constants_that_cannot_be_read_are_told(source: Any, spec: Any, value: str) -> None:
+    with pytest.raises(LoadFailed, match=r"INPUTS in model\.py must be a literal such as"):
+        backend.load(spec(source(f"INPUTS = {value}\ndef predict(x): return x")))
+
+
+def test_a_class_is_initialised_executed_and_finalised(source: Any, spec: Any, config: Any, ask: Any) -> None:
+    instance = backend.load(
+        spec(
+            source("""
+                import numpy as np
+                LOG = []
+
+                class Model:
+                    def initialize(self, args):
+                        self.offset = float(args["model_version"])
+                        LOG.append(args["model_instance_name"])
+
+                    def execute(self, inputs):
+                        return {"y": inputs["x"] + self.offset, "log": np.array(LOG, dtype=object)}
+
+                    def finalize(self):
+                        LOG.append("gone")
+            """),
+            config(name="m"),
+            version=7,
+        )
+    )
+    clone = instance.clone()
+    answer = clone.execute([ask(x=ONES)])[0]
+    np.testing.assert_array_equal(answer["y"].array, ONES + 7)
+    assert answer["log"].array.tolist() == [b"m_0", b"m_1"]
+    instance.close()
+    assert clone.execute([ask(x=ONES)])[0]["log"].array.tolist() == [b"m_0", b"m_1", b"gone"]
+
+
+def test_a_class_may_take_the_whole_batch(source: Any, spec: Any, ask: Any) -> None:
+    text = """
+        class Model:
+            def execute_batch(self, batch):
+                return [{"y": item["x"] * len(batch)} for item in batch]
+    """
+    instance = backend.load(spec(source(text)))
+    answers = instance.execute([ask(x=ONES), ask(x=ONES * 2)])
+    assert [answer["y"].array[0, 0] for answer in answers] == [2, 4]
+
+
+def test_async_requests_of_a_batch_run_concurrently(source: Any, spec: Any, ask: Any) -> None:
+    """Each waits for all the others: one after another they would never end."""
+    text = """
+        import asyncio
+        waiting = []
+
+        async def predict(x):
+            waiting.append(asyncio.get_running_loop().create_future())
+            while len(waiting) < 3:
+                await asyncio.sleep(0)
+            return x
+    """
+    instance = backend.load(spec(source(text)))
+    answers = instance.execute([ask(x=ONES * n) for n in range(3)])
+    assert [answer["output"].array[0, 0] for answer in answers] == [0, 1, 2]
+    instance.close()
+
+
+def test_async_methods_share_one_loop(source: Any, spec: Any, ask: Any) -> None:
+    text = """
+        import asyncio, numpy as np
+
+        class Model:
+            async def initialize(self, args):
+                self.loop = asyncio.get_running_loop()
+
+            async def execute(self, inputs):
+                return {"same": np.array(asyncio.get_running_loop() is self.loop)}
+
+            async def finalize(self):
+                assert asyncio.get_running_loop() is self.loop
+    """
+    instance = backend.load(spec(source(text)))
+    assert instance.execute([ask(x=ONES)])[0]["same"].array
+    instance.close()
+
+
+def test_one_requests_exception_is_its_own_and_opaque(source: Any, spec: Any, ask: Any) -> None:
+    text = """
+        def check(x):
+            if x.sum() < 0:
+                raise ValueError("secret")
+
+        def predict(x):
+            check(x)
+            return x
+    """
+    instance = backend.load(spec(source(text)))
+    good, bad = instance.execute([ask(x=ONES), ask(x=-ONES)])
+    assert good["output"].array.shape == (1, 2)
+    assert isinstance(bad, BackendFailed)
+    assert "secret" not in str(bad)
+    frames = [frame.name for frame in traceback.extract_tb(bad.__cause__.__traceback__)]
+    assert frames == ["predict", "check"]
+
+
+def test_user_code_may_refuse_a_request(run: Any) -> None:
+    text = """
+        from pilotlight_predictor.errors import BadRequest
+
+        def predict(x):
+            raise BadRequest("x must be positive")
+    """
+    answer = run(text, x=ONES)
+    assert isinstance(answer, BadRequest)
+    assert str(answer) == "x must be positive"
+
+
+def test_a_missing_input_is_the_clients_fault(run: Any) -> None:
+    answer = run("def predict(x, y, z=None): return x", x=ONES)
+    assert isinstance(answer, BadRequest)
+    assert str(answer) == "inputs must also hold y"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return None", "the model returned NoneType, must be a dict of output name"),
+        ("return [x]", "the model returned list, must be a dict of output name"),
+        ("return {'y': [1.0]}", "returned list for output 'y', must be a numpy array"),
+        ("return {'z': x}", "the model returned {'z': ndarray}, must also hold y"),
+        ("return {'y': x, 'w': x * 1j}", "returned for output 'w': an array of complex64 has no V2 datatype"),
+    ],
+)
+def test_a_wrong_return_is_named_with_what_is_expected(run: Any, config: Any, body: str, message: str) -> None:
+    answer = run(f"def predict(x):\n    {body}", config(outputs={"y": ("FP32", (-1, 2))}), x=ONES)
+    assert isinstance(answer, BackendFailed)
+
+    assert message in str(answer)
+
+
+def test_a_list_of_the_wrong_length_is_named(run: Any) -> None:
+    answer = run("class Model:\n    def execute_batch(self, batch): return []", x=ONES)
+    assert "execute_batch returned 0 answers, must be a list of 1 dicts" in str(answer)
+
+
+def test_float64_becomes_what_is_declared(run: Any, config: Any) -> None:
+    declared = config(outputs={"y": ("FP32", (-1, 2)), "n": ("INT32", (1,))})
+    answer = run(
+        "import numpy as np\ndef predict(x): return {'y': x * np.float64(2), 'n': np.array([5])}", declared, x=ONES
+    )
+    assert (answer["y"].datatype, answer["n"].datatype) == ("FP32", "INT32")
+
+
+def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
+    declared = config(outputs={"s": ("BYTES", (1,)), "b": ("BF16", (1,))})
+    text = "import numpy as np\ndef predict(s, b): return {'s': np.array([s[0].decode() + '!']), 'b': b * 2}"
+    bits = Tensor("BF16", bf16_from_float(np.array([1.5], np.float32)))
+    answer = run(text, declared, s=np.array([b"hi"], dtype=object), b=bits)
+    assert answer["s"].array.tolist() == [b"hi!"]
+    assert bf16_to_float(answer["b"].array).tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "defines none of: def predict, class Model"),
+        ("class Model: pass", r"neither execute\(inputs\) nor execute_batch\(batch\)"),
+        ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
+        ("def predict(: pass", r"model\.py is no Python that can be read"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: str, message: str) -> None:
+    with pytest.raises(LoadFailed, match=message):
+        backend.load(spec(source(text)))
+
+
+def test_a_configuration_with_other_inputs_is_refused(source: Any, spec: Any, config: Any) -> None:
+    with pytest.raises(LoadFailed, match="lists the inputs image, but predict takes x"):
+        backend.load(spec(source("def predict(x): return x"), config({"image": ("FP32", (1,))})))

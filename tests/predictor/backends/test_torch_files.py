@@ -1,0 +1,315 @@
+"""Every form of a torch file, and what is refused."""
+
+import hashlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pilotlight_predictor.backends import torch as backend
+from pilotlight_predictor.backends import torch_export
+from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.tensors import Tensor, TensorSpec, tensor
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+
+MODULE = """
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self, width=3):
+            super().__init__()
+            self.first = torch.nn.Linear(4, width)
+            self.last = torch.nn.Linear(width, 2)
+
+        def forward(self, x):
+            return self.last(self.first(x).relu())
+
+    def build():
+        return Net()
+"""
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+@pytest.fixture
+def net(source: Callable[..., Path]) -> tuple[Path, Any, Any]:
+    """A folder with model.py, the module it builds, and what that answers to X."""
+    from pilotlight_predictor.backends.model_source import Source
+
+    path = source(MODULE)
+    torch.manual_seed(0)
+    module = Source(path, path.parent).module.build().eval()
+    return path.parent, module, module(torch.from_numpy(X)).detach().numpy()
+
+
+def answer(load_spec: LoadSpec, **inputs: Any) -> Any:
+    instance = backend.load(load_spec)
+    wrapped = {name: value if isinstance(value, Tensor) else tensor(value) for name, value in inputs.items()}
+    outputs = instance.run(wrapped)
+    instance.close()
+    return next(iter(outputs.values())).array
+
+
+def test_safetensors_fill_the_module_beside_them(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+    from safetensors.torch import save_file
+
+    folder, module, expected = net
+    save_file(module.state_dict(), folder / "model.safetensors")
+    np.testing.assert_allclose(answer(spec(folder / "model.safetensors"), x=X), expected, rtol=1e-6)
+
+
+def test_a_class_named_by_module_is_built(net: tuple[Path, Any, Any], spec: Any, config: Any) -> None:
+    from safetensors.torch import save_file
+
+    folder, module, expected = net
+    save_file(module.state_dict(), folder / "model.safetensors")
+    named = config(parameters={"MODULE": "Net"})
+    np.testing.assert_allclose(answer(spec(folder / "model.safetensors", named), x=X), expected, rtol=1e-6)
+    with pytest.raises(LoadFailed, match=r"model\.py of 'm' has no Missing"):
+        backend.load(spec(folder / "model.safetensors", config(parameters={"MODULE": "Missing"})))
+
+
+def test_shards_in_a_directory_are_joined(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+    from safetensors.torch import save_file
+
+    folder, module, expected = net
+    weights = module.state_dict()
+    for number, layer in enumerate(("first", "last")):
+        shard = {name: value for name, value in weights.items() if name.startswith(layer)}
+        save_file(shard, folder / f"model-{number + 1}-of-2.safetensors")
+    np.testing.assert_allclose(answer(spec(folder), x=X), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.pth"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_state_dict_fills_the_module(net: tuple[Path, Any, Any], spec: Any, name: str, wrapped: bool) -> None:
+    folder, module, expected = net
+    weights = module.state_dict()
+    torch.save({"state_dict": weights, "epoch": 3} if wrapped else weights, folder / name)
+    np.testing.assert_allclose(answer(spec(folder / name), x=X), expected, rtol=1e-6)
+
+
+def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+    from safetensors.torch import save_file
+
+    folder, module, _ = net
+    weights = module.state_dict()
+    weights["surplus"] = weights.pop("last.bias")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(LoadFailed, match=r"(?s)does not fit the module of model.py.*last.bias.*surplus"):
+        backend.load(spec(folder / "model.safetensors"))
+
+
+def test_weights_alone_ask_for_a_module(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(LoadFailed, match=r"put a model.py beside it that defines build\(\)"):
+        backend.load(spec(tmp_path / "model.pt"))
+
+
+def test_a_damaged_file_is_told(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+    folder = net[0]
+    for name in ("model.safetensors", "model.pt"):
+        (folder / name).write_bytes(b"\x00" * 100)
+        with pytest.raises(LoadFailed, match=name):
+            backend.load(spec(folder / name))
+
+
+TIED = """
+    import torch
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(10, 4)
+            self.head = torch.nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+            self.register_buffer("scale", torch.full((1,), 2.0), persistent=False)
+
+        def forward(self, x):
+            return self.head(self.embed(x)) * self.scale
+
+    build = Tied
+"""
+
+
+def test_tied_weights_and_buffers_that_no_file_holds(source: Any, spec: Callable[..., LoadSpec]) -> None:
+    """safetensors keeps one name of a shared tensor; a buffer that is not saved must come from the constructor."""
+    from safetensors.torch import save_file
+
+    path = source(TIED)
+    weight = torch.arange(40, dtype=torch.float32).reshape(10, 4)
+    save_file({"embed.weight": weight}, path.parent / "model.safetensors")
+    found = answer(spec(path.parent / "model.safetensors"), x=np.array([3], np.int64))
+    np.testing.assert_allclose(found, (weight[3] @ weight.T * 2).numpy()[None])
+
+
+def test_nothing_is_initialised_only_to_be_replaced(source: Any, spec: Callable[..., LoadSpec]) -> None:
+    """A module of 4 TB builds on the meta device in no time; its real weights here are its bias alone."""
+    from safetensors.torch import save_file
+
+    path = source("""
+        import torch
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen = torch.empty(1).device.type
+                self.bias = torch.nn.Parameter(torch.empty(4))
+
+            def forward(self, x):
+                assert self.seen == "meta"
+                return x + self.bias
+
+        build = Net
+    """)
+    save_file({"bias": torch.ones(4)}, path.parent / "model.safetensors")
+    np.testing.assert_array_equal(answer(spec(path.parent / "model.safetensors"), x=X), X + 1)
+
+
+def test_torchscript_without_any_configuration(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+    folder, module, expected = net
+    torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
+    np.testing.assert_allclose(answer(spec(folder / "model.pt"), x=X), expected, rtol=1e-6)
+
+
+def test_a_real_torchscript_model_hears_no_speech_in_silence(spec: Any, config: Any, ask: Any) -> None:
+    found = find_spec("silero_vad")
+    if found is None or found.origin is None:
+        pytest.skip("silero_vad is not installed")
+    path = Path(found.origin).parent / "data" / "silero_vad.jit"
+    declared = config({"x": ("FP32", (-1, -1)), "sr": ("INT64", (1,))}, {"output": ("FP32", (-1, 1))})
+    instance = backend.load(spec(path, declared))
+    silence = ask(x=np.zeros((1, 512), np.float32), sr=np.array([16000]))
+    outputs = instance.execute([silence])[0]
+    assert outputs["output"].array.shape == (1, 1)
+    assert outputs["output"].array[0, 0] < 0.1
+    with pytest.raises(BadRequest, match="too short"):
+        instance.execute([ask(x=np.zeros((1, 9), np.float32), sr=np.array([16000]))])
+    with pytest.raises(BadRequest, match=r"input 'sr' has shape \[2\], must be a single number"):
+        instance.execute([ask(x=np.zeros((1, 512), np.float32), sr=np.array([8000, 16000]))])
+
+
+class Planted:
+    """What a malicious file does when it is unpickled."""
+
+    ran = False
+
+    def __reduce__(self) -> Any:
+        return (exec, ("import builtins; builtins.planted = True",))
+
+
+def planted() -> bool:
+    import builtins
+
+    return vars(builtins).pop("planted", False)
+
+
+def test_a_pickle_with_code_is_refused_with_what_to_set(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(Planted(), path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(LoadFailed, match=f"set --trust-pickle model.pt={digest}"):
+        backend.load(spec(path))
+    assert not planted()
+
+
+def test_a_pinned_pickle_must_be_the_file_vouched_for(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(Planted(), path)
+    with pytest.raises(LoadFailed, match="this is not the file vouched for"):
+        backend.load(spec(path, trusted_pickles={"model.pt": "0" * 64}))
+    assert not planted()
+
+
+def test_a_pinned_pickled_module_runs(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
+    path = tmp_path / "model.pt"
+    module = torch.nn.Linear(4, 2)
+    torch.save(module, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = answer(spec(path, trusted_pickles={"model.pt": digest.upper()}), input=X)
+    np.testing.assert_allclose(found, module(torch.from_numpy(X)).detach().numpy(), rtol=1e-6)
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any, *, scale: Any) -> Any:
+        logits = self.layer(x) * scale
+        return {"probs": logits.softmax(-1), "label": logits.argmax(-1)}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "model.pt2"
+    rows = torch.export.Dim("rows", min=1, max=64)
+    shapes = {"x": {0: rows}, "scale": {0: rows}}
+    examples = (torch.zeros(2, 4),), {"scale": torch.ones(2, 1)}
+    torch.export.save(torch.export.export(Classifier().eval(), *examples, dynamic_shapes=shapes), path)
+    return path
+
+
+def test_an_exported_program_declares_its_tensors(exported: Path, spec: Callable[..., LoadSpec]) -> None:
+    instance = backend.load(spec(exported))
+    assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4)), TensorSpec("scale", "FP32", (-1, 1))]
+    assert instance.outputs == [TensorSpec("probs", "FP32", (-1, 3)), TensorSpec("label", "INT64", (-1,))]
+    outputs = instance.run({"x": tensor(X), "scale": tensor(np.ones((2, 1), np.float32))})
+    np.testing.assert_allclose(outputs["probs"].array.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(outputs["label"].array, outputs["probs"].array.argmax(axis=1))
+
+
+def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from pilotlight_predictor.backends import torch_export;"
+        "print(torch_export.read(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+    assert torch_export.read(exported).batchable
+
+
+def test_an_exported_program_takes_the_configured_names(exported: Path, spec: Any, config: Any) -> None:
+    declared = config(
+        {"INPUT__0": ("FP32", (4,)), "INPUT__1": ("FP32", (1,))}, {"OUTPUT__1": ("INT64", ())}, max_batch_size=8
+    )
+    instance = backend.load(spec(exported, declared))
+    assert [tensor.name for tensor in instance.inputs] == ["INPUT__0", "INPUT__1"]
+    assert instance.outputs == [TensorSpec("OUTPUT__1", "INT64", (-1,))]
+    outputs = instance.run({"INPUT__0": tensor(X), "INPUT__1": tensor(np.ones((2, 1), np.float32))})
+    assert outputs["OUTPUT__1"].array.shape == (2,)
+
+
+def test_an_input_that_breaks_a_guard_is_the_clients_fault(exported: Path, spec: Callable[..., LoadSpec]) -> None:
+    instance = backend.load(spec(exported))
+    with pytest.raises(BadRequest, match="the model refuses the input"):
+        instance.run({"x": tensor(np.ones((2, 5), np.float32)), "scale": tensor(np.ones((2, 1), np.float32))})
+
+
+def test_an_exported_program_keeps_its_precision(exported: Path, spec: Callable[..., LoadSpec]) -> None:
+    with pytest.raises(LoadFailed, match=r"precision = fp16, but model\.pt2 was exported with its types fixed"):
+        backend.load(spec(exported, precision="fp16"))
+
+
+def test_a_pickle_inside_an_exported_program_is_refused(exported: Path, tmp_path: Path, spec: Any) -> None:
+    """torch.export.load would read the sample inputs with plain pickle when they are not mere tensors."""
+    import io
+    import zipfile
+
+    path = tmp_path / "model.pt2"
+    buffer = io.BytesIO()
+    torch.save(((Planted(),), {}), buffer)
+    with zipfile.ZipFile(exported) as original, zipfile.ZipFile(path, "w") as changed:
+        for name in original.namelist():
+            changed.writestr(name, buffer.getvalue() if "sample_inputs" in name else original.read(name))
+    with pytest.raises(LoadFailed, match=r"a pickle \(.*sample_inputs/model.pt\).*--trust-pickle model.pt2="):
+        backend.load(spec(path))
+    assert not planted()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from bench.rounds import Result, Settings, run
 from bench.servers import SERVERS
 
 RESULTS = ROOT / "bench" / "results"
+BUSY = 0.5  # load average of the last minute above which figures are not to be trusted
 NAMES = tuple(server.name for server in SERVERS)
 
 
@@ -37,13 +39,14 @@ def bench(options: argparse.Namespace) -> int:
     cores = cores_here()
     if not cores.pinned:
         print("warning: fewer than 2 cores, so server and load share one; the figures are rough", file=sys.stderr)
+    if os.getloadavg()[0] > BUSY:
+        print("warning: something else keeps this machine busy; the figures will vary", file=sys.stderr)
     settings = settings_from(options)
     servers = [server for server in SERVERS if server.name in settings.servers]
     result = run(settings, servers, cores, datetime.now(UTC).isoformat(timespec="seconds"))
     if not result.samples:
         raise BenchError("no server could be measured")
-    complete = not options.quick and set(settings.servers) == set(NAMES) and set(settings.cases) == set(CASES)
-    stem = write(result, RESULTS if complete else WORK / "results")
+    stem = write(result, RESULTS if publishable(settings) else WORK / "results")
     print(json.dumps(result.to_dict(), indent=2) if options.output == "json" else table(result))
     print(f"written: {stem}.json, .md, .svg", file=sys.stderr)
     return 0
@@ -55,8 +58,13 @@ def settings_from(options: argparse.Namespace) -> Settings:
     return Settings(options.only, options.cases, seconds, rounds)
 
 
-def write(result: Result, directory: Path) -> Path:
+def publishable(settings: Settings) -> bool:
     """Only a complete run goes into bench/results, so that a rough or partial one is never taken for it."""
+    whole = set(settings.servers) == set(NAMES) and set(settings.cases) == set(CASES)
+    return whole and settings.rounds >= 2 and settings.seconds >= 3
+
+
+def write(result: Result, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{result.date[:10]}-{slug(result.machine)}"
     stem.with_suffix(".json").write_text(json.dumps(result.to_dict(), indent=2) + "\n")
@@ -70,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("action", nargs="?", choices=["run", "readme"], default="run")
     made.add_argument("--only", type=choice_of(NAMES), default=NAMES, help=f"servers, of {','.join(NAMES)}")
     made.add_argument("--cases", type=choice_of(tuple(CASES)), default=tuple(CASES), help=f"of {','.join(CASES)}")
-    made.add_argument("--seconds", type=float, default=4.0, help="length of each measurement (4)")
-    made.add_argument("--rounds", type=int, default=2, help="how often each server is measured (2)")
+    made.add_argument("--seconds", type=float, default=3.0, help="length of each measurement (3)")
+    made.add_argument("--rounds", type=int, default=3, help="how often each server is measured (3)")
     made.add_argument("--quick", action="store_true", help="one round of 1 s, to try it out")
     made.add_argument("-o", "--output", choices=["table", "json"], default="table")
     return made

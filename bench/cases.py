@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.environments import Environment
-from bench.load import BenchError, Load, Target, send, send_beside_flood
+from bench.load import BenchError, Target, send, send_beside_flood
 from bench.machine import Cores
 from bench.models import Model, Payload
-from bench.processes import Running, free_ports, running, settled_memory_mb
+from bench.processes import Running, cpu_seconds, free_ports, running, settled_memory_mb
 from bench.servers import Server
 
 JSON_CONNECTIONS = (1, 32, 256)
 BINARY_CONNECTIONS = (1, 8)
 FLOOD_CONNECTIONS = 64
-STARTS = 3
+STARTS = 2
 WARM_UP_S = 1.0
 
 Figures = dict[str, float]
@@ -61,8 +61,7 @@ def json_load(subject: Subject, seconds: float) -> Figures:
         target = subject.target(server, "iris")
         send(target, JSON_CONNECTIONS[1], WARM_UP_S, subject.cores)
         for connections in JSON_CONNECTIONS:
-            load = send(target, connections, seconds, subject.cores)
-            figures |= _load_figures(f"json.c{connections}", load)
+            figures |= _measured(subject, server, target, connections, seconds, f"json.c{connections}")
     return figures
 
 
@@ -75,19 +74,19 @@ def binary_load(subject: Subject, seconds: float) -> Figures:
         target = subject.target(server, "image")
         send(target, BINARY_CONNECTIONS[1], WARM_UP_S, subject.cores)
         for connections in BINARY_CONNECTIONS:
-            load = send(target, connections, seconds, subject.cores)
-            figures |= _load_figures(f"binary.c{connections}", load)
-            figures[f"binary.c{connections}.mb_s"] = load.rps * len(target.payload.body) / 1e6
+            prefix = f"binary.c{connections}"
+            figures |= _measured(subject, server, target, connections, seconds, prefix)
+            figures[f"{prefix}.mb_s"] = figures[f"{prefix}.rps"] * len(target.payload.body) / 1e6
     return figures
 
 
 def start_time(subject: Subject, seconds: float) -> Figures:
-    """From exec until the model's ready answer; the files are in the page cache after the first start."""
+    """From exec until the model's ready answer; the cases before have brought its files into the page cache."""
     times: list[float] = []
     for _ in range(STARTS):
         with subject.serving("iris") as server:
             times.append(server.ready_s)
-    return {"start.ready_s": statistics.median(times)}
+    return {"start.ready_s": statistics.mean(times)}
 
 
 def idle_memory(subject: Subject, seconds: float) -> Figures:
@@ -136,8 +135,13 @@ def check_answer(port: int, model: str, payload: Payload) -> None:
         raise BenchError(f"{model}: the first inference gave {values}, onnxruntime itself gives {payload.answer}")
 
 
-def _load_figures(prefix: str, load: Load) -> Figures:
+def _measured(
+    subject: Subject, server: Running, target: Target, connections: int, seconds: float, prefix: str
+) -> Figures:
+    before = cpu_seconds(server.pid)
+    load = send(target, connections, seconds, subject.cores)
     return {
+        f"{prefix}.server_cpu": (cpu_seconds(server.pid) - before) / seconds,
         f"{prefix}.rps": load.rps,
         f"{prefix}.p50_ms": load.p50_ms,
         f"{prefix}.p99_ms": load.p99_ms,

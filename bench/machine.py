@@ -55,6 +55,7 @@ def describe() -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}",
         "arch": platform.machine(),
         "python": platform.python_version(),
+        "load_before": f"{os.getloadavg()[0]:.2f}",
     }
 
 

@@ -25,10 +25,9 @@ def draw(result: Result, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    style = {"font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "bench", "svg.fonttype": "none"}
-    with pyplot.rc_context(
-        {**style, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
-    ):
+    ink = {"text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+    style: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "bench", "svg.fonttype": "none", **ink}
+    with pyplot.rc_context(style):
         figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), width_ratios=(3.4, 1, 1), layout="constrained")
         _throughput(axes[0], result)
         _bars(axes[1], result, "start.ready_s", "exec → model ready, s", "{:.2f}")
@@ -48,7 +47,13 @@ def _throughput(axis: Any, result: Result) -> None:
         colour = COLOURS.get(server.name, OTHER)
         bars = axis.bar([x for x, _ in known], [y for _, y in known], width * 0.92, color=colour, label=server.title)
         axis.bar_label(bars, [_short(y) for _, y in known], padding=2, fontsize=7.5, color=INK)
-    axis.set_yscale("log")
+        for at in (at for at, value in drawn if not value):
+            place = (at - 0.42 + (index + 0.5) * width, 0.01)
+            axis.annotate("–", place, xycoords=("data", "axes fraction"), ha="center", color=colour)
+    if groups:
+        axis.set_yscale("log")
+        axis.minorticks_off()
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axis.set_xticks(range(len(groups)), [label for _, label in groups])
     axis.set_title("requests per second on one core (log scale)", loc="left", fontsize=10, fontweight="bold")
     axis.legend(frameon=False, ncols=len(servers) or 1, loc="upper right", fontsize=8.5)

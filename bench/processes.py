@@ -74,6 +74,11 @@ def memory_mb(pid: int) -> float:
     return total_kb / 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the process and all its descendants: shows whether a server under load had its core for itself."""
+    return sum(_cpu_ticks(each) for each in _tree(pid)) / os.sysconf("SC_CLK_TCK")
+
+
 def settled_memory_mb(pid: int, patience_s: float = 5.0, step_s: float = 0.25) -> float:
     """Memory once two readings in a row agree within 1 %: threads and caches may still be growing just after ready."""
     deadline = time.monotonic() + patience_s
@@ -135,6 +140,14 @@ def _pss_kb(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _tail(log: Path) -> str:

@@ -11,7 +11,8 @@ from bench.servers import SERVERS
 
 OURS = "pilotlight"
 START_MARK, END_MARK = "<!-- bench:start -->", "<!-- bench:end -->"
-SATURATED = 0.97
+SATURATED = 0.97  # share of its core from which on wrk is the limit
+STARVED = 0.8  # share of its core below which a server under full load was disturbed by something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def cell(result: Result, row: Row, server: str) -> str:
     value = result.median(server, row.figure)
     if value is None:
         return "–"
-    text = f"{lower_bound(result, row, server)}{value:,.{row.digits}f}"
+    digits = row.digits if value >= 100 else max(row.digits, 1)
+    text = f"{lower_bound(result, row, server)}{value:,.{digits}f}"
     ours = result.median(OURS, row.figure)
     if server == OURS:
         return f"**{text}**"
@@ -85,7 +87,7 @@ def lower_bound(result: Result, row: Row, server: str) -> str:
 
 def markdown(result: Result) -> str:
     """The whole report: table, machine, versions, what went wrong."""
-    return "\n\n".join(["# Pilotlight beside its peers", table(result), conditions(result), *_failures(result)]) + "\n"
+    return "\n\n".join(["# Pilotlight beside its peers", table(result), conditions(result), *notes(result)]) + "\n"
 
 
 def conditions(result: Result) -> str:
@@ -96,6 +98,14 @@ def conditions(result: Result) -> str:
     versions = ", ".join([*result.versions.values(), f"Python {machine['python']}"])
     ratio = "In brackets: how many times better Pilotlight is (below 1: the peer is better)"
     return f"{result.date[:10]}, {where}; {how}. {versions}. {ratio}; ≥: the load generator was the limit."
+
+
+def notes(result: Result) -> list[str]:
+    """What a reader must know before trusting the figures."""
+    full_load = [(server, result.median(server.name, "json.c32.server_cpu")) for server in SERVERS]
+    starved = [f"{server.title} {share:.0%}" for server, share in full_load if share is not None and share < STARVED]
+    busy = f"Something else ran on this machine: of its core at 32 connections a server got only: {', '.join(starved)}."
+    return [*([busy] if starved else []), *_failures(result)]
 
 
 def readme_section(result: Result, stem: str) -> str:

@@ -103,7 +103,7 @@ def measure(subject: Subject, case: str, seconds: float, result: Result, place: 
         return
     result.add(subject.server.name, figures)
     shown = "  ".join(
-        f"{key.partition('.')[2]} {value:,.4g}" for key, value in figures.items() if "load_cpu" not in key
+        f"{key.partition('.')[2]} {value:,.4g}" for key, value in figures.items() if not key.endswith("_cpu")
     )
     print(f"{place}  {subject.server.name:10}  {case:8}  {shown or 'not supported'}", file=sys.stderr)
 

@@ -1,4 +1,5 @@
 """A custom MLServer runtime: one ONNX file, named by `uri` in model-settings.json."""
+# mypy: ignore-errors
 
 import onnxruntime
 from mlserver import MLModel

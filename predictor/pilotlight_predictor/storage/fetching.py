@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import TypeVar
 
+from pilotlight.contract import ENV_CACHE_DIR
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.cache import build_once, cache_key, cached, pinned_revision, revision_of
 from pilotlight_predictor.storage.checks import check_file, check_size, total_size
@@ -50,7 +51,12 @@ def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, op
         return path
     pin = pinned_revision(location)
     found = cached(cache, cache_key(location, pin)) if pin else None
-    return found or until_stable(lambda: _fetch_listed(location, pin, cache, progress, options), location)
+    try:
+        return found or until_stable(lambda: _fetch_listed(location, pin, cache, progress, options), location)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        advice = f"set {ENV_CACHE_DIR} to a directory that can be written"
+        raise LoadFailed(f"{location.shown}: cannot be kept in {cache} ({reason}); {advice}") from error
 
 
 def _fetch_listed(

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.addresses import is_loopback_host, is_refused
@@ -18,6 +18,7 @@ from pilotlight_predictor.storage.interface import FetchOptions, Transient
 from pilotlight_predictor.storage.uri import redact
 
 MAX_REDIRECTS = 5
+_PATH_SAFE = "/%:@!$&'()*+,;=~"
 _REDIRECTS = {301, 302, 303, 307, 308}
 
 
@@ -48,7 +49,7 @@ class Reply:
 def get(url: str, headers: Mapping[str, str], options: FetchOptions) -> Reply:
     """Follows redirects to the first other answer, whatever its status; credentials stay with their origin."""
     sent = dict(headers)
-    origin = urlsplit(url)
+    origin = _split(url)
     for _ in range(MAX_REDIRECTS + 1):
         reply = _get_once(url, sent, options)
         target = reply.response.headers.get("Location")
@@ -61,9 +62,19 @@ def get(url: str, headers: Mapping[str, str], options: FetchOptions) -> Reply:
     raise LoadFailed(f"{redact(urlunsplit(origin))}: more than {MAX_REDIRECTS} redirects; use the final URL")
 
 
+def _split(url: str) -> SplitResult:
+    """Takes a URL apart, with what may not stand in a request line encoded and what is encoded left alone."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise LoadFailed(f"{redact(url)}: is no URL ({error}); write https://host/path") from error
+    return parts._replace(path=quote(parts.path, safe=_PATH_SAFE), query=quote(parts.query, safe=_PATH_SAFE + "?"))
+
+
 def _next_hop(url: str, target: str, origin: SplitResult) -> str:
     joined = urljoin(url, target)
-    after = urlsplit(joined)
+    after = _split(joined)
     if after.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and after.scheme == "http"):
         raise LoadFailed(f"{redact(url)}: redirects to {redact(joined)}, and a redirect must stay on https")
     if is_loopback_host(after.hostname or "") and not is_loopback_host(origin.hostname or ""):
@@ -76,7 +87,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _get_once(url: str, headers: Mapping[str, str], options: FetchOptions) -> Reply:
-    parts = urlsplit(url)
+    parts = _split(url)
     check_allowed(parts, options)
     proxy = _proxy(parts)
     connection = _connection(parts, proxy, options.timeout)

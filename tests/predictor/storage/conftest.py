@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     web: WebServer
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         return
 
     def do_GET(self) -> None:
@@ -94,11 +94,14 @@ class _Handler(BaseHTTPRequestHandler):
             web.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
             status = web.statuses.pop(0) if web.statuses else 0
         web.on_request(path)
-        if status or path in web.redirects:
-            return self._empty(status or 302, {"Location": web.redirects.get(path, "")} if not status else {})
-        if path not in web.files:
-            return self._empty(404, web.headers.get(path, {}))
-        self._file(path, web.files[path])
+        if status:
+            self._empty(status, {})
+        elif path in web.redirects:
+            self._empty(302, {"Location": web.redirects[path]})
+        elif path not in web.files:
+            self._empty(404, web.headers.get(path, {}))
+        else:
+            self._file(path, web.files[path])
 
     def _empty(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -111,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if web.ranges else None
         start, end = (int(wanted[1]), min(int(wanted[2]) + 1, len(body))) if wanted else (0, len(body))
         if wanted and start >= len(body):
-            return self._empty(416, {"Content-Range": f"bytes */{len(body)}"})
+            self._empty(416, {"Content-Range": f"bytes */{len(body)}"})
+            return
         self.send_response(206 if wanted else 200)
         if wanted:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
@@ -141,13 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
             if hold:
                 web.released.wait(60)
             piece = body[start : start + 8 * KIB]
+            with web.lock:
+                web.body_bytes += len(piece)  # before the client can have it and look
             try:
                 self.wfile.write(piece)
             except OSError:
                 self.close_connection = True
                 return
-            with web.lock:
-                web.body_bytes += len(piece)
 
 
 @contextmanager
@@ -209,7 +213,9 @@ class Hub:
     web: WebServer
     commits: int = 0
 
-    def publish(self, repo: str, files: dict[str, bytes], lfs: frozenset[str] = frozenset(), revision: str = "main") -> str:
+    def publish(
+        self, repo: str, files: dict[str, bytes], lfs: frozenset[str] = frozenset(), revision: str = "main"
+    ) -> str:
         self.commits += 1
         commit = hashlib.sha1(f"{repo} {self.commits}".encode()).hexdigest()
         siblings = [self._sibling(path, body, path in lfs) for path, body in files.items()]

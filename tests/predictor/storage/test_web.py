@@ -173,6 +173,45 @@ def test_a_redirect_to_a_metadata_service_is_refused(web: Any, tmp_path: Path, o
         fetch(web.url("/a"), tmp_path, options=replace(options, allow_http=True))
 
 
+def test_a_name_that_resolves_to_a_refused_address_is_refused(
+    web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotlight_predictor.storage.addresses._METADATA", {"127.0.0.1"})
+    with pytest.raises(LoadFailed, match=r"the name resolves to 127\.0\.0\.1"):
+        fetch(f"http://localhost:{web.port}/m.bin", tmp_path, options=options)
+    assert web.requests == []
+
+
+def test_a_redirect_from_elsewhere_to_this_machine_is_refused(
+    web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url(""))
+    web.redirects = {"/a": web.url("/admin")}
+    with pytest.raises(LoadFailed, match="redirects to this machine"):
+        fetch("http://models.example/a", tmp_path, options=replace(options, allow_http=True))
+
+
+@pytest.mark.parametrize("uri", ["http://localhost:port/m", "http://localhost:99999/m", "https://[::1/m", "https:///m"])
+def test_a_url_that_cannot_be_read_is_told_so(uri: str, tmp_path: Path, options: FetchOptions) -> None:
+    with pytest.raises(LoadFailed, match="write https://host/path"):
+        fetch(uri, tmp_path, options=options)
+
+
+def test_names_beyond_ascii_are_sent_encoded(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.files["/modèle été.bin"] = b"x"
+    assert fetch(web.url("/modèle été.bin"), tmp_path, options=options).name == "modèle été.bin"
+    assert fetch(web.url("/mod%C3%A8le%20%C3%A9t%C3%A9.bin"), tmp_path, options=options).read_bytes() == b"x"
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_sentence(
+    web: Any, tmp_path: Path, options: FetchOptions
+) -> None:
+    web.files["/m.bin"] = b"x"
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(LoadFailed, match=r"cannot be kept in .*file .*; set PILOTLIGHT_CACHE_DIR"):
+        fetch(web.url("/m.bin"), tmp_path / "file", options=options)
+
+
 @pytest.mark.parametrize(
     "host",
     ["169.254.169.254", "169.254.0.1", "fe80::1", "[fe80::1%25eth0]", "::ffff:169.254.169.254", "fd00:ec2::254"],
@@ -214,7 +253,7 @@ def test_https_is_spoken_and_its_certificate_checked(
     port, authority = tls_port
     web.files["/m.bin"] = b"sealed"
     uri = f"https://localhost:{port}/m.bin"
-    with pytest.raises(LoadFailed, match="certificate is not trusted .* set SSL_CERT_FILE"):
+    with pytest.raises(LoadFailed, match=r"certificate is not trusted .* set SSL_CERT_FILE"):
         fetch(uri, tmp_path, options=options)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     assert fetch(uri, tmp_path, options=options).read_bytes() == b"sealed"

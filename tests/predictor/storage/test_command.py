@@ -1,0 +1,138 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotlight_predictor.storage import FetchOptions, Progress, fetch_into
+from pilotlight_predictor.storage.command import main, progress_text
+
+ZEROS = "0" * 64
+
+
+def _files(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_prefix_fills_the_directory_and_its_path_is_printed(
+    s3_bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3_bucket.put("iris/config.pbtxt", b"c")
+    s3_bucket.put("iris/1/model.onnx", b"m")
+    assert main([s3_bucket.uri("iris"), str(tmp_path / "models")]) == 0
+    assert Path(capsys.readouterr().out.strip()) == tmp_path / "models"
+    assert _files(tmp_path / "models") == [".pilotlight-source.json", "1/model.onnx", "config.pbtxt"]
+
+
+def test_json_says_what_came(web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    web.files["/m.onnx"] = b"12345"
+    assert main([web.url("/m.onnx?sig=s3cr3t"), str(tmp_path), "--size", "5", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"uri": web.url("/m.onnx?***"), "path": str(tmp_path / "m.onnx"), "bytes": 5, "files": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["/missing.onnx"], 3, "the server answered 404"),
+        (["/m.onnx", "--sha256", ZEROS], 1, "must be 0000"),
+        (["/m.onnx", "--sha256", "abc"], 1, "must be 64 hexadecimal digits"),
+        (["/m.onnx", "--size", "4"], 1, "must be 4"),
+        (["/m.onnx", "--concurrency", "0"], 2, "must be at least 1"),
+        (["/m.onnx", "--nonsense"], 2, "unrecognized arguments"),
+    ],
+)
+def test_exit_codes_tell_failures_apart(
+    web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    web.files["/m.onnx"] = b"12345"
+    assert main([web.url(arguments[0]), str(tmp_path / "models"), *arguments[1:]]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_second_run_downloads_nothing(web: Any, tmp_path: Path) -> None:
+    web.files["/m.onnx"] = b"12345"
+    for _ in range(2):
+        assert main([web.url("/m.onnx"), str(tmp_path)]) == 0
+    assert web.body_bytes == 5 + 2
+
+
+def test_a_changed_model_leaves_no_stale_file(s3_bucket: Any, tmp_path: Path, options: FetchOptions) -> None:
+    s3_bucket.put("iris/old.bin", b"o")
+    s3_bucket.put("iris/kept.bin", b"k")
+    (tmp_path / "mine.txt").write_text("not from the store")
+    fetch_into(s3_bucket.uri("iris"), tmp_path, options=options)
+    s3_bucket.delete("iris/old.bin")
+    s3_bucket.put("iris/new.bin", b"n")
+    fetch_into(s3_bucket.uri("iris"), tmp_path, options=options)
+    assert _files(tmp_path) == [".pilotlight-source.json", "kept.bin", "mine.txt", "new.bin"]
+
+
+def test_a_file_that_was_deleted_is_brought_back(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    web.files["/m.onnx"] = b"12345"
+    fetch_into(web.url("/m.onnx"), tmp_path, options=options).unlink()
+    assert fetch_into(web.url("/m.onnx"), tmp_path, options=options).read_bytes() == b"12345"
+
+
+def test_an_archive_is_unpacked_into_the_directory(web: Any, tmp_path: Path, options: FetchOptions) -> None:
+    import io
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as bundle:
+        bundle.writestr("1/model.onnx", b"m")
+    web.files["/iris.zip"] = buffer.getvalue()
+    assert fetch_into(web.url("/iris.zip"), tmp_path / "models", options=options) == tmp_path / "models"
+    assert (tmp_path / "models/1/model.onnx").read_bytes() == b"m"
+
+
+def test_a_local_directory_is_copied(tmp_path: Path, options: FetchOptions) -> None:
+    (tmp_path / "from/1").mkdir(parents=True)
+    (tmp_path / "from/1/model.onnx").write_bytes(b"m")
+    fetch_into(f"file://{tmp_path}/from", tmp_path / "to", options=options)
+    assert (tmp_path / "to/1/model.onnx").read_bytes() == b"m"
+    assert (tmp_path / "from/1/model.onnx").exists()
+
+
+def test_progress_goes_into_a_log_every_few_seconds_and_not_more(
+    web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.files["/m.onnx"] = content(200_000)
+    main([web.url("/m.onnx"), str(tmp_path / "a")])
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("pilotlight_predictor.storage.command.LOG_SECONDS", 0.0)
+    main([web.url("/m.onnx"), str(tmp_path / "b")])
+    assert "0.2 of 0.2 MiB, 1 of 1 files" in capsys.readouterr().err
+
+
+def test_progress_reads_without_a_total() -> None:
+    mib = 1024 * 1024
+    assert progress_text(Progress(3 * mib, -1, 0, 1), 2.0) == "3.0 MiB, 0 of 1 files, 1.5 MiB/s"
+
+
+def test_an_interrupted_container_goes_on(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    """The process of the first attempt is killed; its parts are in the directory and serve the second."""
+    import time
+
+    code = (
+        "import sys; from pathlib import Path; from pilotlight_predictor.storage import FetchOptions, fetch_into;"
+        "options = FetchOptions(part_bytes=65536, concurrency=1, spare_bytes=0);"
+        "fetch_into(sys.argv[1], Path(sys.argv[2]), options=options)"
+    )
+    web.files["/m.bin"] = content(8 * 65536)
+    web.hold_after = 4 * 65536
+    process = subprocess.Popen([sys.executable, "-c", code, web.url("/m.bin"), str(tmp_path)])
+    deadline = time.monotonic() + 30
+    while sum(len(log.read_text().splitlines()) - 1 for log in tmp_path.rglob("*.log")) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    web.hold_after = -1
+    web.released.set()
+    web.requests.clear()
+    assert fetch_into(web.url("/m.bin"), tmp_path, options=options).read_bytes() == content(8 * 65536)
+    assert len(web.requests) <= 1 + 5
+    assert _files(tmp_path) == [".pilotlight-source.json", "m.bin"]

@@ -1,0 +1,101 @@
+"""Interruptions: a process killed in the middle, and what the next one may believe of what it left."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pilotlight_predictor.storage import FetchOptions, Progress, fetch
+from pilotlight_predictor.storage.interface import Entry
+from pilotlight_predictor.storage.parts import PartFile
+
+KIB = 1024
+SIZE = 16 * 64 * KIB
+FETCH = """
+import sys
+from pathlib import Path
+from pilotlight_predictor.storage import FetchOptions, fetch
+print(fetch(sys.argv[1], Path(sys.argv[2]), options=FetchOptions(part_bytes=64 * 1024, concurrency=2, spare_bytes=0)))
+"""
+
+
+def _kill_after_parts(web: Any, cache: Path, uri: str, parts: int) -> int:
+    """Runs a fetch in a process of its own and kills it once so many parts are noted; how many were."""
+    web.hold_after = (parts + 1) * 64 * KIB
+    process = subprocess.Popen([sys.executable, "-c", FETCH, uri, str(cache)])
+    deadline = time.monotonic() + 30
+    while _noted(cache) < parts:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    web.hold_after = -1
+    web.released.set()
+    return _noted(cache)
+
+
+def _noted(cache: Path) -> int:
+    return sum(len(log.read_text().splitlines()) - 1 for log in cache.rglob("*.log"))
+
+
+def test_a_killed_download_goes_on_where_it_was(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    web.files["/m.bin"] = content(SIZE)
+    noted = _kill_after_parts(web, tmp_path, web.url("/m.bin"), parts=5)
+    web.requests.clear()
+    seen: list[Progress] = []
+    found = fetch(web.url("/m.bin"), tmp_path, seen.append, options=options)
+    assert found.read_bytes() == content(SIZE)
+    assert len(web.requests) == 1 + 16 - noted  # the probe, and each part that was missing once
+    assert seen[0].done_bytes >= noted * 64 * KIB
+    assert seen[-1].done_bytes == SIZE
+
+
+def test_a_file_that_changed_in_between_is_fetched_from_its_start(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    web.files["/m.bin"] = content(SIZE, seed=1)
+    _kill_after_parts(web, tmp_path, web.url("/m.bin"), parts=5)
+    web.files["/m.bin"] = content(SIZE, seed=2)
+    found = fetch(web.url("/m.bin"), tmp_path, options=options)
+    assert found.read_bytes() == content(SIZE, seed=2)
+    assert not list((tmp_path / "partial").iterdir())  # the leavings of the other version are gone
+
+
+def test_a_hash_is_checked_over_parts_of_both_runs(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    import hashlib
+
+    web.files["/m.bin"] = content(SIZE)
+    uri = web.url("/m.bin") + "#sha256=" + hashlib.sha256(content(SIZE)).hexdigest()
+    _kill_after_parts(web, tmp_path, uri, parts=5)
+    assert fetch(uri, tmp_path, options=options).read_bytes() == content(SIZE)
+
+
+def _part_file(tmp_path: Path, entry: Entry, part_bytes: int = 4) -> PartFile:
+    file = PartFile(entry, tmp_path / "files", tmp_path, part_bytes, "uri")
+    file.begin()
+    return file
+
+
+def test_a_log_is_believed_only_for_the_same_object_parts_and_boot(tmp_path: Path, monkeypatch: Any) -> None:
+    entry = Entry("m.bin", 12, etag="v1")
+    _part_file(tmp_path, entry).finish_part(1)
+    assert _part_file(tmp_path, entry).missing() == [0, 2]
+    assert _part_file(tmp_path, replace(entry, etag="v2")).missing() == [0, 1, 2]
+    _part_file(tmp_path, entry).finish_part(1)
+    assert _part_file(tmp_path, entry, part_bytes=6).missing() == [0, 1]
+    _part_file(tmp_path, entry).finish_part(1)
+    monkeypatch.setattr("pilotlight_predictor.storage.parts.boot_id", lambda: "another boot")
+    assert _part_file(tmp_path, entry).missing() == [0, 1, 2]
+
+
+def test_a_log_that_was_cut_off_costs_one_part(tmp_path: Path) -> None:
+    entry = Entry("m.bin", 12, etag="v1")
+    _part_file(tmp_path, entry).finish_part(1)
+    log = next(tmp_path.glob("*.log"))
+    log.write_text(log.read_text() + "99\n2garbage")
+    assert _part_file(tmp_path, entry).missing() == [0, 2]

@@ -23,6 +23,7 @@ class InputRules:
         self._model = config.name
         self._max_rows = config.max_batch_size
         self._inputs = {tensor.name: tensor for tensor in config.inputs}
+        self._names = self._inputs.keys()
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
         self._reshaped = any(tensor.reshape is not None for tensor in config.inputs)
@@ -31,7 +32,7 @@ class InputRules:
 
     def check(self, request: InferRequest) -> Fit:
         """Raises BadRequest with the field that does not fit; reshapes inputs where the configuration says so."""
-        if self._inputs:
+        if self._inputs and request.inputs.keys() != self._names:
             self._check_names(request)
         if request.batch_first and self._max_rows:
             request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}

@@ -1,8 +1,12 @@
-"""The one request and the one response that every dialect is a codec for."""
+"""The one request and the one response that every dialect is a codec for.
+
+Structs rather than dataclasses: one of each is made per request, and a struct is made in a fifth of the time.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from pilotlight_predictor.tensors import Tensor
 
@@ -12,8 +16,7 @@ Parameters = dict[str, Any]
 NEWEST: Final = -1  # a version directory may be called 0
 
 
-@dataclass(slots=True)
-class RequestedOutput:
+class RequestedOutput(msgspec.Struct):
     """An output that the client named. `binary` None means: as the request's default says."""
 
     name: str
@@ -21,8 +24,7 @@ class RequestedOutput:
     classification: int = 0
 
 
-@dataclass(slots=True)
-class InferRequest:
+class InferRequest(msgspec.Struct):
     """One inference. `version` NEWEST means the newest that is ready; `timeout_us` 0 means the model's policy."""
 
     model: str
@@ -30,22 +32,21 @@ class InferRequest:
     version: int = NEWEST
     id: str = ""
     outputs: tuple[RequestedOutput, ...] = ()
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Parameters = {}
     binary_output: bool = False
     priority: int = 0
     timeout_us: int = 0
     batch_first: bool = False  # a raw request: the codec could not know the batch dimension, so one is added
 
 
-@dataclass(slots=True)
-class InferResponse:
+class InferResponse(msgspec.Struct):
     """The answer to one request, outputs in the order in which they were asked for."""
 
     model: str
     version: int
     outputs: Outputs
     id: str = ""
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Parameters = {}
 
 
 Done = Callable[[InferResponse | Exception], None]

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
 
-@dataclass(slots=True, eq=False)
-class Item:
+class Item(msgspec.Struct, eq=False):
     """One request on its way through the scheduler. `done` is called exactly once, on the event loop."""
 
     request: InferRequest

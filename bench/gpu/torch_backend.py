@@ -17,16 +17,15 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-STARTED = perf_counter()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "predictor"))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from pilotlight_predictor.backends import torch as backend  # noqa: E402
-from pilotlight_predictor.backends.base import Device, LoadSpec  # noqa: E402
-from pilotlight_predictor.errors import LoadFailed, PredictorError  # noqa: E402
-from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig  # noqa: E402
-from pilotlight_predictor.tensors import Tensor, tensor  # noqa: E402
+from pilotlight_predictor.backends import torch as backend
+from pilotlight_predictor.backends.base import Device, LoadSpec
+from pilotlight_predictor.errors import LoadFailed, PredictorError
+from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+from pilotlight_predictor.tensors import Tensor, tensor
 
 WIDTH = 4096
 SMALL = 256
@@ -113,7 +112,6 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def cold_start(folder: Path, device: Device) -> dict[str, Any]:
     """Phases of one process that serves the large model."""
-    before = perf_counter() - STARTED
     import_s, _ = timed(backend.prepare)
     import torch
 
@@ -127,7 +125,7 @@ def cold_start(folder: Path, device: Device) -> dict[str, Any]:
     instance.close()
     size = path.stat().st_size
     return {
-        "bytes": size, "before_import_s": before, "import_torch_s": import_s, "cuda_context_s": context_s,
+        "bytes": size, "import_torch_s": import_s, "cuda_context_s": context_s,
         "load_s": load_s, "load_gb_per_s": size / load_s / 1e9, "first_answer_s": first_s,
         "warm_answer_ms": median(warm) * 1e3, "answer_is_finite": finite,
     }  # fmt: skip
@@ -174,7 +172,7 @@ def two_streams(folder: Path, device: Device) -> dict[str, Any]:
     serial, _ = timed(lambda: [_hammer(first, row, want) for row, want in zip(rows, exact, strict=True)])
     wrong: list[int] = []
     threads = [
-        threading.Thread(target=lambda i=instance, r=row, w=want: wrong.append(_hammer(i, r, w)))  # type: ignore[misc]
+        threading.Thread(target=lambda i=instance, r=row, w=want: wrong.append(_hammer(i, r, w)))
         for instance, row, want in zip((first, second), rows, exact, strict=True)
     ]
     start = perf_counter()

@@ -18,6 +18,7 @@ from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import in_thread
+from pilotlight_predictor.tracing import Tracer
 
 
 class Assembly:
@@ -29,7 +30,7 @@ class Assembly:
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
         self._dispatcher = Dispatcher(self.server, dialects(), self._admission)
         self._fronts: list[HttpFront] = []
-        self._sampler = None
+        self._tracer: Tracer | None = None
 
     async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
         """From here on every route answers; a second port serves the metrics alone."""
@@ -50,7 +51,11 @@ class Assembly:
             stop.set()
             return
         await asyncio.gather(
-            self._fronts[0].prepare_full(), self._watch_gpus(), self._watch_health(), self.server.control.follow()
+            self._fronts[0].prepare_full(),
+            self._watch_gpus(),
+            self._watch_calls(),
+            self._watch_health(),
+            self.server.control.follow(),
         )
 
     async def _load(self) -> None:
@@ -89,6 +94,17 @@ class Assembly:
         await in_thread(sampler.start)
         self.server.metrics.gpus = sampler.latest
 
+    async def _watch_calls(self) -> None:
+        """Access log and spans; OpenTelemetry's SDK is imported only when a collector is named."""
+        from pilotlight_predictor.tracing import open_tracer
+        from pilotlight_predictor.watch import CallWatch
+
+        told = self._settings.observability
+        service = told.service or "pilotlight"
+        self._tracer = await in_thread(lambda: open_tracer(os.environ, service, told.otel_endpoint))
+        watch = CallWatch(told.access_log, self._tracer)
+        self._dispatcher.watch = watch if watch.wanted else None
+
     async def _watch_health(self) -> None:
         """A start that failed may heal: a poll or an operator's load brings the missing model."""
         while True:
@@ -126,6 +142,8 @@ class Assembly:
         }  # fmt: skip
 
     async def close(self) -> None:
+        if self._tracer is not None:
+            await in_thread(self._tracer.close)
         for front in self._fronts[1:]:
             await front.drain(0, 1)
         try:

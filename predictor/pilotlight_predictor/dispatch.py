@@ -4,20 +4,20 @@ The only place where an exception becomes a status. Both fronts (lane.py and htt
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.errors import BadRequest, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.logs import log
 
 if TYPE_CHECKING:
     from pilotlight_predictor.server import Server
-
-log = logging.getLogger("pilotlight.dispatch")
+    from pilotlight_predictor.watch import CallWatch
 
 # A handler answers at once, later (an awaitable), or by calling `call.finish` itself (None).
 Handler = Callable[["Server", Call], Reply | Awaitable[Reply] | None]
@@ -54,6 +54,7 @@ class Dispatcher:
         self._shapes = _by_length(dialects)
         self._cache: dict[tuple[str, str], Match] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.watch: CallWatch | None = None
 
     def match(self, method: str, path: str) -> Match:
         """Raises NotFound or MethodNotAllowed."""
@@ -93,9 +94,11 @@ class Dispatcher:
             dialect = match.dialect
             self.admission.admit(call, match.route.action)
             call.params = match.params
+            if self.watch is not None:
+                self.watch.attach(call, match.route.pattern)
             outcome = match.route.handler(self._server, call)
         except Exception as error:
-            call.finish(error_reply(dialect.error_body, error))
+            call.finish(error_reply(dialect.error_body, error, call))
             return
         if isinstance(outcome, Reply):
             call.finish(outcome)
@@ -107,7 +110,7 @@ class Dispatcher:
             try:
                 reply = await outcome
             except Exception as error:
-                reply = error_reply(dialect.error_body, error)
+                reply = error_reply(dialect.error_body, error, call)
             call.finish(reply)
 
         task = asyncio.get_running_loop().create_task(wait())
@@ -115,11 +118,13 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
 
-def error_reply(error_body: ErrorBody, error: Exception) -> Reply:
+def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
     """What the client sees: our own errors in words, anything else opaque and in the log."""
     if not isinstance(error, PredictorError):
-        log.error("unexpected error", exc_info=error)
+        _tell(call, "unexpected error", error)
         error = PredictorError("internal error; the server's log has the reason")
+    elif error.status == 500:
+        _tell(call, str(error), None)
     reply = error_body(error)
     headers = dict(reply.headers or {})
     if error.retry_after is not None:
@@ -130,6 +135,11 @@ def error_reply(error_body: ErrorBody, error: Exception) -> Reply:
         headers["Accept-Encoding"] = "gzip, deflate"
     reply.headers = headers or None
     return reply
+
+
+def _tell(call: Call, message: str, error: Exception | None) -> None:
+    ids = {"request_id": call.header(HEADER_REQUEST_ID), "traceparent": call.header(HEADER_TRACEPARENT)}
+    log("request.failed", message, level="ERROR", error=error, path=call.path, **ids)
 
 
 def _by_length(dialects: tuple[Dialect, ...]) -> dict[int, list[tuple[Dialect, Route, list[str]]]]:

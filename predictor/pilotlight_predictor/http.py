@@ -50,7 +50,9 @@ class FullServer:
             return await self._answer(request, call, await self._reply(call, reply))
         except PredictorError as error:
             call, _ = self._call(request, b"")
-            return await self._answer(request, call, error_reply(self._dispatcher.dialect_of(call).error_body, error))
+            return await self._answer(
+                request, call, error_reply(self._dispatcher.dialect_of(call).error_body, error, call)
+            )
         finally:
             self.in_flight -= 1
             self._dispatcher.admission.give_back(held)

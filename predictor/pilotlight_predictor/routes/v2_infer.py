@@ -77,11 +77,11 @@ def _decode_raw(served: ServedVersion, version: int, body: Buffer) -> InferReque
 
 def _reply(call: Call, request: InferRequest, result: InferResponse | Exception) -> Reply:
     if isinstance(result, Exception):
-        return error_reply(error_body, result)
+        return error_reply(error_body, result, call)
     try:
         header_length, pieces = encode_response(request, result)
     except PredictorError as error:
-        return error_reply(error_body, error)
+        return error_reply(error_body, error, call)
     accept = call.headers.get("accept-encoding")
     if header_length is None and not accept:
         return Reply(200, pieces)

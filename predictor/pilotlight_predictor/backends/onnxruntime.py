@@ -20,6 +20,7 @@ _DATATYPES: Final = {
     "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16", "tensor(uint32)": "UINT32", "tensor(uint64)": "UINT64",
     "tensor(bool)": "BOOL", "tensor(string)": "BYTES",
 }  # fmt: skip
+CUDA: Final = "CUDAExecutionProvider"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
 
 
@@ -52,6 +53,11 @@ class OnnxInstance(TensorInstance):
     def clone(self) -> "OnnxInstance":
         return OnnxInstance(self._session, self.inputs, self.outputs, self.quick)
 
+    @property
+    def providers(self) -> list[str]:
+        """Where the session really runs: CUDA first if it was taken."""
+        return list(self._session.get_providers())
+
     def close(self) -> None:
         del self._session, self._run
 
@@ -76,25 +82,29 @@ def _import() -> Any:
 
 
 def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
-    providers = _providers(runtime, spec)
     try:
-        return runtime.InferenceSession(str(spec.path), options, providers=providers)
+        session = runtime.InferenceSession(str(spec.path), options, providers=_providers(runtime, spec))
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
+    if spec.device.kind != "cpu" and CUDA not in session.get_providers():
+        log.warning("model '%s' asks for %s but runs on the CPU: %s", spec.config.name, spec.device, _why(runtime))
+    return session
+
+
+def _why(runtime: Any) -> str:
+    if CUDA not in runtime.get_available_providers():
+        return "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
+    return "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
 
 
 def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:
     if spec.device.kind == "cpu":
         return ["CPUExecutionProvider"]
-    if "CUDAExecutionProvider" not in runtime.get_available_providers():
-        log.warning(
-            "model '%s' asks for %s, but this onnxruntime has no CUDA provider: it runs on the CPU."
-            " Install the gpu extra: pip install 'pilotlight[gpu]'", spec.config.name, spec.device,
-        )  # fmt: skip
+    if CUDA not in runtime.get_available_providers():
         return ["CPUExecutionProvider"]
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
-    return [("CUDAExecutionProvider", {"device_id": spec.device.index}), "CPUExecutionProvider"]
+    return [(CUDA, {"device_id": spec.device.index}), "CPUExecutionProvider"]
 
 
 def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -1,0 +1,90 @@
+"""The whole server on a GPU machine: exec → ready by phase, a real answer over HTTP, and what the metrics say.
+
+    python bench/gpu/serve.py MODEL_DIR INPUT WIDTH [REPETITIONS] > bench/results/gpu_serve.json
+
+MODEL_DIR is served with --model-path on the GPU; INPUT is the name of its FP32 input of shape [1, WIDTH].
+"""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = [str(ROOT / part) for part in ("platform", "predictor")]
+
+
+def main(model: str, name: str, width: int, repetitions: int = 3) -> dict[str, Any]:
+    runs = [_run(model, name, width) for _ in range(repetitions)]
+    return {
+        "model": Path(model).name,
+        "exec_to_ready_s": median(run["ready_s"] for run in runs),
+        "exec_to_first_answer_s": median(run["answer_s"] for run in runs),
+        "runs": runs,
+    }
+
+
+def _run(model: str, name: str, width: int) -> dict[str, Any]:
+    started = perf_counter()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pilotlight_predictor", "--model-path", model, "--model-name", "m", "--device", "cuda",
+         "--http-port", "0", "--metrics-port", "-1", "--log-format", "json"],
+        stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": ":".join(PATHS), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    try:
+        port = _port(server)
+        return _measure(f"http://127.0.0.1:{port}", name, width, started)
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _port(server: "subprocess.Popen[str]") -> int:
+    assert server.stderr is not None
+    for line in server.stderr:
+        document = json.loads(line) if line.startswith("{") else {}
+        if document.get("event") == "listening":
+            return int(document["http_port"])
+    raise RuntimeError("the server ended before it listened")
+
+
+def _measure(url: str, name: str, width: int, started: float) -> dict[str, Any]:
+    while _status(f"{url}/v2/health/ready") != 200:
+        if perf_counter() - started > 120:
+            raise RuntimeError(f"not ready: {_get(url + '/status').decode()}")
+        sleep(0.002)
+    ready = perf_counter() - started
+    tensor = {"name": name, "shape": [1, width], "datatype": "FP32", "data": [0.5] * width}
+    request = urllib.request.Request(f"{url}/v2/models/m/infer", json.dumps({"inputs": [tensor]}).encode())
+    outputs = json.loads(urllib.request.urlopen(request, timeout=60).read())["outputs"]
+    answered = perf_counter() - started
+    sleep(1.5)  # the GPU is sampled each second
+    metrics = _get(f"{url}/metrics").decode().splitlines()
+    return {
+        "ready_s": round(ready, 3),
+        "answer_s": round(answered, 3),
+        "phases": json.loads(_get(f"{url}/status"))["phases"],
+        "output_shape": outputs[0]["shape"],
+        "gpu_metrics": [line for line in metrics if line.startswith(("nv_gpu", "nv_energy"))],
+    }
+
+
+def _status(url: str) -> int:
+    try:
+        return int(urllib.request.urlopen(url, timeout=5).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _get(url: str) -> bytes:
+    return bytes(urllib.request.urlopen(url, timeout=10).read())
+
+
+if __name__ == "__main__":
+    model, name, width, *rest = sys.argv[1:]
+    print(json.dumps(main(model, name, int(width), *map(int, rest)), indent=2))

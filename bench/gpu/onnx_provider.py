@@ -1,9 +1,9 @@
 """onnxruntime's CUDA provider under our backend: does it run there, is it right, and what when it is not there?
 
-    python bench/gpu/onnx_provider.py MODEL.onnx > bench/results/onnx_provider.json
+    PYTHONPATH=platform:predictor python bench/gpu/onnx_provider.py MODEL.onnx > bench/results/onnx_provider.json
 
-Needs onnxruntime-gpu and numpy. Without the provider the backend falls back to the CPU and says so; the document then
-shows that.
+Needs onnxruntime-gpu, numpy and msgspec. Without the provider the backend falls back to the CPU and says so; the
+document then shows that.
 """
 
 import json
@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / part) for part in ("platform", "predictor")]
 
 import numpy as np
 

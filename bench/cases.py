@@ -103,6 +103,8 @@ def fairness(subject: Subject, seconds: float) -> Figures:
         alone = send(quiet, 1, seconds, subject.cores)
         beside, flooding = send_beside_flood(quiet, flood, FLOOD_CONNECTIONS, seconds, subject.cores)
     return {
+        "fairness.alone_p50_ms": alone.p50_ms,
+        "fairness.beside_p50_ms": beside.p50_ms,
         "fairness.alone_p99_ms": alone.p99_ms,
         "fairness.beside_p99_ms": beside.p99_ms,
         "fairness.factor": beside.p99_ms / alone.p99_ms,

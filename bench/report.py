@@ -47,6 +47,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("start.ready_s", "exec → model ready: s"),
     Row("memory.idle_mb", "idle memory: MB", digits=0),
+    Row("fairness.beside_p50_ms", "second model beside a flood: p50 ms", headline=False),
     Row("fairness.alone_p99_ms", "second model alone: p99 ms", headline=False),
     Row("fairness.beside_p99_ms", "second model beside a flood: p99 ms"),
     Row("fairness.factor", "what the flood does to that p99: ×", digits=1, headline=False),

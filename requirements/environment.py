@@ -32,13 +32,13 @@ def make(directory):  # type: (str) -> None
 
 
 def call(*words):  # type: (str) -> None
-    code = subprocess.call(words)
+    code = subprocess.call(words)  # noqa: S603 - its words are written above
     if code:
         sys.exit("{} failed with exit code {}".format(" ".join(words), code))
 
 
 def main(directory):  # type: (str) -> None
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older one may be what runs this
         sys.exit(TOO_OLD.format(sys.version.split()[0]))
     if not (has("ensurepip") or has("pip")):
         sys.exit(NO_PIP.format(sys.executable))

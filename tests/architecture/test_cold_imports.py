@@ -1,0 +1,37 @@
+"""What a cold start pays before it listens: only the standard library and our own light modules."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "aiohttp", "click", "httpx", "huggingface_hub", "jinja2", "kserve", "msgspec", "numpy", "obstore", "onnxruntime",
+    "opentelemetry", "orjson", "tensorflow", "torch", "yaml",
+)  # fmt: skip
+START = ("pilotlight_predictor.__main__", "pilotlight_predictor.settings", "pilotlight_predictor.app")
+
+
+def loaded_by(*names: str) -> set[str]:
+    """The top-level packages in memory after a fresh interpreter imported the modules."""
+    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_listening_needs_nothing_heavy() -> None:
+    assert not loaded_by(*START) & set(HEAVY)
+
+
+def test_the_table_of_backends_costs_no_runtime() -> None:
+    runtimes = {"kserve", "onnxruntime", "tensorflow", "tensorrt", "torch"}
+    assert not loaded_by("pilotlight_predictor.assembly", "pilotlight_predictor.backends") & runtimes
+
+
+def test_serving_plain_requests_needs_no_aiohttp() -> None:
+    assert "aiohttp" not in loaded_by("pilotlight_predictor.assembly")
+
+
+@pytest.mark.parametrize("name", ["pilotlight.contract", "pilotlight.wire.http1"])
+def test_what_both_sides_share_loads_nothing_else_of_ours(name: str) -> None:
+    assert not loaded_by(name) & {"pilotlight_predictor", "platformctl", *HEAVY}

@@ -4,13 +4,14 @@ Sessions are safe to call from several threads, so the clones of an instance sha
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import Inputs, Outputs
-from pilotlight_predictor.tensors import NUMPY_TYPES, Tensor, TensorSpec
+from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count
 
 log = logging.getLogger("pilotlight.backends.onnxruntime")
 
@@ -22,6 +23,7 @@ _DATATYPES: Final = {
 }  # fmt: skip
 CUDA: Final = "CUDAExecutionProvider"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
+_MISFIT: Final = re.compile(r"while running \w+ node.*(broadcast|dimension|shape|axis|out of)", re.DOTALL | re.IGNORECASE)
 
 
 class OnnxInstance(TensorInstance):
@@ -45,9 +47,12 @@ class OnnxInstance(TensorInstance):
             raise _client_error(error) or error from None
 
     def _run_any(self, inputs: Inputs) -> Outputs:
-        """Strings go in and out as str; bfloat16 only as an OrtValue made from its bits."""
+        """Strings go in and out as str; bfloat16 only as an OrtValue, which strings cannot be made into."""
         values = {name: _value(tensor) for name, tensor in inputs.items()}
-        results = self._session.run_with_ort_values(None, values)
+        if "BF16" in self._types:
+            results = self._session.run_with_ort_values(None, values)
+        else:
+            results = self._run(None, values)
         return {n: _tensor(t, r) for n, t, r in zip(self._names, self._types, results, strict=True)}
 
     def clone(self) -> "OnnxInstance":
@@ -130,25 +135,44 @@ def _value(tensor: Tensor) -> Any:
     if tensor.datatype == "BYTES":
         import numpy as np
 
-        text = np.array([item.decode() for item in tensor.array.ravel()], dtype=object)
-        return OrtValue.ortvalue_from_numpy(text.reshape(tensor.array.shape))
+        text = np.empty(tensor.array.size, dtype=object)
+        text[:] = [item.decode() for item in tensor.array.ravel()]
+        return text.reshape(tensor.array.shape)
     return OrtValue.ortvalue_from_numpy(tensor.array)
 
 
 def _tensor(datatype: str, value: Any) -> Tensor:
+    if datatype == "BF16":
+        return Tensor(datatype, _bits(value))
     array = value.numpy() if hasattr(value, "numpy") else value
     if datatype == "BYTES":
         from pilotlight_predictor.tensors import tensor
 
         return tensor(array)
-    return Tensor(datatype, array.view(NUMPY_TYPES["BF16"]) if datatype == "BF16" else array)
+    return Tensor(datatype, array)
+
+
+def _bits(value: Any) -> Array:
+    """onnxruntime hands no bfloat16 to numpy, so its bits are copied from where they lie."""
+    from ctypes import string_at
+
+    import numpy as np
+
+    shape = tuple(value.shape())
+    count = element_count(shape)
+    raw = string_at(value.data_ptr(), 2 * count) if count else b""
+    return np.frombuffer(raw, NUMPY_TYPES["BF16"]).reshape(shape)
 
 
 def _client_error(error: Exception) -> BadRequest | None:
-    """onnxruntime tells a tensor that does not fit the graph from a failure of its own by the name of its class."""
+    """onnxruntime tells a tensor that does not fit the graph from a failure of its own by the name of its class.
+
+    Sizes that vary can also meet in an operator that does not take them together; then only the text tells.
+    """
     if isinstance(error, UnicodeDecodeError):
         return BadRequest("a BYTES input is not UTF-8, which ONNX strings must be")
-    if type(error).__name__ == "InvalidArgument" or "INVALID_ARGUMENT" in str(error):
-        reason = str(error).rpartition(" : ")[2].strip().splitlines()
+    text = str(error)
+    if type(error).__name__ == "InvalidArgument" or "INVALID_ARGUMENT" in text or _MISFIT.search(text):
+        reason = text.rpartition(" : ")[2].strip().splitlines()
         return BadRequest(f"the model refuses the input: {reason[0] if reason else 'invalid argument'}")
     return None

@@ -19,6 +19,7 @@ from pilotlight_predictor.backends import torch_export, torch_pickle
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.declared_tensors import declared
 from pilotlight_predictor.backends.model_source import Source
+from pilotlight_predictor.backends.torch_assemble import Weights, assemble
 from pilotlight_predictor.backends.torch_signature import Argument
 from pilotlight_predictor.backends.torch_tensors import PRECISIONS
 from pilotlight_predictor.errors import LoadFailed
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
-Weights = dict[str, Any]
 _SCALARS = ("int", "float", "bool", "number")
 
 
@@ -204,48 +204,6 @@ def _factory(source: Source, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
             f"MODULE to the name of a class or function in it"
         )
     return factory
-
-
-def assemble(factory: "Callable[[], torch.nn.Module]", weights: Weights, device: str, file: str) -> "torch.nn.Module":
-    """Builds on the meta device, so that nothing is initialised only to be replaced; on the CPU where that fails."""
-    import torch
-
-    module = _on_meta(factory, weights)
-    if module is None:
-        module = factory()
-        if not isinstance(module, torch.nn.Module):
-            raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
-        try:
-            module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
-        except RuntimeError as error:
-            raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error
-    return module.to(device)
-
-
-def _on_meta(factory: "Callable[[], torch.nn.Module]", weights: Weights) -> "torch.nn.Module | None":
-    """None where the factory needs real numbers, or makes tensors that the file does not bring."""
-    import torch
-
-    try:
-        with torch.device("meta"):
-            module = factory()
-        module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
-    except Exception:
-        return None
-    left = [*module.parameters(), *module.buffers()]
-    return None if any(tensor.is_meta for tensor in left) else module
-
-
-def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:
-    """safetensors leaves out all but one name of a tensor that has several; a strict load wants each."""
-    first: dict[int, str] = {}
-    tied: Weights = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        original = first.setdefault(id(parameter), name)
-        for wanted, present in ((name, original), (original, name)):
-            if wanted not in weights and present in weights:
-                tied[wanted] = weights[present]
-    return {**weights, **tied}
 
 
 def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:

@@ -1,0 +1,78 @@
+"""docs/dialects.md is a working dialect: its text is run against a real model, in-process and as a package's own."""
+
+import asyncio
+import re
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from source_tree import ROOT
+
+from pilotlight_predictor import routes
+from pilotlight_predictor.assembly import Assembly
+from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.dispatch import Dispatcher
+from pilotlight_predictor.lifecycle import Lifecycle
+from pilotlight_predictor.settings import parse
+
+GUIDE = (ROOT / "docs/dialects.md").read_text()
+SOURCE, ENTRY = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)[0] for kind in ("python", "toml"))
+MODEL = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's module and entry point as an installed distribution."""
+    name, module = re.findall(r'^(\w+) = "(.*)"$', ENTRY, re.MULTILINE)[0]
+    source = tmp_path / (module.replace(".", "/") + ".py")
+    source.parent.mkdir(parents=True)
+    source.write_text(SOURCE)
+    metadata = tmp_path / "my_package-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[pilotlight.dialects]\n{name} = {module}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply:
+    answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    call = Call("POST", f"/csv/{model}", "", {}, body, "127.0.0.1", answered.set_result, perf_counter())
+    dispatcher.serve(call)
+    return await asyncio.wait_for(answered, 30)
+
+
+async def serve(*bodies: bytes, model: str = "iris") -> list[Reply]:
+    assembly = Assembly(parse(list(MODEL), {}), Lifecycle(0.0))
+    await assembly.server.control.start()
+    try:
+        return [await ask(assembly._dispatcher, body, model) for body in bodies]
+    finally:
+        await assembly.close()
+
+
+@pytest.mark.usefixtures("package")
+def test_it_answers_as_the_page_says() -> None:
+    (reply,) = asyncio.run(serve(b"5.1,3.5,1.4,0.2\n6.7,3.0,5.2,2.3\n"))
+    assert reply.status == 200
+    assert reply.content_type == "text/csv"
+    assert isinstance(reply.body, list)
+    assert len(b"".join(reply.body).decode().splitlines()) == 2
+
+
+@pytest.mark.usefixtures("package")
+def test_bad_rows_get_a_sentence_in_its_own_error_body() -> None:
+    for reply in asyncio.run(serve(b"", b"a,b", b"1,2\n3", b"1,2,3", b"\xff", b"1e999,0,0,0" * 2)):
+        assert reply.status == 400, reply.body
+        assert isinstance(reply.body, list)
+        assert bytes(reply.body[0]).startswith(b"error: ")
+
+
+@pytest.mark.usefixtures("package")
+def test_an_unknown_model_is_not_found() -> None:
+    (reply,) = asyncio.run(serve(b"1,2,3,4", model="nobody"))
+    assert reply.status == 404
+
+
+def test_every_dialect_of_the_table_has_its_own_routes() -> None:
+    patterns = [(route.method, route.pattern) for dialect in routes.dialects() for route in dialect.routes]
+    assert len(patterns) == len(set(patterns))

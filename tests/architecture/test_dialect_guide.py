@@ -18,6 +18,13 @@ from pilotlight_predictor.settings import parse
 GUIDE = (ROOT / "docs/dialects.md").read_text()
 SOURCE, ENTRY = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)[0] for kind in ("python", "toml"))
 MODEL = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris")
+FAILING = """
+INPUTS = {"x": ("FP32", [-1, 1])}
+OUTPUTS = {"y": ("FP32", [-1])}
+
+def predict(x):
+    raise KeyError("secret")
+"""
 
 
 @pytest.fixture
@@ -41,8 +48,8 @@ async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply
     return await asyncio.wait_for(answered, 30)
 
 
-async def serve(*bodies: bytes, model: str = "iris") -> list[Reply]:
-    assembly = Assembly(parse(list(MODEL), {}), Lifecycle(0.0))
+async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[Reply]:
+    assembly = Assembly(parse(list(flags), {}), Lifecycle(0.0))
     await assembly.server.control.start()
     try:
         return [await ask(assembly._dispatcher, body, model) for body in bodies]
@@ -71,6 +78,18 @@ def test_bad_rows_get_a_sentence_in_its_own_error_body() -> None:
 def test_an_unknown_model_is_not_found() -> None:
     (reply,) = asyncio.run(serve(b"1,2,3,4", model="nobody"))
     assert reply.status == 404
+
+
+@pytest.mark.usefixtures("package")
+def test_a_model_that_fails_is_told_in_its_own_error_body_without_the_reason(tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(FAILING)
+    flags = ("--model-path", str(model), "--model-name", "broken")
+    (reply,) = asyncio.run(serve(b"1", model="broken", flags=flags))
+    assert reply.status == 500
+    assert isinstance(reply.body, list)
+    assert bytes(reply.body[0]).startswith(b"error: ")
+    assert b"secret" not in bytes(reply.body[0])
 
 
 def test_every_dialect_of_the_table_has_its_own_routes() -> None:

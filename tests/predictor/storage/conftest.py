@@ -10,7 +10,9 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,10 +69,11 @@ class WebServer:
     lengths: bool = True
     drop_after: int = -1  # bytes of one answer after which the connection is cut, once
     hold_after: int = -1  # bytes of all answers after which every answer waits for `released`
+    held: int = 0  # answers that wait
     released: threading.Event = field(default_factory=threading.Event)
     on_request: Callable[[str], None] = lambda path: None
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    body_bytes: int = 0
+    body_bytes: int = 0  # without those of probes, which clients do not wait for
     lock: threading.Lock = field(default_factory=threading.Lock)
     port: int = 0
 
@@ -132,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or not web.lengths
 
     def _send(self, body: bytes) -> None:
-        web = self.web
+        web, probe = self.web, self.headers.get("Range") == "bytes=0-0"
         for start in range(0, len(body), 8 * KIB):
             with web.lock:
                 drop = 0 <= web.drop_after <= start
@@ -143,10 +146,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             if hold:
+                with web.lock:
+                    web.held += 1
                 web.released.wait(60)
             piece = body[start : start + 8 * KIB]
             with web.lock:
-                web.body_bytes += len(piece)  # before the client can have it and look
+                web.body_bytes += 0 if probe else len(piece)  # before the client can have it and look
             try:
                 self.wfile.write(piece)
             except OSError:
@@ -204,6 +209,37 @@ def _self_signed(host: str) -> bytes:
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
     return secret + builder.sign(key, hashes.SHA256()).public_bytes(pem)
+
+
+_FETCH = """
+import sys
+from pathlib import Path
+from pilotlight_predictor import storage
+options = storage.FetchOptions(part_bytes=64 * 1024, concurrency=2, spare_bytes=0)
+getattr(storage, sys.argv[1])(sys.argv[2], Path(sys.argv[3]), options=options)
+"""
+
+
+@pytest.fixture
+def killed_midway(web: WebServer) -> Callable[[str, str, Path], int]:
+    """Runs `fetch` or `fetch_into` in a process of its own and kills it in the middle; how many parts it had noted."""
+
+    def run(function: str, uri: str, directory: Path) -> int:
+        web.hold_after = 6 * 64 * KIB
+        process = subprocess.Popen([sys.executable, "-c", _FETCH, function, uri, str(directory)])
+        deadline = time.monotonic() + 60
+        while web.held < 2:  # then both of its threads wait for bytes and have noted all that came before
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        web.hold_after = -1
+        web.released.set()
+        web.requests.clear()
+        return sum(len(log.read_text().splitlines()) - 1 for log in directory.rglob("*.log"))
+
+    return run
 
 
 @dataclass

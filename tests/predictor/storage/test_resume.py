@@ -1,8 +1,5 @@
 """Interruptions: a process killed in the middle, and what the next one may believe of what it left."""
 
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,38 +10,14 @@ from pilotlight_predictor.storage.parts import PartFile
 
 KIB = 1024
 SIZE = 16 * 64 * KIB
-FETCH = """
-import sys
-from pathlib import Path
-from pilotlight_predictor.storage import FetchOptions, fetch
-print(fetch(sys.argv[1], Path(sys.argv[2]), options=FetchOptions(part_bytes=64 * 1024, concurrency=2, spare_bytes=0)))
-"""
 
 
-def _kill_after_parts(web: Any, cache: Path, uri: str, parts: int) -> int:
-    """Runs a fetch in a process of its own and kills it once so many parts are noted; how many were."""
-    web.hold_after = (parts + 1) * 64 * KIB
-    process = subprocess.Popen([sys.executable, "-c", FETCH, uri, str(cache)])
-    deadline = time.monotonic() + 30
-    while _noted(cache) < parts:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    web.hold_after = -1
-    web.released.set()
-    return _noted(cache)
-
-
-def _noted(cache: Path) -> int:
-    return sum(len(log.read_text().splitlines()) - 1 for log in cache.rglob("*.log"))
-
-
-def test_a_killed_download_goes_on_where_it_was(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+def test_a_killed_download_goes_on_where_it_was(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, killed_midway: Any
+) -> None:
     web.files["/m.bin"] = content(SIZE)
-    noted = _kill_after_parts(web, tmp_path, web.url("/m.bin"), parts=5)
-    web.requests.clear()
+    noted = killed_midway("fetch", web.url("/m.bin"), tmp_path)
+    assert noted >= 4
     seen: list[Progress] = []
     found = fetch(web.url("/m.bin"), tmp_path, seen.append, options=options)
     assert found.read_bytes() == content(SIZE)
@@ -54,10 +27,10 @@ def test_a_killed_download_goes_on_where_it_was(web: Any, tmp_path: Path, option
 
 
 def test_a_file_that_changed_in_between_is_fetched_from_its_start(
-    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, killed_midway: Any
 ) -> None:
     web.files["/m.bin"] = content(SIZE, seed=1)
-    _kill_after_parts(web, tmp_path, web.url("/m.bin"), parts=5)
+    killed_midway("fetch", web.url("/m.bin"), tmp_path)
     web.files["/m.bin"] = content(SIZE, seed=2)
     found = fetch(web.url("/m.bin"), tmp_path, options=options)
     assert found.read_bytes() == content(SIZE, seed=2)
@@ -65,13 +38,13 @@ def test_a_file_that_changed_in_between_is_fetched_from_its_start(
 
 
 def test_a_hash_is_checked_over_parts_of_both_runs(
-    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any, killed_midway: Any
 ) -> None:
     import hashlib
 
     web.files["/m.bin"] = content(SIZE)
     uri = web.url("/m.bin") + "#sha256=" + hashlib.sha256(content(SIZE)).hexdigest()
-    _kill_after_parts(web, tmp_path, uri, parts=5)
+    killed_midway("fetch", uri, tmp_path)
     assert fetch(uri, tmp_path, options=options).read_bytes() == content(SIZE)
 
 

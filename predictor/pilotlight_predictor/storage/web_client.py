@@ -1,4 +1,4 @@
-"""GET over HTTP(S) for downloads: redirects counted and checked hop by hop, proxies honoured, peers looked at.
+"""GET over HTTP(S) for downloads: redirects counted and checked hop by hop, connections kept from part to part.
 
 The standard library's client is used rather than a larger one: a part is one GET of one range, import time counts on
 a cold start, and the address that was really connected to must be seen before a request is sent.
@@ -6,29 +6,92 @@ a cold start, and the address that was really connected to must be seen before a
 
 import http.client
 import socket
-from base64 import b64encode
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from threading import Lock
 from types import TracebackType
-from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.addresses import is_loopback_host, is_refused
+from pilotlight_predictor.storage.addresses import is_refused
 from pilotlight_predictor.storage.interface import FetchOptions, Transient
 from pilotlight_predictor.storage.uri import redact
+from pilotlight_predictor.storage.web_request import Request, next_hop, plan_request, proxy_auth, same_origin
 
 MAX_REDIRECTS = 5
-_PATH_SAFE = "/%:@!$&'()*+,;=~"
+SMALL_BODY = 64 * 1024  # what is read of an unwanted body to keep its connection
 _REDIRECTS = {301, 302, 303, 307, 308}
+_Failure = (OSError, http.client.HTTPException)
+_Idle = dict[tuple[bool, str, int, str], list[http.client.HTTPConnection]]
 
 
-@dataclass(slots=True)
+class WebClient:
+    """Shared by the threads of one download. Idle connections are closed when it is no longer used."""
+
+    def __init__(self, options: FetchOptions) -> None:
+        self._options = options
+        self._idle: _Idle = {}
+        self._lock = Lock()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def get(self, url: str, headers: Mapping[str, str]) -> "Reply":
+        """Follows redirects to the first other answer, whatever its status; credentials stay with their origin."""
+        sent, here = dict(headers), url
+        for _ in range(MAX_REDIRECTS + 1):
+            request = plan_request(here, sent, _proxy_for(here), allow_http=self._options.allow_http)
+            reply = self._send(request)
+            target = reply.response.headers.get("Location")
+            if reply.response.status not in _REDIRECTS or not target:
+                return reply
+            with reply:
+                reply.read(SMALL_BODY)
+                here = next_hop(here, target, url)
+            if not same_origin(here, url):
+                sent.pop("Authorization", None)
+        raise LoadFailed(f"{redact(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
+
+    def _send(self, request: Request) -> "Reply":
+        kept = self._take(request)
+        if kept is not None:
+            try:
+                return Reply(_exchange(kept, request), kept, request, self)
+            except _Failure:  # the server has closed it in the meantime, which is no reason to wait
+                kept.close()
+        connection = _connection(request, self._options.timeout)
+        try:
+            connection.connect()
+            _check_peer(connection, request)
+            return Reply(_exchange(connection, request), connection, request, self)
+        except _Failure as error:
+            connection.close()
+            raise _named(error, request.url) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def _take(self, request: Request) -> http.client.HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get(request.route)
+            return idle.pop() if idle else None
+
+    def keep(self, connection: http.client.HTTPConnection, request: Request) -> None:
+        with self._lock:
+            self._idle.setdefault(request.route, []).append(connection)
+
+
 class Reply:
-    """An answer whose body is still to be read; leaving the `with` block drops the connection."""
+    """An answer whose body is still to be read. Read to its end, it leaves its connection to the next request."""
 
-    response: http.client.HTTPResponse
-    connection: http.client.HTTPConnection
-    url: str
+    def __init__(
+        self,
+        response: http.client.HTTPResponse,
+        connection: http.client.HTTPConnection,
+        request: Request,
+        client: WebClient,
+    ) -> None:
+        self.response = response
+        self._connection = connection
+        self._request = request
+        self._client = client
 
     def __enter__(self) -> "Reply":
         return self
@@ -36,146 +99,71 @@ class Reply:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        finished = self.response.isclosed() and not self.response.will_close and error is None
         self.response.close()
-        self.connection.close()
+        if finished:
+            self._client.keep(self._connection, self._request)
+        else:
+            self._connection.close()
 
     def read(self, size: int) -> bytes:
         try:
             return self.response.read(size)
-        except (OSError, http.client.HTTPException) as error:
-            raise Transient(f"the connection broke: {type(error).__name__}") from error
+        except _Failure as error:
+            raise Transient(f"the connection broke ({type(error).__name__})") from error
 
 
-def get(url: str, headers: Mapping[str, str], options: FetchOptions) -> Reply:
-    """Follows redirects to the first other answer, whatever its status; credentials stay with their origin."""
-    sent = dict(headers)
-    origin = _split(url)
-    for _ in range(MAX_REDIRECTS + 1):
-        reply = _get_once(url, sent, options)
-        target = reply.response.headers.get("Location")
-        if reply.response.status not in _REDIRECTS or not target:
-            return reply
-        with reply:
-            url = _next_hop(url, target, origin)
-        if _origin(urlsplit(url)) != _origin(origin):
-            sent.pop("Authorization", None)
-    raise LoadFailed(f"{redact(urlunsplit(origin))}: more than {MAX_REDIRECTS} redirects; use the final URL")
+def _exchange(connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+    connection.putrequest("GET", request.target, skip_host=True, skip_accept_encoding=True)
+    for name, value in request.headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    return connection.getresponse()
 
 
-def _split(url: str) -> SplitResult:
-    """Takes a URL apart, with what may not stand in a request line encoded and what is encoded left alone."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise LoadFailed(f"{redact(url)}: is no URL ({error}); write https://host/path") from error
-    return parts._replace(path=quote(parts.path, safe=_PATH_SAFE), query=quote(parts.query, safe=_PATH_SAFE + "?"))
-
-
-def _next_hop(url: str, target: str, origin: SplitResult) -> str:
-    joined = urljoin(url, target)
-    after = _split(joined)
-    if after.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and after.scheme == "http"):
-        raise LoadFailed(f"{redact(url)}: redirects to {redact(joined)}, and a redirect must stay on https")
-    if is_loopback_host(after.hostname or "") and not is_loopback_host(origin.hostname or ""):
-        raise LoadFailed(f"{redact(url)}: redirects to this machine ({redact(joined)}), which is refused")
-    return joined
-
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port
-
-
-def _get_once(url: str, headers: Mapping[str, str], options: FetchOptions) -> Reply:
-    parts = _split(url)
-    check_allowed(parts, options)
-    proxy = _proxy(parts)
-    connection = _connection(parts, proxy, options.timeout)
-    sent = {"Host": parts.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **_basic(parts), **headers}
-    through = proxy if parts.scheme == "http" else None
-    target = urlunsplit((parts.scheme, sent["Host"], parts.path or "/", parts.query, "")) if through else _target(parts)
-    if through:
-        sent |= {f"Proxy-{name}": value for name, value in _basic(through).items()}
-    try:
-        connection.connect()
-        if proxy is None:
-            _check_peer(connection, url)
-        connection.putrequest("GET", target, skip_host=True, skip_accept_encoding=True)
-        for name, value in sent.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        return Reply(connection.getresponse(), connection, url)
-    except (OSError, http.client.HTTPException) as error:
-        connection.close()
-        raise _named(error, url) from error
-    except BaseException:
-        connection.close()
-        raise
-
-
-def check_allowed(parts: SplitResult, options: FetchOptions) -> None:
-    host = parts.hostname or ""
-    shown = redact(urlunsplit(parts))
-    if not host:
-        raise LoadFailed(f"{shown}: the host is missing; write https://host/path")
-    if is_refused(host):
-        raise LoadFailed(f"{shown}: link-local and metadata addresses are refused; models are not served from there")
-    if parts.scheme == "http" and not options.allow_http and not is_loopback_host(host):
-        raise LoadFailed(f"{shown}: plain http:// is refused beyond this machine; use https:// or allow http downloads")
-
-
-def _check_peer(connection: http.client.HTTPConnection, url: str) -> None:
-    """A name may resolve to what a literal address would be refused for."""
-    peer = str(connection.sock.getpeername()[0])
-    if is_refused(peer):
-        raise LoadFailed(
-            f"{redact(url)}: the name resolves to {peer}, a link-local or metadata address, which is refused"
-        )
-
-
-def _proxy(parts: SplitResult) -> SplitResult | None:
-    from urllib.request import getproxies, proxy_bypass
-
-    host = parts.hostname or ""
-    found = getproxies().get(parts.scheme) or getproxies().get("all")
-    if not found or is_loopback_host(host) or proxy_bypass(host):
-        return None
-    return urlsplit(found if "://" in found else f"http://{found}")
-
-
-def _connection(parts: SplitResult, proxy: SplitResult | None, timeout: float) -> http.client.HTTPConnection:
-    secure = parts.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-    if proxy is None:
-        return kind(host, port, timeout=timeout)
-    connection = kind(proxy.hostname or "", proxy.port or 80, timeout=timeout)
-    if secure:
-        connection.set_tunnel(host, port, {f"Proxy-{name}": value for name, value in _basic(proxy).items()})
+def _connection(request: Request, timeout: float) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if request.secure else http.client.HTTPConnection
+    if request.proxy is None:
+        return kind(request.host, request.port, timeout=timeout)
+    connection = kind(request.proxy.hostname or "", request.proxy.port or 80, timeout=timeout)
+    if request.secure:
+        connection.set_tunnel(request.host, request.port, proxy_auth(request.proxy))
     return connection
 
 
-def _basic(parts: SplitResult) -> dict[str, str]:
-    if parts.username is None:
-        return {}
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": "Basic " + b64encode(pair.encode()).decode()}
+def _check_peer(connection: http.client.HTTPConnection, request: Request) -> None:
+    """A name may resolve to what a literal address would be refused for. A proxy's address is the operator's choice."""
+    peer = str(connection.sock.getpeername()[0])
+    if request.proxy is None and is_refused(peer):
+        shown = redact(request.url)
+        raise LoadFailed(f"{shown}: the name resolves to {peer}, a link-local or metadata address, which is refused")
 
 
-def _target(parts: SplitResult) -> str:
-    return urlunsplit(("", "", parts.path or "/", parts.query, ""))
+def _proxy_for(url: str) -> str | None:
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # told by the plan, with the URL
+        return None
+    found = getproxies().get(parts.scheme) or getproxies().get("all")
+    return found if found and not proxy_bypass(parts.hostname or "") else None
 
 
 def _named(error: Exception, url: str) -> Exception:
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = error.verify_message
-        return LoadFailed(
-            f"{redact(url)}: its certificate is not trusted ({reason}); set SSL_CERT_FILE to its authority"
-        )
+        advice = "set SSL_CERT_FILE to its authority"
+        return LoadFailed(f"{redact(url)}: its certificate is not trusted ({error.verify_message}); {advice}")
     if isinstance(error, socket.gaierror):
         return Transient(f"the host name cannot be resolved ({error.strerror})")
-    return Transient(
-        f"no connection ({error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__})"
-    )
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return Transient(f"no connection ({strerror or type(error).__name__})")
+
+
+def _close_all(idle: _Idle) -> None:
+    for connections in idle.values():
+        for connection in connections:
+            connection.close()

@@ -69,6 +69,8 @@ class WebServer:
     lengths: bool = True
     drop_after: int = -1  # bytes of one answer after which the connection is cut, once
     hold_after: int = -1  # bytes of all answers after which every answer waits for `released`
+    hang_up: bool = False  # closes each connection after one answer without having said so
+    connections: int = 0
     held: int = 0  # answers that wait
     released: threading.Event = field(default_factory=threading.Event)
     on_request: Callable[[str], None] = lambda path: None
@@ -90,6 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         return
+
+    def setup(self) -> None:
+        super().setup()
+        with self.web.lock:
+            self.web.connections += 1
 
     def do_GET(self) -> None:
         web, path = self.web, unquote(urlsplit(self.path).path)
@@ -132,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self._send(body[start:end])
-        self.close_connection = self.close_connection or not web.lengths
+        self.close_connection = self.close_connection or web.hang_up or not web.lengths
 
     def _send(self, body: bytes) -> None:
         web, probe = self.web, self.headers.get("Range") == "bytes=0-0"

@@ -9,7 +9,7 @@ import pytest
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, Progress, UriNotFound, fetch
 from pilotlight_predictor.storage.addresses import is_refused
-from pilotlight_predictor.storage.web_client import check_allowed
+from pilotlight_predictor.storage.web_request import check_allowed
 
 
 def test_a_large_file_comes_in_parallel_ranges(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
@@ -21,6 +21,23 @@ def test_a_large_file_comes_in_parallel_ranges(web: Any, tmp_path: Path, options
     assert sum("range" in headers for _, headers in web.requests) == 1 + 16  # a probe and 16 parts of 64 KiB
     assert seen[-1] == Progress(1_000_000, 1_000_000, 1, 1)
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
+
+
+def test_connections_are_kept_from_part_to_part(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    web.files["/m.bin"] = content(1_000_000)
+    fetch(web.url("/m.bin"), tmp_path, options=options)
+    assert web.connections <= options.concurrency
+    assert len(web.requests) == 17
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced_at_once(
+    web: Any, tmp_path: Path, options: FetchOptions, content: Any
+) -> None:
+    web.files["/m.bin"] = content(300_000)
+    web.hang_up = True
+    patient = replace(options, retries=0, concurrency=1)
+    assert fetch(web.url("/m.bin"), tmp_path, options=patient).read_bytes() == content(300_000)
+    assert web.connections == len(web.requests)
 
 
 @pytest.mark.parametrize("lengths", [True, False])
@@ -228,9 +245,9 @@ def test_other_addresses_are_not(host: str) -> None:
 def test_plain_http_is_for_loopback_unless_allowed() -> None:
     far = urlsplit("http://example.org/m.onnx")
     with pytest.raises(LoadFailed, match="plain http:// is refused beyond this machine"):
-        check_allowed(far, FetchOptions())
-    check_allowed(far, FetchOptions(allow_http=True))
-    check_allowed(urlsplit("http://localhost:1/m.onnx"), FetchOptions())
+        check_allowed(far, allow_http=False)
+    check_allowed(far, allow_http=True)
+    check_allowed(urlsplit("http://localhost:1/m.onnx"), allow_http=False)
 
 
 def test_a_proxy_is_used_for_others_and_never_for_loopback(

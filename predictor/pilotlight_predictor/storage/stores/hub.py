@@ -15,6 +15,7 @@ from pilotlight_predictor.storage.addresses import is_loopback_url
 from pilotlight_predictor.storage.interface import Contents, Entry, FetchOptions, Transient, UriNotFound
 from pilotlight_predictor.storage.stores.web import read_range
 from pilotlight_predictor.storage.uri import Location, redact_text, safe_relative
+from pilotlight_predictor.storage.web_client import WebClient
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
@@ -40,7 +41,8 @@ class HubStore:
     def __init__(self, location: Location, options: FetchOptions) -> None:
         self._location = location
         self._reference = reference(location)
-        self._options = options
+        self._timeout = options.timeout
+        self._client = WebClient(options)
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or DEFAULT_ENDPOINT
         self._token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or None
 
@@ -66,7 +68,7 @@ class HubStore:
         api = HfApi(endpoint=self._endpoint, token=self._token)
         repo, revision, _ = self._reference
         try:
-            return api.model_info(repo, revision=revision, files_metadata=True, timeout=self._options.timeout)
+            return api.model_info(repo, revision=revision, files_metadata=True, timeout=self._timeout)
         except HFValidationError as error:
             raise LoadFailed(
                 f"{self._location.shown}: cannot be read; write hf://org/repo[@revision][/path]"
@@ -105,7 +107,7 @@ class HubStore:
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         """A commit's file never changes, and a content network has etags of its own: none are compared."""
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        yield from read_range(entry, start, end, headers, self._options, same_etag=False)
+        yield from read_range(self._client, entry, start, end, headers, same_etag=False)
 
 
 def _renamed(entry: Entry, path: str) -> Entry:

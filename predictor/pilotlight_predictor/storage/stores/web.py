@@ -16,7 +16,7 @@ from pilotlight_predictor.storage.interface import (
     UriNotFound,
 )
 from pilotlight_predictor.storage.uri import Location, redact, safe_relative
-from pilotlight_predictor.storage.web_client import Reply, get
+from pilotlight_predictor.storage.web_client import SMALL_BODY, Reply, WebClient
 
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 
@@ -24,12 +24,15 @@ _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 class WebStore:
     def __init__(self, location: Location, options: FetchOptions) -> None:
         self._url = location.text
-        self._options = options
+        self._client = WebClient(options)
 
     def contents(self) -> Contents:
         """Asks for the first byte: unlike HEAD, that works with URLs that were signed for GET."""
-        with get(self._url, {"Range": "bytes=0-0"}, self._options) as reply:
-            return Contents((self._entry(reply),), single=True)
+        with self._client.get(self._url, {"Range": "bytes=0-0"}) as reply:
+            found = Contents((self._entry(reply),), single=True)
+            if reply.response.status == 206:
+                reply.read(SMALL_BODY)
+            return found
 
     def _entry(self, reply: Reply) -> Entry:
         headers = reply.response.headers
@@ -40,18 +43,18 @@ class WebStore:
         if reply.response.status in {206, 416} and total:
             return Entry(name, int(total[1]), etag, key=self._url, ranges=True)
         raise_for_status(reply, self._url)
-        size = int(headers.get("Content-Length") or UNKNOWN_SIZE)
-        return Entry(name, size, etag, key=self._url, ranges=False)
+        size = reply.response.length
+        return Entry(name, UNKNOWN_SIZE if size is None else size, etag, key=self._url, ranges=False)
 
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
-        yield from read_range(entry, start, end, {}, self._options)
+        yield from read_range(self._client, entry, start, end, {})
 
 
 def read_range(
-    entry: Entry, start: int, end: int, headers: Mapping[str, str], options: FetchOptions, *, same_etag: bool = True
+    client: WebClient, entry: Entry, start: int, end: int, headers: Mapping[str, str], *, same_etag: bool = True
 ) -> Iterator[bytes]:
     wanted = {"Range": f"bytes={start}-{end - 1}"} if entry.ranges else {}
-    with get(entry.key, {**headers, **wanted}, options) as reply:
+    with client.get(entry.key, {**headers, **wanted}) as reply:
         raise_for_status(reply, entry.key)
         answered = reply.response.headers.get("ETag") or reply.response.headers.get("Last-Modified") or ""
         if (same_etag and answered != entry.etag) or (wanted and reply.response.status != 206):

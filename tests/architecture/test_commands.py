@@ -18,7 +18,10 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 # Code spans and indented or fenced blocks: prose may say "make sure".
-CODE = re.compile(r"`[^`\n]+`|^(?: {4}|\$ ).*$|^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`|^(?: {4}|\$ )[^\n]*$|^```.*?^```", re.MULTILINE | re.DOTALL)
+
+# Names at the start of a line of the map; two may share a line.
+FILE = re.compile(r"(?:^|(?<=\.py ))[a-z_]+(?:\.py|/)")
 
 
 def commands(page: Path, pattern: str) -> set[str]:
@@ -67,3 +70,19 @@ def test_continuous_integration_types_only_what_the_readme_says() -> None:
         typed = set(re.findall(r"^\s*(?:- run: |run: |exec )?make ([a-z-]+)", text, re.MULTILINE))
         assert typed, script
         assert not [target for target in typed if f"make {target}" not in readme], script
+
+
+def test_the_index_of_pages_lists_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    names = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert not [name for name in names if f"({name})" not in index]
+
+
+def test_the_map_of_the_predictor_shows_every_module_and_nothing_else() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    section = text[text.index("## The predictor, file by file") : text.index("## The way of a request")]
+    shown = {word for line in re.findall(r"^ {4}(\S.*)$", section, re.MULTILINE) for word in re.findall(FILE, line)}
+    folder = ROOT / "predictor/pilotlight_predictor"
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    packages = {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    assert shown == modules | packages

@@ -12,6 +12,7 @@ from pilotlight_predictor import routes
 from pilotlight_predictor.assembly import Assembly
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.dispatch import Dispatcher
+from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle
 from pilotlight_predictor.settings import parse
 
@@ -49,11 +50,18 @@ async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply
 
 
 async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[Reply]:
+    """Everything but a socket: the parts are put together and the model loaded as at any start."""
     assembly = Assembly(parse(list(flags), {}), Lifecycle(0.0))
-    await assembly.server.control.start()
+    await assembly.open(HttpFront(lambda _: Reply(503)), None)
+    work = asyncio.create_task(assembly.work(asyncio.Event()))
     try:
+        async with asyncio.timeout(60):
+            while not assembly.server.readiness().ready:
+                await asyncio.sleep(0.01)
         return [await ask(assembly._dispatcher, body, model) for body in bodies]
     finally:
+        work.cancel()
+        await asyncio.wait([work])
         await assembly.close()
 
 

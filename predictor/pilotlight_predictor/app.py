@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.front import HttpFront
+from pilotlight_predictor.front import BACKLOG, HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import configure, log
 from pilotlight_predictor.settings import Settings
@@ -19,6 +19,20 @@ from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.assembly import Assembly
+
+
+class Signals:
+    """The first SIGTERM or SIGINT begins the drain; a second one ends it, for a person who will not wait."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._received)
+
+    def _received(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
 
 
 def run(settings: Settings, lifecycle: Lifecycle) -> int:
@@ -45,60 +59,69 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
 
 
 def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens: whoever connects from here on waits in its backlog instead of being refused."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, max(port, 0)))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(f"{host}:{port}: {error.strerror}; choose another with --http-port or --metrics-port") from None
+        reason = f"{error.strerror}; choose another with --http-port, --metrics-port or --http-address"
+        raise OSError(f"{host}:{port}: {reason}") from None
     return listener
 
 
 async def _serve(
     settings: Settings, lifecycle: Lifecycle, listener: socket.socket, metrics: socket.socket | None
 ) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    signals = Signals()
     front = HttpFront(lambda call: boot_reply(lifecycle, settings.server.not_ready_status, call))
     await front.listen(listener)
     lifecycle.finish_phase("listen")
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
-    assembly = await _assemble(settings, lifecycle)
-    await assembly.open(front, metrics)
-    work = loop.create_task(assembly.work(stop))
-    await stop.wait()
-    return await _stop(settings, lifecycle, assembly, front, work)
+    assembly = await _assemble(settings, lifecycle, signals.stop)
+    work = None
+    if assembly is not None:
+        await assembly.open(front, metrics)
+        work = asyncio.get_running_loop().create_task(assembly.work(signals.stop))
+    await signals.stop.wait()
+    failed = lifecycle.state is State.FAILED and settings.server.exit_on_error
+    finished = await _drain(settings, lifecycle, front, signals.hurry)
+    if work is not None:
+        work.cancel()
+    if assembly is not None and not signals.hurry.is_set():
+        await assembly.close()
+    log("stopped", finished=finished, level="INFO" if finished else "WARNING")
+    return 1 if failed or signals.hurry.is_set() else 0
 
 
-async def _assemble(settings: Settings, lifecycle: Lifecycle) -> "Assembly":
-    """The imports take a tenth of a second: in a thread, so that probes are answered meanwhile."""
+async def _assemble(settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event) -> "Assembly | None":
+    """The imports take a tenth of a second, or more on a cold disk: in a thread, so that probes are answered and a
+    signal is heard meanwhile. None when the server was told to stop first."""
 
     def heavy() -> type["Assembly"]:
         from pilotlight_predictor.assembly import Assembly
 
         return Assembly
 
-    assembly = (await in_thread(heavy))(settings, lifecycle)
+    imported, stopped = in_thread(heavy), asyncio.ensure_future(stop.wait())
+    both: set[asyncio.Future[Any]] = {imported, stopped}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not imported.done():
+        return None
+    assembly = imported.result()(settings, lifecycle)
     lifecycle.finish_phase("import")
     return assembly
 
 
-async def _stop(
-    settings: Settings, lifecycle: Lifecycle, assembly: "Assembly", front: HttpFront, work: asyncio.Task[None]
-) -> int:
+async def _drain(settings: Settings, lifecycle: Lifecycle, front: HttpFront, hurry: asyncio.Event) -> bool:
     """Unready at once, still taking requests for the drain delay; then finishes what is in flight, within a bound."""
-    failed = lifecycle.state is State.FAILED and settings.server.exit_on_error
     lifecycle.move(State.STOPPING, "the server is stopping")
     log("stopping", in_flight=front.in_flight(), drain_delay_s=settings.server.drain_delay_s)
-    finished = await front.drain(settings.server.drain_delay_s, settings.server.exit_timeout_s)
-    work.cancel()
-    await assembly.close()
-    log("stopped", finished=finished, level="INFO" if finished else "WARNING")
-    return 1 if failed else 0
+    return await front.drain(settings.server.drain_delay_s, settings.server.exit_timeout_s, hurry)
 
 
 def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply:
@@ -106,5 +129,5 @@ def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply
     if call.path == "/v2/health/live":
         return Reply(200, [b'{"live":true}'])
     state = {"ready": False, "state": lifecycle.state.value, "reason": lifecycle.reason, "error": "initializing"}
-    status = 200 if call.path == "/status" else not_ready_status
+    status = 200 if call.path == "/status" else not_ready_status if call.path.endswith("/ready") else 503
     return Reply(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})

@@ -4,10 +4,10 @@ import asyncio
 import gc
 import os
 import socket
-from pathlib import Path
 
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
+from pilotlight_predictor.bringing import Bringing
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle, State
@@ -17,6 +17,7 @@ from pilotlight_predictor.routes import dialects
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
+from pilotlight_predictor.storage import Progress
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.tracing import Tracer
 
@@ -26,7 +27,9 @@ class Assembly:
         self._settings = settings
         self._lifecycle = lifecycle
         metrics = Metrics(identity_labels(os.environ))
-        self.server = Server(settings, lifecycle, Sources(settings, self._fetch, self._sync), metrics)
+        self._bringing = Bringing(settings.model.cache_dir, self._progress)
+        sources = Sources(settings, self._bringing.model, self._bringing.repository)
+        self.server = Server(settings, lifecycle, sources, metrics)
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
         self._dispatcher = Dispatcher(self.server, dialects(), self._admission)
         self._fronts: list[HttpFront] = []
@@ -67,17 +70,19 @@ class Assembly:
             lifecycle.move(State.FAILED, str(error))
             log("failed", str(error), level="ERROR")
             return
-        lifecycle.finish_phase("load")
+        lifecycle.note_loads(server.control.fetch_s, self._bringing.import_s, server.metrics.loads.values())
         lifecycle.move(State.READY)
-        verdict = server.readiness()
-        lifecycle.phases["total"] = lifecycle.elapsed()
         self._settle_memory()
+        verdict = server.readiness()
         if verdict.ready:
-            phases = {name: round(seconds, 4) for name, seconds in lifecycle.phases.items()}
-            log("ready", f"ready {lifecycle.phases['total']:.3f} s after exec", phases=phases)
+            self._tell_ready()
         else:
             lifecycle.move(State.FAILED, verdict.reason)
             log("failed", verdict.reason, level="ERROR")
+
+    def _tell_ready(self) -> None:
+        phases = {name: round(seconds, 4) for name, seconds in self._lifecycle.phases.items()}
+        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases)
 
     def _settle_memory(self) -> None:
         """What is loaded now stays: the collector need not walk it again, nor run as often."""
@@ -112,36 +117,16 @@ class Assembly:
             if self._lifecycle.state is State.FAILED:
                 self._lifecycle.move(State.READY)
                 verdict = self.server.readiness()
-                if not verdict.ready:
+                if verdict.ready:
+                    log("ready", "ready: what was missing at start has come")
+                else:
                     self._lifecycle.move(State.FAILED, verdict.reason)
 
-    def _fetch(self, uri: str) -> Path:
-        from pilotlight_predictor import storage
-
-        return storage.fetch(uri, self._cache_dir(), self._progress)
-
-    def _sync(self, uri: str) -> Path:
-        from pilotlight_predictor import storage
-
-        if not storage.is_remote(uri):
-            return storage.fetch(uri, self._cache_dir())
-        import hashlib
-
-        directory = self._cache_dir() / "repositories" / hashlib.sha256(uri.encode()).hexdigest()[:16]
-        storage.sync_repository(uri, directory)
-        return directory
-
-    def _cache_dir(self) -> Path:
-        chosen = self._settings.model.cache_dir
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return Path(chosen) if chosen else base / "pilotlight"
-
-    def _progress(self, progress: object) -> None:
-        self.server.progress = {
-            "done_bytes": getattr(progress, "done_bytes", 0), "total_bytes": getattr(progress, "total_bytes", 0)
-        }  # fmt: skip
+    def _progress(self, progress: Progress) -> None:
+        self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
 
     async def close(self) -> None:
+        self.server.control.close()
         if self._tracer is not None:
             await in_thread(self._tracer.close)
         for front in self._fronts[1:]:

@@ -1,7 +1,7 @@
 """Decides which waiting requests go into the next batch, and when: Triton's dynamic batching as a pure function."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pilotlight_predictor.repository.model_config import DynamicBatching
@@ -24,15 +24,15 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """`max_rows` 0 is a model without batching: every request runs alone."""
+    """`max_rows` 0 is a model without batching: every request runs alone. `target` is the size worth waiting for."""
 
     max_rows: int = 0
     preferred: frozenset[int] = frozenset()
     delay_ns: int = 0
+    target: int = field(init=False)
 
-    @property
-    def largest_preferred(self) -> int:
-        return max(self.preferred, default=self.max_rows)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "target", max(self.preferred, default=self.max_rows))
 
 
 def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPolicy:
@@ -44,37 +44,43 @@ def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPol
 def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> Decision:
     """A request starts a batch and others join it in order; none is ever split.
 
-    Worked example, preferred {4, 8}, delay 100 µs, waiting rows 3, 1, 2: the first two make exactly 4, so while the
-    oldest is younger than 100 µs they go at once and the third waits. Without a preferred size reached, the batch
-    waits for the delay of its oldest request to pass.
+    The best stop is the last point at which a preferred size was met exactly, or else the point beyond which the
+    batch would pass every preferred size. It is taken while the oldest request is younger than the delay, and always
+    when there is no delay; after the delay as much goes as fits. Worked example, preferred {4, 8}, at most 16, delay
+    100 µs:
+
+        waiting rows 3 1 2    at 10 µs: 3 1 go, they make exactly 4      at 100 µs: all three go
+        waiting rows 3 7      at 10 µs: 3 goes, with 7 it passes 8        at 100 µs: both go
+        waiting rows 3        at 10 µs: waits 90 µs                       at 100 µs: goes
     """
-    rows = count = preferred_count = 0
-    signature = oldest_ns = None
-    full = False
+    rows = count = stop = oldest_ns = 0
+    signature, full = None, False
     for item in queue:
+        joined = rows + item.rows
         if count == 0:
             if policy.max_rows == 0:
                 return Decision(take=1)
             signature, oldest_ns = item.signature, item.enqueued_ns
-        elif item.signature != signature or rows + item.rows > policy.max_rows:
-            full = True
-            break
-        rows += item.rows
+        else:
+            if joined > policy.target and stop == 0:
+                stop = count
+            if joined > policy.max_rows or item.signature != signature:
+                full = True
+                break
+            oldest_ns = min(oldest_ns, item.enqueued_ns)
+        rows = joined
         count += 1
         if rows in policy.preferred:
-            preferred_count = count
-        if rows >= policy.max_rows:
-            full = True
-            break
-    if count == 0 or oldest_ns is None:
+            stop = count
+    if count == 0:
         return Decision()
-    age = now_ns - oldest_ns
-    expired = age >= policy.delay_ns
-    if preferred_count and not expired:
-        return Decision(take=preferred_count)
-    if full or expired or rows >= policy.largest_preferred:
+    age_ns = now_ns - oldest_ns
+    late = age_ns >= policy.delay_ns
+    if stop and not (late and policy.delay_ns):
+        return Decision(take=stop)
+    if full or late or rows >= policy.target:
         return Decision(take=count)
-    return Decision(wait_ns=policy.delay_ns - age)
+    return Decision(wait_ns=policy.delay_ns - age_ns)
 
 
 def signature_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError
@@ -28,6 +29,7 @@ class ModelControl:
         self._sources = sources
         self._inline: dict[str, Path] = {}
         self.required: tuple[str, ...] = ()
+        self.fetch_s = 0.0  # what bringing the models here took at start
         self._acted: dict[str, Fingerprint] = {}
         self._seen: dict[str, Fingerprint] = {}
 
@@ -35,17 +37,26 @@ class ModelControl:
     def may_be_empty(self) -> bool:
         return self._mode == "explicit"
 
+    @property
+    def _polls(self) -> bool:
+        return self._mode in {"poll", "versions"}
+
     async def start(self) -> None:
         """Loads what must be there before the server is ready; a model that fails keeps its reason."""
+        started = perf_counter()
         found = await in_thread(self._sources.refresh)
+        self.fetch_s = perf_counter() - started
         for source in found.values():
             self._registry.discover(source)
-        names = self._initial(found)
-        self.required = names
-        loads = (self._load_with_parts(found[name]) for name in names if name in found)
-        await asyncio.gather(*loads, return_exceptions=True)
-        if self._mode in {"poll", "versions"}:
+        self.required = self._initial(found)
+        self._registry.expect(self.required)
+        self._registry.surveyed = True
+        if self._polls:  # before the loads: a file that changes meanwhile is a change for the first poll
             self._acted = self._seen = await in_thread(lambda: _fingerprints(found))
+        loads = (self._load_with_parts(found[name]) for name in self.required if name in found)
+        for outcome in await asyncio.gather(*loads, return_exceptions=True):
+            if isinstance(outcome, Exception) and not isinstance(outcome, PredictorError):
+                log.error("a load ended unexpectedly", exc_info=outcome)
 
     def _initial(self, found: Mapping[str, ModelSource]) -> tuple[str, ...]:
         if self._mode != "explicit" or "*" in self._settings.model.load_models:
@@ -54,35 +65,40 @@ class ModelControl:
 
     async def follow(self) -> None:
         """Polls for ever; an error of one round is logged and the next round tries again."""
-        while self._mode in {"poll", "versions"}:
+        while self._polls:
             await asyncio.sleep(self._settings.model.poll_secs)
             try:
                 await self.poll()
+            except LoadFailed as error:
+                log.error("the model repository cannot be read, what serves goes on: %s", error)
             except Exception:
                 log.exception("polling the model repository failed; trying again later")
 
     async def poll(self) -> None:
         """One round: acts on what differs from the last state acted upon and has come to rest."""
         found = await in_thread(self._sources.refresh)
-        if self._mode == "versions":
-            found = {name: source for name, source in found.items() if name in self._acted}
-            found |= {name: source for name, source in self._kept().items() if name not in found}
         seen = await in_thread(lambda: _fingerprints(found))
+        if self._mode == "versions" and self._registry.surveyed:
+            # The set of models is fixed: a new one is not for us, and one whose directory vanished keeps serving.
+            seen = {name: seen.get(name, acted) for name, acted in self._acted.items()}
+        self._registry.surveyed = True
         changes = settled_changes(self._acted, self._seen, seen)
         self._seen = seen
         for name in changes.removed:
             await self._remove(name)
         for name in (*changes.added, *changes.changed):
             await self._follow_model(found[name], seen[name])
-
-    def _kept(self) -> dict[str, ModelSource]:
-        """In `versions` mode a model whose directory vanished keeps its place with no versions."""
-        return {name: ModelSource(name, Path(), {}, None) for name in self._acted}
+        if not self.required:  # nothing was there at start: what came first is what the server is for
+            self.required = changes.added
 
     async def _remove(self, name: str) -> None:
         del self._acted[name]
         await self._registry.unload(name)
         self._registry.forget(name)
+        self._release(name)
+
+    def _release(self, name: str) -> None:
+        """An operator took the model away: the server is no less ready without it."""
         self.required = tuple(other for other in self.required if other != name)
 
     async def _follow_model(self, source: ModelSource, seen: Fingerprint) -> None:
@@ -97,16 +113,37 @@ class ModelControl:
     async def load(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
         """An operator's call: (re)loads the model, with another configuration or its own files if given."""
         self._check_explicit()
-        source = await in_thread(lambda: self._inline_source(name, files) if files else self._find(name))
         override = _override(name, document) if document is not None else None
-        await self._load_with_parts(source, override)
+        if files:
+            await self._load_inline(name, override, files)
+        else:
+            await self._load_with_parts(await in_thread(lambda: self._find(name)), override)
+
+    async def _load_inline(self, name: str, override: ModelConfig | None, files: Mapping[str, bytes]) -> None:
+        root = Path(tempfile.mkdtemp(prefix="pilotlight-inline-"))
+        try:
+            source = await in_thread(lambda: _written(root / name, name, files))
+            await self._load_with_parts(source, override)
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)
+            raise
+        self._drop_inline(name)
+        self._inline[name] = root
 
     async def unload(self, name: str, dependents: bool) -> None:
         self._check_explicit()
         await self._registry.unload(name, dependents)
-        inline = self._inline.pop(name, None)
-        if inline is not None:
-            await in_thread(lambda: shutil.rmtree(inline, ignore_errors=True))
+        self._drop_inline(name)
+        self._release(name)
+
+    def _drop_inline(self, name: str) -> None:
+        root = self._inline.pop(name, None)
+        if root is not None:
+            shutil.rmtree(root, ignore_errors=True)
+
+    def close(self) -> None:
+        for name in list(self._inline):
+            self._drop_inline(name)
 
     def _check_explicit(self) -> None:
         if self._mode != "explicit":
@@ -121,23 +158,31 @@ class ModelControl:
             raise NotFound(f"failed to load '{name}': it is in none of the model repositories")
         return source
 
-    def _inline_source(self, name: str, files: Mapping[str, bytes]) -> ModelSource:
-        root = Path(tempfile.mkdtemp(prefix="pilotlight-inline-"))
-        for path, content in files.items():
-            target = root / name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        self._inline[name] = root
-        return plain_source(root / name, name)
-
-    async def _load_with_parts(self, source: ModelSource, override: ModelConfig | None = None) -> None:
-        """An ensemble brings its models with it, whatever the mode."""
+    async def _load_with_parts(
+        self, source: ModelSource, override: ModelConfig | None = None, above: tuple[str, ...] = ()
+    ) -> None:
+        """In explicit mode an ensemble brings those of its models that are not there yet."""
         config = override or await in_thread(lambda: _config_or_none(source))
-        for part in {step.model for step in config.ensemble} if config else ():
-            if self._mode == "explicit" and not self._registry.is_ready(part):
-                found = await in_thread(lambda part=part: self._find(part))  # type: ignore[misc]
-                await self._load_with_parts(found)
+        parts = {step.model for step in config.ensemble} if config and self._mode == "explicit" else set()
+        for part in sorted(parts - {source.name, *above}):  # the registry refuses an ensemble that contains itself
+            if not self._registry.is_ready(part):
+                await self._load_part(source.name, part, (*above, source.name))
         await self._registry.load(source, override)
+
+    async def _load_part(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
+        """A part that fails says why in the index; the ensemble is then loaded but not ready, with that reason."""
+        try:
+            await self._load_with_parts(await in_thread(lambda: self._find(part)), above=above)
+        except PredictorError as error:
+            log.error("'%s', a model of the ensemble '%s', was not loaded: %s", part, ensemble, error)
+
+
+def _written(directory: Path, name: str, files: Mapping[str, bytes]) -> ModelSource:
+    for path, content in files.items():
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return plain_source(directory, name)
 
 
 def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:

@@ -52,8 +52,7 @@ def default_device(wish: str, gpus: int) -> Device:
 
 def place(groups: Sequence[InstanceGroup], wish: str, gpus: int, default_count: int = 1) -> list[Device]:
     """One device per instance, in the order of the groups. Count is per device, as in Triton."""
-    if not groups:
-        return [default_device(wish, gpus)] * default_count
+    groups = groups or (InstanceGroup(default_count),)
     return [device for group in groups for device in _devices(group, wish, gpus) for _ in range(group.count)]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SLOW_REQUEST_S: Final = 30.0  # a head or body that takes longer to arrive is a slow-loris client
 IDLE_S: Final = 75.0
 BACKLOG: Final = 4096
+SETTLE_S: Final = 0.06  # several turns of the loop, in which the backlog is accepted
 BOOT_BODY: Final = 1 << 20  # a booting server reads this much of a request that it will refuse
 
 
@@ -84,9 +86,13 @@ class HttpFront:
         task.add_done_callback(lambda _: None)
 
     async def _hand_over_later(self, lane: Lane) -> None:
-        await self.prepare_full()
-        assert self._full is not None
-        lane.take_over(self._full.handler())
+        try:
+            await self.prepare_full()
+            assert self._full is not None
+            lane.take_over(self._full.handler())
+        except BaseException:
+            lane.close()  # nobody will answer it
+            raise
 
     async def prepare_full(self) -> None:
         """Imports aiohttp off the loop and makes its server; needs the dispatcher."""
@@ -114,20 +120,22 @@ class HttpFront:
         waiting = sum(1 for lane in self.lanes if not lane.idle)
         return waiting + (self._full.in_flight if self._full else 0)
 
-    async def drain(self, delay_s: float, timeout_s: float) -> bool:
-        """Stops taking connections after the delay and waits for answers; False when the bound ended it first."""
+    async def drain(self, delay_s: float, timeout_s: float, hurry: asyncio.Event | None = None) -> bool:
+        """Stops taking connections after the delay and waits for answers; False when the bound ended it first.
+
+        `hurry` ends the waiting at once, whatever is still in flight.
+        """
         self.closing = True
-        await asyncio.sleep(delay_s)
+        hurry = hurry or asyncio.Event()
         # What is already in the backlog was sent by somebody who believed in us: accept it before closing.
-        for _ in range(3):
-            await asyncio.sleep(0.02)
+        await _wait(hurry, delay_s + SETTLE_S)
         if self._server is not None:
             self._server.close()
         end = monotonic() + timeout_s
-        while self.in_flight() and monotonic() < end:  # noqa: ASYNC110 - lanes keep no event for this
-            await asyncio.sleep(0.01)
+        while self.in_flight() and monotonic() < end and not hurry.is_set():
+            await _wait(hurry, 0.01)
         finished = not self.in_flight()
-        await self._close_all(max(0.0, end - monotonic()))
+        await self._close_all(0.0 if hurry.is_set() else max(0.0, end - monotonic()))
         return finished
 
     async def _close_all(self, timeout_s: float) -> None:
@@ -137,6 +145,11 @@ class HttpFront:
             lane.close()
         if self._full is not None:
             await self._full.close(timeout_s)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def _import_full() -> Any:

@@ -4,7 +4,7 @@ initializing → loading → ready | failed(reason) → stopping
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 from typing import NamedTuple
@@ -25,7 +25,11 @@ class Verdict(NamedTuple):
 
 
 class Lifecycle:
-    """One per process. `phases` holds the seconds from exec at which each step of the cold start was done."""
+    """One per process. `phases` holds how long each step of the cold start took, and in `total` exec to ready.
+
+    boot, listen and import (of the server itself) follow one another. fetch, the import of the model's runtime, load
+    and warmup are those of the model that was ready last; import and fetch overlap, so the sum may exceed the total.
+    """
 
     def __init__(self, boot_seconds: float) -> None:
         self._origin = perf_counter() - boot_seconds
@@ -43,6 +47,15 @@ class Lifecycle:
         now = self.elapsed()
         self.phases[name] = now - self._last
         self._last = now
+
+    def note_loads(self, fetch_s: float, ahead_s: float, loads: Iterable[Mapping[str, float]]) -> None:
+        """What the models took: the fetch of all, an import that ran beside it, and the slowest load's phases."""
+        slowest = max(loads, key=lambda phases: phases.get("total", 0.0), default={})
+        self.phases["import"] = self.phases.get("import", 0.0) + max(ahead_s, slowest.get("import", 0.0))
+        self.phases["fetch"] = fetch_s
+        self.phases["load"] = slowest.get("load", 0.0)
+        self.phases["warmup"] = slowest.get("warmup", 0.0)
+        self.phases["total"] = self.elapsed()
 
     def move(self, state: State, reason: str = "") -> None:
         """A server that stops stays stopping, whatever loads still end."""

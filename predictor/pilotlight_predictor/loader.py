@@ -12,8 +12,11 @@ from types import ModuleType
 
 from pilotlight_predictor import backends
 from pilotlight_predictor.backends.base import Instance, LoadSpec
+from pilotlight_predictor.bringing import prepare
 from pilotlight_predictor.devices import compute_capability, gpu_count, place
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.fit import InputRules
+from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.repository.complete import BatchDefaults, Found, complete
 from pilotlight_predictor.repository.labels import read_labels
 from pilotlight_predictor.repository.layout import ModelSource, model_file
@@ -44,23 +47,31 @@ def load_version(source: ModelSource, version: int, config: ModelConfig | None, 
     path = _file(source, version, given)
     row = _row(given, path)
     with _Timed(phases, "import"):
+        prepare(row)
         module = backends.module(row)
-        prepare(module)
-    with _Timed(phases, "load"):
-        instances = _instances(module, given, version, path, source, settings)
-        whole = complete(config, source.name, _found(row, instances[0]), _defaults(settings))
-        labels = read_labels(source.model_dir, whole)
-    with _Timed(phases, "warmup"):
-        for instance in instances:
-            _warm_up(instance, whole, source.model_dir)
-        trial_ns = _trial(instances[0], whole) if instances[0].quick else 0
+    instances: list[Instance] = []
+    try:
+        with _Timed(phases, "load"):
+            _make(instances, module, LoadSpec(given, version, path, source.model_dir), settings)
+            whole = complete(config, source.name, _found(row, instances[0]), _defaults(settings))
+            labels = read_labels(source.model_dir, whole)
+        with _Timed(phases, "warmup"):
+            for instance in instances:
+                _warm_up(instance, whole, source.model_dir)
+            trial_ns = _trial(instances[0], whole) if instances[0].quick else 0
+    except BaseException:
+        discard(instances)
+        raise
     return Loaded(whole, version, instances, labels, phases, trial_ns)
 
 
-def prepare(module: ModuleType) -> None:
-    """Imports the backend's library; called early when a download leaves time for it."""
-    if hasattr(module, "prepare"):
-        module.prepare()
+def discard(instances: Sequence[Instance]) -> None:
+    """Frees instances that will never serve."""
+    for instance in instances:
+        try:
+            instance.close()
+        except Exception:
+            log.exception("an instance that failed to load failed again while it was closed")
 
 
 class _Timed:
@@ -88,22 +99,20 @@ def _row(config: ModelConfig, path: Path) -> backends.Row:
     return row
 
 
-def _instances(
-    module: ModuleType, config: ModelConfig, version: int, path: Path, source: ModelSource, settings: Settings
-) -> list[Instance]:
-    devices = place(config.instance_groups, settings.model.device, gpu_count(), settings.performance.instance_count)
-    spec = LoadSpec(
-        config, version, path, source.model_dir, precision=settings.model.precision,
-        threads=settings.model.threads, trusted_pickles=settings.model.trusted_pickles,
+def _make(made: list[Instance], module: ModuleType, bare: LoadSpec, settings: Settings) -> None:
+    """One instance per place, into `made` one by one, so that a failure leaves those before it to be freed."""
+    groups = bare.config.instance_groups
+    devices = place(groups, settings.model.device, gpu_count(), settings.performance.instance_count)
+    spec = replace(
+        bare, precision=settings.model.precision, threads=settings.model.threads,
+        trusted_pickles=settings.model.trusted_pickles,
     )  # fmt: skip
     first: dict[str, Instance] = {}
-    instances: list[Instance] = []
     for device in devices:
         known = first.get(str(device))
         instance = known.clone() if known else module.load(replace(spec, device=device))
         first.setdefault(str(device), instance)
-        instances.append(instance)
-    return instances
+        made.append(instance)
 
 
 def _found(row: backends.Row, instance: Instance) -> Found:
@@ -134,16 +143,22 @@ def _trial(instance: Instance, config: ModelConfig) -> int:
 def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:
     """Configured samples must succeed; the zeros that stand in for them need not fit a model, so they only warn."""
     if config.warmups:
+        rules = InputRules(config)
         for request in configured_requests(config, model_dir):
-            answer = instance.execute([request])[0]
-            if isinstance(answer, Exception):
-                raise LoadFailed(f"warm-up of model '{config.name}' failed: {answer}")
-        return
-    if not config.inputs:
-        return
+            problem = _attempt(instance, request, rules)
+            if problem is not None:
+                raise LoadFailed(f"warm-up of model '{config.name}' failed: {problem}") from problem
+    elif config.inputs:
+        problem = _attempt(instance, zero_request(config))
+        if problem is not None:
+            log.warning("model '%s' could not answer a warm-up of zeros: %s", config.name, problem)
+
+
+def _attempt(instance: Instance, request: InferRequest, rules: InputRules | None = None) -> Exception | None:
     try:
-        answer = instance.execute([zero_request(config)])[0]
+        if rules is not None:
+            rules.check(request)
+        answer = instance.execute([request])[0]
     except Exception as error:
-        answer = error
-    if isinstance(answer, Exception):
-        log.warning("model '%s' could not answer a warm-up of zeros: %s", config.name, answer)
+        return error
+    return answer if isinstance(answer, Exception) else None

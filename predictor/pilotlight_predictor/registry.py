@@ -6,48 +6,29 @@ takes its place in one step, so a reload never leaves a gap and a failed one lea
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from pilotlight_predictor.backends.ensemble import Ensemble
+from pilotlight_predictor.backends.ensemble import Ensemble, circle
 from pilotlight_predictor.batcher import policy_of
-from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
-from pilotlight_predictor.inference import NEWEST, Done, InferRequest
-from pilotlight_predictor.loader import Loaded, load_version
+from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady
+from pilotlight_predictor.inference import NEWEST
+from pilotlight_predictor.loader import Loaded
+from pilotlight_predictor.loading import Loads
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
+from pilotlight_predictor.model_entry import LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, Status
 from pilotlight_predictor.repository.complete import metadata_specs
 from pilotlight_predictor.repository.layout import ModelSource, check_source
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
 from pilotlight_predictor.repository.versions import choose_versions
 from pilotlight_predictor.response_cache import ResponseCache
 from pilotlight_predictor.scheduler import Scheduler
-from pilotlight_predictor.served import Executor, ServedVersion, Ticket
+from pilotlight_predictor.served import Executor, ServedVersion
 from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.waiting import WaitingLine
 
 log = logging.getLogger("pilotlight.registry")
-
-READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
-
-
-@dataclass(slots=True)
-class Status:
-    state: str
-    reason: str = ""
-
-
-@dataclass(slots=True)
-class Entry:
-    """What is known of one model: its versions that serve, and the state of every version ever asked for."""
-
-    source: ModelSource
-    serving: dict[int, ServedVersion] = field(default_factory=dict)
-    states: dict[int, Status] = field(default_factory=dict)
-    reason: str = ""  # why the model as a whole cannot be loaded
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ModelRegistry:
@@ -56,10 +37,11 @@ class ModelRegistry:
         self._metrics = metrics
         self._entries: dict[str, Entry] = {}
         self._newest: dict[str, ServedVersion] = {}
-        self._slots = asyncio.Semaphore(4)
+        self._loads = Loads(settings)
         size = settings.performance.response_cache_bytes
         self._cache = ResponseCache(size) if size else None
         self._closing: set[asyncio.Task[None]] = set()
+        self.surveyed = False  # whether the repository has been read: before, no model can be called unknown
         metrics.queue_depths = self._queue_depths
         metrics.model_states = self._model_states
 
@@ -71,17 +53,19 @@ class ModelRegistry:
                 return newest
         entry = self._entries.get(name)
         if entry is None:
+            if not self.surveyed:
+                raise NotReady(f"'{name}' is not loaded yet: the server is looking for its models")
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version in entry.serving:
             return entry.serving[version]
-        raise _absent(name, version, entry)
-
-    def infer(self, request: InferRequest, done: Done) -> Ticket:
-        """For ensembles: the request's own model and version."""
-        return self.find(request.model, request.version).infer(request, done)
+        raise entry.absent(version)
 
     def names(self) -> list[str]:
         return sorted(self._entries)
+
+    def asked_for(self) -> list[str]:
+        """All models but those that merely could be loaded."""
+        return sorted(name for name, entry in self._entries.items() if not entry.unloaded)
 
     def served(self, name: str) -> list[ServedVersion]:
         """All versions of the model that serve, newest last."""
@@ -94,34 +78,27 @@ class ModelRegistry:
 
     def is_ready(self, name: str) -> bool:
         entry = self._entries.get(name)
-        return entry is not None and any(served.executor.alive for served in entry.serving.values())
+        return entry is not None and entry.ready
 
     def reason(self, name: str) -> str:
         """Why the model does not serve, in one sentence."""
         entry = self._entries.get(name)
-        if entry is None:
-            return f"'{name}' is not in the repository"
-        return entry.reason or next((s.reason for s in entry.states.values() if s.reason), "loading")
-
-    def loading(self) -> bool:
-        return any(s.state == LOADING for entry in self._entries.values() for s in entry.states.values())
+        return f"'{name}' is not in the repository" if entry is None else entry.why()
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
-        rows = []
-        for name, entry in sorted(self._entries.items()):
-            for version, status in sorted(entry.states.items()) or [(NEWEST, Status(UNAVAILABLE, entry.reason))]:
-                if not ready_only or status.state == READY:
-                    number = {} if version == NEWEST else {"version": str(version)}
-                    rows.append({"name": name, **number, "state": status.state, "reason": status.reason})
-        return rows
+        rows = [row for _, entry in sorted(self._entries.items()) for row in entry.rows()]
+        return [row for row in rows if row["state"] == READY] if ready_only else rows
 
     def discover(self, source: ModelSource) -> None:
         """Makes a model known without loading it (explicit mode lists what could be loaded)."""
-        entry = self._entries.get(source.name)
-        if entry is None:
-            self._entries[source.name] = Entry(source, reason="unloaded")
-        else:
-            entry.source = source
+        entry = self._entries.setdefault(source.name, Entry(source, reason=UNLOADED))
+        entry.source = source
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Their loads are about to start: from here on they are loading, not unknown."""
+        for name in names:
+            if name in self._entries:
+                self._entries[name].loading = True
 
     def forget(self, name: str) -> None:
         """Drops a model that has left the repository and serves no more."""
@@ -137,25 +114,34 @@ class ModelRegistry:
         Raises LoadFailed when a version fails; versions that served before go on serving.
         """
         entry = self._entries.setdefault(source.name, Entry(source))
-        entry.source = source
         async with entry.lock:
+            entry.source, entry.loading = source, True
             try:
-                config = await in_thread(lambda: check_source(source, override))
+                await self._bring(entry, override, changed)
             except LoadFailed as error:
-                self._fail_model(entry, error)
+                entry.reason = str(error)
                 raise
-            policy = config.version_policy if config else VersionPolicy()
-            wanted = choose_versions(policy, source.versions)
-            await self._load_versions(entry, config, wanted, changed)
-            for version in [v for v in entry.serving if v not in wanted]:
-                self._retire(entry, version, "unloaded by the version policy")
+            finally:
+                entry.loading = False
+            entry.reason = ""
 
-    def _fail_model(self, entry: Entry, error: LoadFailed) -> None:
-        entry.reason = str(error)
-        for version in entry.source.versions:
-            if version not in entry.serving:
-                entry.states[version] = Status(UNAVAILABLE, str(error))
-        log.error("failed to load '%s': %s", entry.source.name, error)
+    async def _bring(self, entry: Entry, override: ModelConfig | None, changed: frozenset[int] | None) -> None:
+        try:
+            config = await in_thread(lambda: check_source(entry.source, override))
+        except LoadFailed as error:
+            log.error("failed to load '%s': %s", entry.source.name, error)
+            for version in {*entry.source.versions, *entry.serving}:
+                entry.blame(version, str(error))
+            raise
+        wanted = choose_versions(config.version_policy if config else VersionPolicy(), entry.source.versions)
+        if not wanted:
+            raise LoadFailed(f"no version of '{entry.source.name}' is chosen by its version_policy")
+        await self._load_versions(entry, config, wanted, changed)
+        for version in [v for v in entry.serving if v not in wanted]:
+            self._retire(entry, version, "unloaded by the version policy")
+        for version in [v for v in entry.states if v not in wanted and v not in entry.source.versions]:
+            if entry.states[version].state == UNAVAILABLE:
+                del entry.states[version]
 
     async def _load_versions(
         self, entry: Entry, config: ModelConfig | None, wanted: tuple[int, ...], changed: frozenset[int] | None
@@ -163,48 +149,30 @@ class ModelRegistry:
         fresh = [v for v in wanted if v not in entry.serving or changed is None or v in changed]
         for version in fresh:
             if version not in entry.serving:
-                entry.states[version] = Status(LOADING)
+                entry.mark(version, LOADING)
         outcomes = await asyncio.gather(*(self._load_version(entry, config, version) for version in fresh))
         failures = [failure for failure in outcomes if failure]
-        entry.reason = failures[0] if failures else ""
         if failures:
             raise LoadFailed(failures[0])
-        if not wanted:
-            entry.reason = f"no version of '{entry.source.name}' is chosen by its version_policy"
-            raise LoadFailed(entry.reason)
 
     async def _load_version(self, entry: Entry, config: ModelConfig | None, version: int) -> str:
         """The reason why it failed, or nothing."""
-        name, started = entry.source.name, perf_counter()
+        name = entry.source.name
         try:
-            async with self._slots:
-                work = in_thread(lambda: load_version(entry.source, version, config, self._settings))
-                loaded = await asyncio.wait_for(work, self._settings.model.load_timeout_s or None)
+            loaded = await self._loads.run(entry.source, version, config)
             self._serve(entry, loaded)
-        except Exception as error:
-            reason = self._explain(name, version, error)
-            if version not in entry.serving:
-                entry.states[version] = Status(UNAVAILABLE, reason)
-            return reason
-        total = perf_counter() - started
+        except LoadFailed as error:
+            entry.blame(version, str(error))
+            return str(error)
+        total = loaded.phases.pop("total")
         self._metrics.record_load(name, version, loaded.phases, total)
         log.info("loaded '%s' version %d in %.3f s", name, version, total, extra={"phases": loaded.phases})
         return ""
 
-    def _explain(self, name: str, version: int, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            reason = f"loading took longer than {self._settings.model.load_timeout_s:g} s (--load-timeout)"
-        elif isinstance(error, PredictorError):
-            reason = str(error)
-        else:
-            reason = f"{type(error).__name__}: {error}"
-            log.error("failed to load '%s' version %d", name, version, exc_info=error)
-            return reason
-        log.error("failed to load '%s' version %d: %s", name, version, reason)
-        return reason
-
     def _serve(self, entry: Entry, loaded: Loaded) -> None:
         config, version = loaded.config, loaded.version
+        if config.ensemble:
+            self._refuse_circle(config)
         cached = config.response_cache and self._cache is not None
         stats = self._metrics.model(config.name, version, config.metric_tags, cached)
         served = ServedVersion(
@@ -213,16 +181,24 @@ class ModelRegistry:
         )  # fmt: skip
         old = entry.serving.get(version)
         entry.serving[version] = served
-        entry.states[version] = Status(READY)
+        entry.mark(version, READY)
         self._newest[config.name] = entry.serving[max(entry.serving)]
         if old is not None:
             self._close(old)
 
-    def _executor(self, loaded: Loaded, stats: Any) -> Executor:
+    def _refuse_circle(self, config: ModelConfig) -> None:
+        def parts_of(name: str) -> list[str]:
+            known = self._newest.get(name)
+            steps = config.ensemble if name == config.name else known.config.ensemble if known else ()
+            return [step.model for step in steps]
+
+        if found := circle(config.name, parts_of):
+            raise LoadFailed(f"ensemble '{config.name}' contains itself: {' → '.join(found)}; remove one of the steps")
+
+    def _executor(self, loaded: Loaded, stats: ModelStats) -> Executor:
         config = loaded.config
         if config.ensemble:
-            models = [step.model for step in config.ensemble]
-            return Ensemble(config, self.infer, stats, lambda: all(self.is_ready(model) for model in models))
+            return Ensemble(config, self.find, stats)
         line = WaitingLine(config.dynamic_batching, self._settings.performance.max_queue_size)
         batching = config.dynamic_batching
         return Scheduler(
@@ -237,26 +213,43 @@ class ModelRegistry:
             raise NotFound(f"failed to unload '{name}': unknown model")
         async with entry.lock:
             parts = {step.model for served in entry.serving.values() for step in served.config.ensemble}
-            for version in list(entry.serving):
-                self._retire(entry, version, "unloaded")
-            entry.reason = "unloaded"
+            for version in list(entry.states):
+                if version in entry.serving:
+                    self._retire(entry, version, UNLOADED)
+                else:
+                    entry.mark(version, UNAVAILABLE, UNLOADED)
+            entry.reason = UNLOADED
         if dependents:
             for part in parts & self._entries.keys():
-                await self.unload(part)
+                await self.unload(part, dependents)
 
     def _retire(self, entry: Entry, version: int, reason: str) -> None:
         served = entry.serving.pop(version)
-        entry.states[version] = Status(UNAVAILABLE, reason)
+        status = entry.mark(version, UNLOADING, reason)
         if entry.serving:
             self._newest[served.name] = entry.serving[max(entry.serving)]
         else:
             self._newest.pop(served.name, None)
-        self._close(served)
+        self._close(served, entry, status)
 
-    def _close(self, served: ServedVersion) -> None:
-        task = asyncio.get_running_loop().create_task(served.executor.close())
+    def _close(self, served: ServedVersion, entry: Entry | None = None, status: Status | None = None) -> None:
+        async def close() -> None:
+            await served.executor.close()
+            if entry is not None and status is not None:
+                self._gone(entry, served.version, status)
+
+        task = asyncio.get_running_loop().create_task(close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    def _gone(self, entry: Entry, version: int, status: Status) -> None:
+        """The last request of a retired version was answered; a version that has left the disk is forgotten."""
+        if entry.states.get(version) is not status:
+            return
+        status.state = UNAVAILABLE
+        if version not in entry.source.versions:
+            del entry.states[version]
+            self._metrics.drop(entry.source.name, version)
 
     async def close(self) -> None:
         """Waits for everything in flight, then frees all models."""
@@ -269,26 +262,7 @@ class ModelRegistry:
 
     def _model_states(self) -> list[ModelState]:
         return [
-            ModelState(name, version, status.state)
-            for name, entry in self._entries.items()
-            for version, status in entry.states.items()
-        ]
-
-    def configs(self) -> Mapping[str, ModelConfig]:
-        return {name: served.config for name, served in self._newest.items()}
-
-
-def _absent(name: str, version: int, entry: Entry) -> PredictorError:
-    """Why a known model cannot serve this version."""
-    status = entry.states.get(version)
-    if version != NEWEST and status is None:
-        return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-    if version != NEWEST and status is not None:
-        reason = f": {status.reason}" if status.reason else ""
-        return NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{reason}")
-    if any(s.state == LOADING for s in entry.states.values()):
-        return NotReady(f"'{name}' is loading")
-    reason = entry.reason or next((s.reason for s in entry.states.values() if s.reason), "")
-    return NotFound(
-        f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else "")
-    )
+            ModelState(row["name"], int(row["version"]), row["state"])
+            for row in self.index()
+            if "version" in row
+        ]  # fmt: skip

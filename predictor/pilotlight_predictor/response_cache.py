@@ -5,11 +5,15 @@ from hashlib import blake2b
 
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.protocol.raw import encode_raw
+from pilotlight_predictor.tensors import Tensor
 
 
-def cache_key(request: InferRequest, version: int) -> bytes:
-    """Model, version and every input with its name, type, shape and bytes; the order of inputs does not matter."""
-    digest = blake2b(f"{request.model}\0{version}".encode(), digest_size=16)
+def cache_key(request: InferRequest, loaded: int) -> bytes:
+    """What was loaded, parameters and every input with its name, type, shape and bytes; order does not matter.
+
+    `loaded` is a number of its own for every load of every version, so a reload never answers from before it.
+    """
+    digest = blake2b(f"{loaded}\0{sorted(request.parameters.items())}".encode(), digest_size=16)
     for name in sorted(request.inputs):
         tensor = request.inputs[name]
         digest.update(f"\0{name}\0{tensor.datatype}{list(tensor.array.shape)}".encode())
@@ -34,8 +38,15 @@ class ResponseCache:
         size = sum(len(encode_raw(tensor)) for tensor in outputs.values()) + 64 * len(outputs)
         if size > self.capacity or key in self._entries:
             return
-        self._entries[key] = (size, {n: t._replace(array=t.array.copy()) for n, t in outputs.items()})
+        self._entries[key] = (size, {name: _kept(tensor) for name, tensor in outputs.items()})
         self.used += size
         while self.used > self.capacity:
             _, (freed, _) = self._entries.popitem(last=False)
             self.used -= freed
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy that nobody can write into: whoever gets a kept answer shares it with all later askers."""
+    array = tensor.array.copy()
+    array.flags.writeable = False
+    return Tensor(tensor.datatype, array)

@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter_ns, time_ns
 
 from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.batcher import BatchPolicy, next_batch
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.pace import Pace
-from pilotlight_predictor.stats import ModelStats
+from pilotlight_predictor.stats import FailureReason, ModelStats
 from pilotlight_predictor.waiting import Item, WaitingLine
 from pilotlight_predictor.worker import Worker
 
@@ -45,56 +46,81 @@ class Scheduler:
         self._early: dict[Item, Answer] = {}
         self._ticking = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
         self.executing = 0
+        self._refusal = ""  # why nothing more is taken
+        self._told: Exception | None = None
+        self._holders = 0
         self._closed: asyncio.Future[None] | None = None
+        self._stopping = 0
 
     def submit(self, item: Item) -> None:
         """Queues the item; raises QueueFull or BadRequest at once instead of letting it wait in vain."""
-        if self._closed is not None:
-            raise NotReady(f"'{item.request.model}' is unloading")
+        if self._refusal:
+            raise NotReady(f"'{item.request.model}' {self._refusal}")
         self.line.push(item, perf_counter_ns())
         if self._order is not None:
             self._order.append(item)
-        if not self._ticking and self._idle:
-            self._ticking = True
-            self._loop.call_soon(self._tick)
+        if self._idle:
+            self._tick_soon()
+        elif item.expires_ns:
+            self._wake_at(item.expires_ns, item.enqueued_ns)
 
     def cancel(self, item: Item) -> None:
         """The client has gone: a waiting item frees its place, a running one finishes unheard."""
         if not item.gone:
             self.line.leave(item)
-            self.stats.record_failure(perf_counter_ns() - item.enqueued_ns, "CANCELED")
-            self._answer(item, Cancelled("the client left before the answer"))
+            self._drop(item, perf_counter_ns(), "CANCELED", Cancelled("the client left before the answer"))
+            self._finish_close()
+
+    def _tick_soon(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         self._ticking = False
         now = perf_counter_ns()
         self._reject_expired(now)
+        wake_ns = self.line.next_expiry() or 0
         while self._idle and self.line.size:
             take, wait_ns = next_batch(self.line, self._policy, now)
             if not take:
-                self._wake_in(wait_ns)
-                return
+                wake_ns = min(now + (wait_ns or 0), wake_ns or now + (wait_ns or 0))
+                break
             inline = self._start(self.line.take(take))
             if inline and self.line.size:
                 # Other models and connections get their turn between two batches of this one.
-                self._ticking = True
-                self._loop.call_soon(self._tick)
+                self._tick_soon()
                 return
-        if self.line.size and (expiry := self.line.next_expiry()) is not None:
-            self._wake_in(max(0, expiry - now))
+        if self.line.size and wake_ns:
+            self._timer_ns = 0
+            self._wake_at(wake_ns, now)
 
     def _reject_expired(self, now: int) -> None:
-        for item in self.line.expire(now):
-            self.stats.record_failure(now - item.enqueued_ns, "REJECTED")
-            self._answer(item, QueueTimeout("Request timeout expired while it waited in the queue"))
+        expired = self.line.expire(now)
+        for item in expired:
+            self._drop(item, now, "REJECTED", QueueTimeout("Request timeout expired while it waited in the queue"))
+        if expired:
+            self._finish_close()
 
-    def _wake_in(self, wait_ns: int | None) -> None:
-        if wait_ns is None:
-            return
+    def _drop(self, item: Item, now: int, reason: FailureReason, error: PredictorError) -> None:
+        """Answers an item that never reached an instance."""
+        self.stats.record_failure(now - item.enqueued_ns, reason)
+        self._answer(item, error)
+
+    def _wake_at(self, due_ns: int, now: int) -> None:
+        """Looks again then, unless an earlier look is due already."""
         if self._timer is not None:
+            if 0 < self._timer_ns <= due_ns:
+                return
             self._timer.cancel()
-        self._timer = self._loop.call_later(wait_ns / 1e9, self._tick)
+        self._timer_ns = due_ns
+        self._timer = self._loop.call_later(max(0, due_ns - now) / 1e9, self._alarm)
+
+    def _alarm(self) -> None:
+        self._timer, self._timer_ns = None, 0
+        self._tick()
 
     def _start(self, batch: list[Item]) -> bool:
         """Runs the batch on the loop if the model is quick enough for that, else hands it to an idle worker."""
@@ -113,50 +139,105 @@ class Scheduler:
     def _finished(
         self, worker: Worker, batch: list[Item], answers: Sequence[Answer], started_ns: int, ended_ns: int
     ) -> None:
-        self._idle.append(worker)
         self.executing -= len(batch)
+        if worker.death:
+            self._bury(worker)
+        else:
+            self._idle.append(worker)
         self._pace.observe(ended_ns - started_ns)
         self._record(batch, answers, started_ns, ended_ns)
         for item, answer in zip(batch, answers, strict=True):
             self._answer(item, answer)
-        if self.line.size and not self._ticking:
-            self._ticking = True
-            self._loop.call_soon(self._tick)
+        self._told = None
+        if self.line.size and self._idle:
+            self._tick_soon()
         elif self._closed is not None:
             self._finish_close()
 
+    def _bury(self, worker: Worker) -> None:
+        """A dead instance gets no more work; with the last one gone, nobody waits in vain."""
+        log.error("an instance died: %s", worker.death)
+        if any(not other.death for other in self._workers):
+            return
+        self._refusal = f"is not ready: {worker.death}; load it again or restart the server"
+        now = perf_counter_ns()
+        for item in self.line.clear():
+            item.gone = True
+            self._drop(item, now, "REJECTED", NotReady(f"'{item.request.model}' {self._refusal}"))
+
     def _record(self, batch: list[Item], answers: Sequence[Answer], started_ns: int, ended_ns: int) -> None:
-        failed = [item for item, answer in zip(batch, answers, strict=True) if isinstance(answer, Exception)]
-        for item in failed:
-            self.stats.record_failure(ended_ns - item.enqueued_ns, "BACKEND")
-        good = len(batch) - len(failed)
-        if good:
-            rows = sum(item.rows for item in batch)
+        took, now_ms = ended_ns - started_ns, time_ns() // 1_000_000
+        rows = sum(item.rows for item in batch)
+        good = [item for item, answer in zip(batch, answers, strict=True) if not isinstance(answer, Exception)]
+        if len(good) == len(batch):
             queued = sum(started_ns - item.enqueued_ns for item in batch)
-            self.stats.record_execution(good, rows, queued, 0, ended_ns - started_ns, 0, time_ns() // 1_000_000)
+            self.stats.record_execution(len(batch), rows, queued, 0, took, 0, now_ms)
+            return
+        for item, answer in zip(batch, answers, strict=True):
+            total = ended_ns - item.enqueued_ns
+            if isinstance(answer, Exception):
+                self.stats.record_failure(total, "BACKEND")
+            else:
+                self.stats.record_success(started_ns - item.enqueued_ns, 0, took, 0, total, item.rows)
+        if good:
+            self.stats.record_batch(rows, 0, took, 0, now_ms)
 
     def _answer(self, item: Item, answer: Answer) -> None:
         if self._order is None:
-            _deliver(item, answer)
+            self._deliver(item, answer)
             return
         self._early[item] = answer
         while self._order and self._order[0] in self._early:
             first = self._order.popleft()
-            _deliver(first, self._early.pop(first))
+            self._deliver(first, self._early.pop(first))
+
+    def _deliver(self, item: Item, answer: Answer) -> None:
+        if isinstance(answer, Exception) and _is_ours_to_hide(answer):
+            answer = self._opaque(item, answer)
+        try:
+            item.done(answer)
+        except Exception as error:  # an answer that cannot be passed on must not cost its neighbours theirs
+            item.done(self._opaque(item, error))
+
+    def _opaque(self, item: Item, error: Exception) -> BackendFailed:
+        """The client learns that the model failed; the log learns why, once for a batch that failed as a whole."""
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if cause is not self._told:
+            log.error("model '%s' failed", item.request.model, exc_info=cause)
+        self._told = cause
+        return BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
+
+    def hold(self) -> "Scheduler":
+        """Keeps it from closing until `release`: for an ensemble's request that will come here at a later step."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        self._holders -= 1
+        self._finish_close()
 
     async def close(self) -> None:
-        """New items are refused from now on; waiting and running ones finish, then the instances are freed."""
+        """What waits, runs or holds on is finished, without waiting for batches to fill; then instances are freed."""
         if self._closed is None:
             self._closed = self._loop.create_future()
+            self._policy = replace(self._policy, delay_ns=0)
+            self._tick_soon()
             self._finish_close()
-        await self._closed
+        await asyncio.shield(self._closed)
 
     def _finish_close(self) -> None:
-        if self._closed is None or self._closed.done() or self.line.size or self.executing:
+        if self._closed is None or self._stopping or self.line.size or self.executing or self._holders:
             return
+        self._refusal = "is unloaded"
+        self._stopping = len(self._workers)
         for worker in self._workers:
-            worker.stop()
-        self._closed.set_result(None)
+            worker.stop(self._worker_stopped)
+
+    def _worker_stopped(self) -> None:
+        self._stopping -= 1
+        if self._stopping == 0 and self._closed is not None and not self._closed.done():
+            self._stopping = -1
+            self._closed.set_result(None)
 
     @property
     def pending(self) -> int:
@@ -164,13 +245,15 @@ class Scheduler:
         return self.line.size
 
     @property
+    def problem(self) -> str:
+        """Why the model cannot be relied upon; empty while every instance lives."""
+        return next((worker.death for worker in self._workers if worker.death), "")
+
+    @property
     def alive(self) -> bool:
-        """False once a worker's thread has died: the model can answer no more."""
-        return all(worker.alive for worker in self._workers)
+        return not self.problem
 
 
-def _deliver(item: Item, answer: Answer) -> None:
-    if isinstance(answer, BackendFailed) or (isinstance(answer, Exception) and not isinstance(answer, PredictorError)):
-        log.error("model '%s' failed", item.request.model, exc_info=answer.__cause__ or answer)
-        answer = BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
-    item.done(answer)
+def _is_ours_to_hide(error: Exception) -> bool:
+    """Whatever the model raised; our own sentences for the client are meant to be read."""
+    return isinstance(error, BackendFailed) or not isinstance(error, PredictorError)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -15,15 +16,33 @@ from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 from pilotlight_predictor.waiting import Item
 
+_LOADS = count(1)
 
-class Executor(Protocol):
-    """What runs the requests: a Scheduler over instances, or an Ensemble over other models."""
+
+class Runs(Protocol):
+    """Where an item may be sent."""
 
     def submit(self, item: Item) -> None: ...
     def cancel(self, item: Item) -> None: ...
+
+
+class Held(Runs, Protocol):
+    """An executor that stays open for its holder, even when its model is unloaded meanwhile."""
+
+    def release(self) -> None: ...
+
+
+class Executor(Runs, Protocol):
+    """What runs the requests: a Scheduler over instances, or an Ensemble over other models."""
+
+    def hold(self) -> Held: ...
     async def close(self) -> None: ...
     @property
     def pending(self) -> int: ...
+    @property
+    def problem(self) -> str:
+        """Why the model cannot be relied upon, in one sentence; empty while it can."""
+
     @property
     def alive(self) -> bool: ...
 
@@ -61,23 +80,28 @@ class ServedVersion:
         self._labels = labels
         self._rules = InputRules(config)
         self._cache = cache
+        self._loaded = next(_LOADS)
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
 
-    def infer(self, request: InferRequest, done: Done, timeout_s: float = 0.0) -> Ticket:
-        """Raises at once when the request does not fit or cannot be queued; else `done` is called once, later."""
+    def infer(self, request: InferRequest, done: Done, timeout_s: float = 0.0, held: Held | None = None) -> Ticket:
+        """Raises at once when the request does not fit or cannot be queued; else `done` is called once, later.
+
+        `held` is what `executor.hold` gave: then the request is run even if the model was unloaded since.
+        """
         rows, signature = self._rules.check(request)
+        runs = held or self.executor
         if self._cache is not None:
-            return self._infer_cached(request, done, rows, signature, timeout_s)
+            return self._infer_cached(request, done, rows, signature, timeout_s, runs)
         item = Item(request, lambda answer: done(self._response(request, answer)), rows, signature)
-        return self._submit(item, timeout_s)
+        return self._submit(item, timeout_s, runs)
 
-    def _submit(self, item: Item, timeout_s: float) -> Ticket:
-        self.executor.submit(item)
+    def _submit(self, item: Item, timeout_s: float, runs: Runs) -> Ticket:
+        runs.submit(item)
         if timeout_s > 0:
-            self._limit(item, timeout_s)
-        return Ticket(self.executor.cancel, item)
+            self._limit(item, timeout_s, runs)
+        return Ticket(runs.cancel, item)
 
-    def _limit(self, item: Item, timeout_s: float) -> None:
+    def _limit(self, item: Item, timeout_s: float, runs: Runs) -> None:
         """Answers with DeadlineExceeded when the time has passed; a late answer of the model is dropped."""
         original = item.done
         answered = False
@@ -92,24 +116,24 @@ class ServedVersion:
         def expire() -> None:
             if not answered:
                 once(DeadlineExceeded(f"inference took longer than {timeout_s:g} s (--inference-timeout-s)"))
-                self.executor.cancel(item)
+                runs.cancel(item)
 
         item.done = once
         timer = asyncio.get_running_loop().call_later(timeout_s, expire)
 
     def _infer_cached(
-        self, request: InferRequest, done: Done, rows: int, signature: object, timeout_s: float
+        self, request: InferRequest, done: Done, rows: int, signature: object, timeout_s: float, runs: Runs
     ) -> Ticket:
         assert self._cache is not None
         cache, started = self._cache, perf_counter_ns()
-        key = cache_key(request, self.version)
+        key = cache_key(request, self._loaded)
         hit = cache.get(key)
         item = Item(request, lambda answer: done(self._response(request, answer)), rows, signature)
         if hit is not None:
             self.stats.record_cache_hit(perf_counter_ns() - started)
             item.gone = True
             item.done(dict(hit))
-            return Ticket(self.executor.cancel, item)
+            return Ticket(runs.cancel, item)
         self.stats.record_cache_miss(perf_counter_ns() - started)
         answer_client = item.done
 
@@ -119,7 +143,7 @@ class ServedVersion:
             answer_client(answer)
 
         item.done = keep
-        return self._submit(item, timeout_s)
+        return self._submit(item, timeout_s, runs)
 
     def _response(self, request: InferRequest, answer: Outputs | Exception) -> InferResponse | Exception:
         if isinstance(answer, Exception):

@@ -35,7 +35,7 @@ class Server:
         return self.lifecycle.state in {State.INITIALIZING, State.LOADING}
 
     def readiness(self) -> Verdict:
-        names = self.registry.names() if self.settings.server.strict_readiness else self.control.required
+        names = self.registry.asked_for() if self.settings.server.strict_readiness else self.control.required
         return judge(
             self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
         )

@@ -21,18 +21,24 @@ class Sources:
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
-        self._plain: ModelSource | None = None
+        self._told: set[tuple[str, str]] = set()
 
     def refresh(self) -> dict[str, ModelSource]:
         """What is there now. Two repositories with one model name: the first wins, aloud."""
         found: dict[str, ModelSource] = {}
         if self._path:
-            self._plain = plain_source(self._fetch(self._path), self._name or None)
-            found[self._plain.name] = self._plain
+            plain = plain_source(self._fetch(self._path), self._name or None)
+            found[plain.name] = plain
         for repository in self._repositories:
             for source in scan(self._sync(repository)):
                 if source.name in found:
-                    log.warning("model '%s' is in several repositories; that of %s is ignored", source.name, repository)
+                    self._tell(source.name, repository)
                 else:
                     found[source.name] = source
         return found
+
+    def _tell(self, name: str, repository: str) -> None:
+        """Once: a repository that is polled is read every few seconds."""
+        if (name, repository) not in self._told:
+            self._told.add((name, repository))
+            log.warning("model '%s' is in several repositories; that of %s is ignored", name, repository)

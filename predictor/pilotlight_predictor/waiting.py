@@ -48,7 +48,7 @@ class WaitingLine:
         self._levels = {number: Level(batching.policy(number)) for number in numbers}
         self._bound = default_bound
         self.size = 0
-        self._timed = False  # whether any item that waits can expire; most models never set a time-out
+        self._next_expiry_ns = 0  # no waiting item expires before this; 0: none ever does, as in most models
 
     def push(self, item: Item, now_ns: int) -> None:
         item.level = self._level_number(item.request.priority)
@@ -60,7 +60,7 @@ class WaitingLine:
         timeout_us = _timeout_us(level.policy, item.request.timeout_us)
         if timeout_us:
             item.expires_ns = now_ns + timeout_us * 1000
-            self._timed = True
+            self._next_expiry_ns = min(item.expires_ns, self._next_expiry_ns or item.expires_ns)
         level.items.append(item)
         level.size += 1
         self.size += 1
@@ -102,9 +102,8 @@ class WaitingLine:
     def expire(self, now_ns: int) -> list[Item]:
         """Those whose time has passed: rejected ones are returned, delayed ones move behind the rest of their level."""
         rejected: list[Item] = []
-        if not self._timed:
+        if not self._next_expiry_ns or now_ns < self._next_expiry_ns:
             return rejected
-        self._timed = self.size > 0
         for level in self._levels.values():
             late = [i for i in level.items if not i.gone and i.expires_ns and i.expires_ns <= now_ns]
             if not late:
@@ -118,14 +117,16 @@ class WaitingLine:
                 for item in late:
                     self.leave(item)
                 rejected.extend(late)
+        self._next_expiry_ns = self._earliest()
         return rejected
 
+    def _earliest(self) -> int:
+        times = (i.expires_ns for level in self._levels.values() for i in level.items if i.expires_ns and not i.gone)
+        return min(times, default=0)
+
     def next_expiry(self) -> int | None:
-        """When the first waiting item's time passes."""
-        if not self._timed:
-            return None
-        times = [i.expires_ns for level in self._levels.values() for i in level.items if i.expires_ns and not i.gone]
-        return min(times, default=None)
+        """When to call `expire` again at the latest: no waiting item's time passes before."""
+        return self._next_expiry_ns or None
 
     def clear(self) -> list[Item]:
         return self.take(self.size)

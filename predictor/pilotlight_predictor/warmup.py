@@ -14,7 +14,9 @@ from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor
 
 def zero_request(config: ModelConfig) -> InferRequest:
     """Every input zero, variable dimensions 1, BYTES empty."""
-    inputs = {t.name: _zeros(t.datatype, _shape(config, t.reshape or t.dims, 1)) for t in config.inputs}
+    inputs = {
+        t.name: _zeros(t.datatype, _shape(config, t.dims if t.reshape is None else t.reshape, 1)) for t in config.inputs
+    }
     return InferRequest(config.name, inputs)
 
 
@@ -22,7 +24,7 @@ def configured_requests(config: ModelConfig, model_dir: Path) -> Iterator[InferR
     for warmup in config.warmups:
         inputs = {name: _input(config, warmup, name, spec, model_dir) for name, spec in warmup.inputs.items()}
         for _ in range(max(1, warmup.count)):
-            yield InferRequest(config.name, inputs)
+            yield InferRequest(config.name, dict(inputs))
 
 
 def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, model_dir: Path) -> Tensor:

@@ -1,7 +1,9 @@
 """The thread of one instance: takes a batch, executes it, hands the answers back to the event loop."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter_ns
@@ -10,40 +12,50 @@ from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.waiting import Item
 
+log = logging.getLogger("pilotlight.worker")
+
 Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int], None]
 
 
 class Worker:
+    """`death` says why the instance can answer no more; empty while it can."""
+
     def __init__(self, instance: Instance, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
-        self.instance = instance
+        self._instance = instance
         self._loop = loop
         self._finished = finished
         self._batches: SimpleQueue[list[Item] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self.alive = True
+        self._stopped: Callable[[], None] | None = None
+        self.death = ""
 
     def start(self, batch: list[Item]) -> None:
         """The thread is made at the first batch that needs one: models that run on the loop never have it."""
+        self._ensure_thread()
+        self._batches.put(batch)
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        """Frees the instance after the batch in hand, in its own thread: CUDA contexts live there, and user code may
+        take its time. `stopped` is called on the loop once that is done."""
+        self._stopped = stopped
+        self._ensure_thread()
+        self._batches.put(None)
+
+    def _ensure_thread(self) -> None:
         if self._thread is None:
             self._thread = Thread(target=self._work, name="pilotlight-instance", daemon=True)
             self._thread.start()
-        self._batches.put(batch)
-
-    def stop(self) -> None:
-        """Frees the instance after the batch in hand; in its own thread, where CUDA contexts live."""
-        if self._thread is None:
-            self.instance.close()
-        self._batches.put(None)
 
     def execute(self, batch: list[Item]) -> Sequence[Answer]:
         """One answer per item, whatever the model does."""
         try:
-            answers = self.instance.execute([item.request for item in batch])
+            answers = self._instance.execute([item.request for item in batch])
         except Exception as error:
-            return [error] * len(batch)
+            # One bad request must not fail its neighbours: each runs alone, and only the culprit fails.
+            return [error] if len(batch) == 1 else [self.execute([item])[0] for item in batch]
         except BaseException as error:  # user code that exits its thread: the model is dead, the server is not
-            self.alive = False
-            return [BackendFailed(f"the model ended its own execution with {type(error).__name__}")] * len(batch)
+            self.death = f"the model ended its own execution with {type(error).__name__}"
+            return [BackendFailed(self.death)] * len(batch)
         if len(answers) != len(batch):
             wrong = RuntimeError(f"the model gave {len(answers)} answers to {len(batch)} requests")
             return [wrong] * len(batch)
@@ -54,5 +66,19 @@ class Worker:
             started = perf_counter_ns()
             answers = self.execute(batch)
             ended = perf_counter_ns()
-            self._loop.call_soon_threadsafe(self._finished, self, batch, answers, started, ended)
-        self.instance.close()
+            self._post(partial(self._finished, self, batch, answers, started, ended))
+        self._close()
+        assert self._stopped is not None
+        self._post(self._stopped)
+
+    def _close(self) -> None:
+        try:
+            self._instance.close()
+        except BaseException:
+            log.exception("an instance failed while it was closed")
+
+    def _post(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop has closed: nobody waits any more
+            return

@@ -1,0 +1,62 @@
+"""Loads off the event loop: a few at a time, each within the load timeout, each failure one sentence for operators."""
+
+import asyncio
+import logging
+from time import perf_counter
+from typing import Final
+
+from pilotlight_predictor.errors import LoadFailed, PredictorError
+from pilotlight_predictor.loader import Loaded, discard, load_version
+from pilotlight_predictor.repository.layout import ModelSource
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.threads import in_thread
+
+log = logging.getLogger("pilotlight.loading")
+
+AT_A_TIME: Final = 4
+
+
+class Loads:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._timeout_s = settings.model.load_timeout_s
+        self._slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def run(self, source: ModelSource, version: int, config: ModelConfig | None) -> Loaded:
+        """Raises LoadFailed with the reason."""
+        async with self._slots:
+            started = perf_counter()
+            try:
+                loaded = await self._within_timeout(source, version, config)
+            except Exception as error:
+                raise LoadFailed(self._explain(source.name, version, error)) from None
+            loaded.phases["total"] = perf_counter() - started
+            return loaded
+
+    async def _within_timeout(self, source: ModelSource, version: int, config: ModelConfig | None) -> Loaded:
+        """What a load brings after it was given up is freed in its own thread."""
+        given_up = False
+
+        def work() -> Loaded:
+            loaded = load_version(source, version, config, self._settings)
+            if given_up:
+                discard(loaded.instances)
+            return loaded
+
+        try:
+            return await asyncio.wait_for(in_thread(work), self._timeout_s or None)
+        except TimeoutError:
+            given_up = True
+            raise
+
+    def _explain(self, name: str, version: int, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            reason = f"loading took longer than {self._timeout_s:g} s (--load-timeout)"
+        elif isinstance(error, PredictorError):
+            reason = str(error)
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
+        log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=unexpected)
+        return reason

@@ -89,8 +89,11 @@ def redact(uri: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A library's message with every URI in it redacted, on one line, without its debug dump."""
-    first = " ".join(text.partition("\n\nDebug source")[0].split())
+    """A library's message with every URI in it redacted, on one line, without its debug dump and a server's page.
+
+    The page of a refused request may repeat what was signed.
+    """
+    first = " ".join(re.split(r"\n\nDebug source|<\?xml|<!doctype|<html", text, flags=re.IGNORECASE)[0].split())
     return _URL_IN_TEXT.sub(lambda match: redact(match[0]), first)[:300]
 
 

@@ -21,7 +21,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
@@ -419,6 +419,16 @@ def _create_container(endpoint: str, name: str) -> None:
     headers["Content-Length"] = "0"
     request = Request(f"{endpoint}/{name}?restype=container", method="PUT", headers=headers)
     build_opener(ProxyHandler({})).open(request, timeout=20).close()
+
+
+@pytest.fixture
+def azure_signature() -> str:
+    """An account's shared access signature that may read and list blobs for an hour."""
+    ends = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = {"sv": "2021-12-02", "ss": "b", "srt": "sco", "sp": "rl", "se": ends}
+    text = f"{AZURE_ACCOUNT}\nrl\nb\nsco\n\n{ends}\n\n\n2021-12-02\n\n"
+    mac = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+    return urlencode({**fields, "sig": base64.b64encode(mac).decode()})
 
 
 @pytest.fixture(params=["s3", "gs", "az"])

@@ -135,3 +135,29 @@ def test_the_account_may_stand_in_an_azure_uri(az_bucket: Any, tmp_path: Path, o
     container = az_bucket.root.partition("://")[2]
     for root in ("https://devstoreaccount1.blob.core.windows.net", "as://devstoreaccount1"):
         assert (fetch(f"{root}/{container}/m", tmp_path, options=options) / "model.bin").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("body", [None, '{"private_key": "s3cr3t"}', "not json s3cr3t"])
+def test_a_google_credentials_file_that_cannot_be_read_is_told_in_one_sentence(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch, body: str | None
+) -> None:
+    file = tmp_path / "account.json"
+    if body is not None:
+        file.write_text(body)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    with pytest.raises(LoadFailed, match=r"cannot be opened .* check GOOGLE_APPLICATION_CREDENTIALS") as caught:
+        fetch("gs://bucket/m", tmp_path, options=options)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_an_azure_signature_is_enough(
+    az_bucket: Any, azure_signature: str, tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    az_bucket.put("m/model.bin", b"signed")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azure_signature)
+    assert (fetch(az_bucket.uri("m"), tmp_path, options=options) / "model.bin").read_bytes() == b"signed"
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azure_signature.replace("sp=rl", "sp=rwl"))
+    with pytest.raises(LoadFailed, match="access was refused") as caught:
+        fetch(az_bucket.uri("m"), tmp_path, options=options)
+    assert "sig=" not in str(caught.value)

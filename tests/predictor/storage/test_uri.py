@@ -77,6 +77,10 @@ def test_uris_inside_a_librarys_message_are_redacted() -> None:
     assert "s3cr3t" not in redact_text(text)
     assert "u:p" not in redact_text(text)
     assert "\n" not in redact_text(text)
+    assert (
+        redact_text("refused: 400 Bad Request: <?xml version='1.0'?><StringToSign>s3cr3t")
+        == "refused: 400 Bad Request:"
+    )
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../b", "/etc/passwd", "a//b", "", "a\\..\\b", "a/./b", "a\0b", "a/"])

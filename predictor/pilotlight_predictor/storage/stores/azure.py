@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions
-from pilotlight_predictor.storage.stores.objects import RETRY_ONCE, ObjectsStore, bucket_and_prefix, client_options
+from pilotlight_predictor.storage.stores.objects import (
+    RETRY_ONCE,
+    ObjectsStore,
+    bucket_and_prefix,
+    client_options,
+    opened,
+)
 from pilotlight_predictor.storage.uri import Location
 
 HINT = (
@@ -66,10 +72,9 @@ def open_store(location: Location, options: FetchOptions) -> ObjectsStore:
     config = config_from(dict(os.environ), found.account)
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         raise LoadFailed(f"{location.shown}: the storage account is unknown; set AZURE_STORAGE_ACCOUNT_NAME")
-    bucket = AzureStore(
-        found.name,
-        config=config,
-        client_options=client_options(config.get("endpoint"), options),
-        retry_config=RETRY_ONCE,
-    )
-    return ObjectsStore(location, bucket, found.prefix, HINT)
+    chosen = client_options(config.get("endpoint"), options)
+
+    def build() -> AzureStore:
+        return AzureStore(found.name, config=config, client_options=chosen, retry_config=RETRY_ONCE)
+
+    return ObjectsStore(location, opened(build, location, HINT), found.prefix, HINT)

@@ -4,7 +4,13 @@ import os
 from typing import Any
 
 from pilotlight_predictor.storage.interface import FetchOptions
-from pilotlight_predictor.storage.stores.objects import RETRY_ONCE, ObjectsStore, bucket_and_prefix, client_options
+from pilotlight_predictor.storage.stores.objects import (
+    RETRY_ONCE,
+    ObjectsStore,
+    bucket_and_prefix,
+    client_options,
+    opened,
+)
 from pilotlight_predictor.storage.uri import Location
 
 HINT = "GOOGLE_APPLICATION_CREDENTIALS (or GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
@@ -16,8 +22,12 @@ def open_store(location: Location, options: FetchOptions) -> ObjectsStore:
     name, prefix = bucket_and_prefix(location, HINT)
     endpoint = _emulator(os.environ.get("STORAGE_EMULATOR_HOST", ""))
     config: dict[str, Any] = {"base_url": endpoint, "skip_signature": True} if endpoint else {}
-    bucket = GCSStore(name, config=config, client_options=client_options(endpoint, options), retry_config=RETRY_ONCE)
-    return ObjectsStore(location, bucket, prefix, HINT)
+    chosen = client_options(endpoint, options)
+
+    def build() -> GCSStore:
+        return GCSStore(name, config=config, client_options=chosen, retry_config=RETRY_ONCE)
+
+    return ObjectsStore(location, opened(build, location, HINT), prefix, HINT)
 
 
 def _emulator(host: str) -> str | None:

@@ -90,11 +90,14 @@ class ObjectsStore:
     def _named(self, message: str) -> Exception:
         if _METADATA_SERVICE.search(message):
             return LoadFailed(f"{self._location.shown}: no credentials were found; set {self._hint}")
-        status = _STATUS.search(message)
+        found = _STATUS.search(message)
+        status = int(found[1]) if found else 0
         detail = redact_text(message)
-        if status and status[1] == "404":
+        if status == 404:
             return UriNotFound(f"{self._location.shown}: the bucket is not there; check its name and the endpoint")
-        if status and 400 <= int(status[1]) < 500 and int(status[1]) not in _RETRIED_STATUS:
+        if status in {401, 403}:
+            return LoadFailed(f"{self._location.shown}: access was refused; set {self._hint}")
+        if 400 <= status < 500 and status not in _RETRIED_STATUS:
             return LoadFailed(f"{self._location.shown}: the store refused the request ({detail}); set {self._hint}")
         return Transient(detail)
 
@@ -130,6 +133,16 @@ def bucket_and_prefix(location: Location, advice: str) -> tuple[str, str]:
     if not bucket:
         raise LoadFailed(f"{location.shown}: the bucket is missing; write {location.scheme}://bucket/path")
     return bucket, prefix
+
+
+def opened(build: Callable[[], T], location: Location, hint: str) -> T:
+    """Runs obstore's constructor, which reads the environment and the files that it names."""
+    from obstore.exceptions import BaseError
+
+    try:
+        return build()
+    except (BaseError, OSError, ValueError) as error:
+        raise LoadFailed(f"{location.shown}: cannot be opened ({redact_text(str(error))}); check {hint}") from error
 
 
 def client_options(endpoint: str | None, options: FetchOptions) -> dict[str, Any]:

@@ -67,6 +67,11 @@ class OnnxInstance(TensorInstance):
         del self._session, self._run
 
 
+def prepare() -> None:
+    """A download leaves time for the import."""
+    _import()
+
+
 def load(spec: LoadSpec) -> OnnxInstance:
     runtime = _import()
     options = runtime.SessionOptions()

@@ -1,6 +1,6 @@
 """The whole server on a GPU machine: exec → ready by phase, a real answer over HTTP, and what the metrics say.
 
-    python bench/gpu/serve.py MODEL_DIR INPUT WIDTH [REPETITIONS] > bench/results/gpu_serve.json
+    PYTHONPATH=platform:predictor python bench/gpu/serve.py MODEL_DIR INPUT WIDTH [REPETITIONS] > bench/results/gpu_serve.json
 
 MODEL_DIR is served with --model-path on the GPU; INPUT is the name of its FP32 input of shape [1, WIDTH].
 """
@@ -14,9 +14,6 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
-PATHS = [str(ROOT / part) for part in ("platform", "predictor")]
 
 
 def main(model: str, name: str, width: int, repetitions: int = 3) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def _run(model: str, name: str, width: int) -> dict[str, Any]:
     server = subprocess.Popen(
         [sys.executable, "-m", "pilotlight_predictor", "--model-path", model, "--model-name", "m", "--device", "cuda",
          "--http-port", "0", "--metrics-port", "-1", "--log-format", "json"],
-        stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": ":".join(PATHS), "PATH": "/usr/bin:/bin"},
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         port = _port(server)

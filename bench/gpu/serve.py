@@ -1,6 +1,6 @@
 """The whole server on a GPU machine: exec → ready by phase, a real answer over HTTP, and what the metrics say.
 
-    PYTHONPATH=platform:predictor python bench/gpu/serve.py MODEL_DIR INPUT WIDTH [REPETITIONS] > bench/results/gpu_serve.json
+    PYTHONPATH=platform:predictor python bench/gpu/serve.py MODEL_DIR INPUT WIDTH [REPETITIONS]
 
 MODEL_DIR is served with --model-path on the GPU; INPUT is the name of its FP32 input of shape [1, WIDTH].
 """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from platformctl.child import Child
 from platformctl.errors import CommandError, TimedOut
 

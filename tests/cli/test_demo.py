@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from platformctl import main
 from platformctl.commands import demo
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from platformctl import errors, main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"

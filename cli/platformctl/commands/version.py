@@ -3,8 +3,8 @@
 import platform
 
 import click
-import pilotlight
 
+import pilotlight
 from platformctl import output
 
 

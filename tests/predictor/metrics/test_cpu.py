@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.cpu import CpuMeter, CpuTimes, parse_cpu_times, parse_memory, utilization
 
 STAT = "cpu  100 20 30 800 50 5 5 10 40 0\ncpu0 100 20 30 800 50 5 5 10 40 0\nintr 1\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+
 from pilotlight_predictor.gpu import GpuSampler
 
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
 from pilotlight.contract import (
     ENV_NAMESPACE,
     ENV_REVISION,
@@ -23,8 +26,6 @@ from pilotlight_predictor.metrics.docs import page
 from pilotlight_predictor.metrics.exposition import OPENMETRICS
 from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
 from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TABLE
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 ENVIRONMENT = {ENV_SERVICE: "iris", ENV_NAMESPACE: "prod", ENV_REVISION: "iris-1a2b3c4d"}
 IDENTITY = {"inference_service": "iris", "namespace": "prod", "revision": "iris-1a2b3c4d"}

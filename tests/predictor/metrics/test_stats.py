@@ -1,6 +1,7 @@
 """The counters behind /v2/models/{m}/stats, held against what Triton counts for the same traffic."""
 
 import pytest
+
 from pilotlight_predictor.stats import Histogram, ModelStats
 
 

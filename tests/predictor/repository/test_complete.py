@@ -1,6 +1,7 @@
 """Completion from the model file: what is derived, what is respected, and what is refused as a contradiction."""
 
 import pytest
+
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.complete import BatchDefaults, Found, complete, metadata_specs
 from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.backends import TABLE
 from pilotlight_predictor.repository.read_config import config_from_pbtxt
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.labels import read_labels
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.layout import check_source, model_file, plain_source, scan, valid_model_name
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy

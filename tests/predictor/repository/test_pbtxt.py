@@ -4,6 +4,7 @@ import pytest
 from google.protobuf import descriptor_pb2, text_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.pbtxt import MAX_DEPTH, Message, Scalar, parse_pbtxt
 from pilotlight_predictor.repository.read_config import config_from_pbtxt

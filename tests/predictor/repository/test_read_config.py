@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,

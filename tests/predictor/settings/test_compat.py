@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.settings import Limits, SettingsError, limits, parse
 from pilotlight_predictor.settings.compat import IGNORED
 

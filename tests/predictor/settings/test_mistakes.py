@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor.settings import SettingsError, command_line, parse
 
 MODEL = ["--model-path", "m.onnx"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pilotlight_predictor.settings import Settings, kinds, parse
 from pilotlight_predictor.settings.table import ROWS, Row
 

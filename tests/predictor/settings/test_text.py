@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from pilotlight_predictor import __version__
 from pilotlight_predictor.settings import command_line
 from pilotlight_predictor.settings.table import ROWS

@@ -1,0 +1,50 @@
+"""Every way the control plane can fail; each class knows the exit code of the command that meets it.
+
+    PlatformError              1  failed
+    ├── InvalidDocument        2  a document is wrong: all its problems at once, each with its place
+    ├── UsageError             2  the call itself is wrong
+    ├── NotFound               3  no such service, revision, file or runtime
+    ├── TimedOut               4  it did not become ready in time
+    ├── RolledBack             5  a canary or deploy was taken back
+    └── InternalError          6  a defect of ours
+
+Turned into a message and an exit code in one place, `platformctl.main`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pilotlight.spec.problems import Problem
+
+
+class PlatformError(Exception):
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(PlatformError):
+    exit_code = 2
+
+
+class InvalidDocument(PlatformError):
+    exit_code = 2
+
+    def __init__(self, problems: "Sequence[Problem]") -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class NotFound(PlatformError):
+    exit_code = 3
+
+
+class TimedOut(PlatformError):
+    exit_code = 4
+
+
+class RolledBack(PlatformError):
+    exit_code = 5
+
+
+class InternalError(PlatformError):
+    exit_code = 6

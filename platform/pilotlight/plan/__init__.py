@@ -1,0 +1,1 @@
+"""Deciding: plan(spec, catalogue, capabilities, current) → Plan. No I/O, no clock, no environment."""

@@ -1,0 +1,144 @@
+"""What plan() decides: every workload, its scaling, its traffic, and why. Pure data; render() only writes it down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pilotlight.spec.model import Role
+from pilotlight.spec.problems import Problem
+
+Json = Any
+Mode = Literal["serverless", "raw", "multi-node", "stateful", "virtual"]
+Scaler = Literal["kpa", "knative-hpa", "hpa", "keda", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line of `platformctl explain`: what was decided, and because of what."""
+
+    topic: str  # "engine: mode"
+    value: str  # "serverless"
+    reason: str  # "engine.minReplicas = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What the cluster must have: a CRD, a Knative feature flag, an add-on, a least version."""
+
+    kind: Literal["crd", "feature", "addon", "version"]
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A KEDA trigger as the ScaledObject gets it; dangerous combinations cannot be built (plan/keda.py)."""
+
+    type: str
+    name: str
+    metadata: Mapping[str, str]
+    metric_type: Literal["Value", "AverageValue"] | None = None
+    authentication: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The single autoscaler that owns the workload, with all its numbers."""
+
+    scaler: Scaler
+    min_replicas: int
+    max_replicas: int
+    annotations: Mapping[str, str] = field(default_factory=dict)  # kpa, knative-hpa
+    metrics: tuple[Mapping[str, Json], ...] = ()  # hpa: autoscaling/v2 metrics
+    behavior: Mapping[str, Json] = field(default_factory=dict)
+    triggers: tuple[Trigger, ...] = ()  # keda
+    fallback: Mapping[str, Json] = field(default_factory=dict)
+    polling_interval: int = 15
+    cooldown_period: int = 300
+    initial_cooldown_period: int = 0
+    modifiers: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A share of a component's requests; the shares of one component add up to 100."""
+
+    revision: str
+    percent: int
+    tag: str = ""
+    latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One revision of one component, complete: `template` is the pod template (metadata and spec) as applied."""
+
+    role: Role
+    name: str  # of the Knative Service, Deployment, StatefulSet or LeaderWorkerSet
+    revision: str
+    mode: Mode
+    template: Mapping[str, Json]
+    scaling: Scaling
+    traffic: tuple[Traffic, ...] = ()
+    strategy: Mapping[str, Json] = field(default_factory=dict)
+    replicas: int | None = None  # None: an autoscaler owns the count
+    worker_template: Mapping[str, Json] | None = None
+    group_size: int = 1
+    port: int = 8080
+    port_name: str = "http1"
+    metrics_port: int | None = 8082
+    container_concurrency: int | None = None
+    timeout_seconds: int | None = None
+    progress_deadline_seconds: int = 600
+    disruption: Mapping[str, Json] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that render() needs. `objects` are companions that need no decision of their own."""
+
+    name: str
+    namespace: str
+    mode: str  # of the service as a whole, as explain shows it
+    workloads: tuple[Workload, ...]
+    entry: str  # the workload that receives the service's requests
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    service_account: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    gateway: Mapping[str, str] = field(default_factory=dict)  # parent of HTTPRoutes; empty: none is rendered
+    monitoring: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the target offers, as far as it is known; the defaults are an ordinary cluster with everything installed."""
+
+    knative: bool = True
+    keda: str = "2.21"
+    gateway_api: bool = True
+    http_add_on: bool = False
+    our_gateway: bool = True
+    prometheus_operator: bool = True
+    leader_worker_set: bool = True
+    gpus: int | None = None  # free GPUs; None: unknown
+    features: frozenset[str] = frozenset()  # Knative feature flags that are on
+    prometheus: str = "http://prometheus-operated.monitoring.svc:9090"
+    load_rate_bytes_s: int = 200_000_000  # how fast a node brings model bytes to the device
+    image: str = "pilotlight/predictor:0.1.0"
+    default_mode: Literal["serverless", "raw"] = "serverless"  # for KServe documents that name none
+    pod_security: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """What runs now: from the target, or `--current FILE`. Empty: the rendered revision gets all traffic."""
+
+    revisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # workload name → revisions, newest first
+    traffic: Mapping[str, tuple[Traffic, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # live scale/traffic overrides

@@ -1,0 +1,1 @@
+"""Reading: InferenceService, ServingRuntime and BaseModel documents of both API groups into one internal model."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.serving import RunningServer
 
 Serve = Callable[..., RunningServer]

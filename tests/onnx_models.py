@@ -20,7 +20,13 @@ def write_identity(
 ) -> Path:
     """x → y, unchanged."""
     return write_model(
-        repository, name, [("Identity", ["x"], ["y"])], {"x": (datatype, dims)}, {"y": (datatype, dims)}, config, version
+        repository,
+        name,
+        [("Identity", ["x"], ["y"])],
+        {"x": (datatype, dims)},
+        {"y": (datatype, dims)},
+        config,
+        version,
     )
 
 
@@ -41,7 +47,7 @@ def write_model(
     config: str = "",
     version: int = 1,
 ) -> Path:
-    """`nodes` are (operator, inputs, outputs); a configuration is written only where there is one. The model's folder."""
+    """`nodes` are (operator, inputs, outputs); a configuration is written where there is one. The folder."""
     from onnx import helper, save
 
     graph = helper.make_graph([helper.make_node(*node) for node in nodes], name, _infos(inputs), _infos(outputs))

@@ -2,7 +2,8 @@
 
 Two tokens exist, both read from files: the API token for inference and metadata (optional; without it these are
 open), and the admin token for repository and other control calls. Without an admin token a caller on loopback is an
-admin when the server was started by hand; never behind a proxy, whose own address is loopback too.
+admin when the server was started by hand; never behind a proxy, whose own address is loopback too, and never without
+the API token where there is one.
 """
 
 import hmac
@@ -16,7 +17,9 @@ from typing import Final, NamedTuple
 from pilotlight_predictor.errors import Forbidden, LoadFailed, Unauthenticated
 from pilotlight_predictor.settings import ServerSettings
 
-FORWARDING_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "k-proxy-request")
+FORWARDING_HEADERS: Final = (
+    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via", "k-proxy-request"
+)  # fmt: skip
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
@@ -29,7 +32,7 @@ class Action(Enum):
 
 
 class Identity(NamedTuple):
-    """`client` keys rate limits: a token's subject, an address, or nobody ("")."""
+    """`client` keys rate limits: which token, else an address."""
 
     client: str
     api: bool
@@ -52,37 +55,40 @@ class Access:
 
     def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
         token = _bearer(headers.get("authorization", ""))
-        admin = bool(token and self._admin) and hmac.compare_digest(token, self._admin)
-        api = admin or not self._api or (bool(token) and hmac.compare_digest(token, self._api))
-        if self._loopback and not admin:
-            admin = _by_hand(headers, peer)
-        subject = "token" if token and (api or admin) and (self._api or self._admin) else ""
-        return Identity(subject or client_address(headers, peer, self._proxies), api, admin)
+        if _same(token, self._admin):
+            return Identity("admin token", True, True)
+        if _same(token, self._api):
+            return Identity("API token", True, self._loopback and _by_hand(headers, peer))
+        admin = self.open and self._loopback and _by_hand(headers, peer)
+        return Identity(client_address(headers, peer, self._proxies), self.open, admin)
 
 
 def authorize(identity: Identity, action: Action) -> None:
     """Raises unless the identity may do it."""
     if action is Action.HEALTH:
         return
-    if action is Action.ADMIN:
-        if not identity.admin:
-            raise Forbidden("this call needs the admin token: send Authorization: Bearer … (--admin-token-file)")
-    elif not identity.api and not identity.admin:
+    if not identity.api:
         raise Unauthenticated("this server needs its API token: send Authorization: Bearer … (--api-token-file)")
+    if action is Action.ADMIN and not identity.admin:
+        raise Forbidden("this call needs the admin token: send Authorization: Bearer … (--admin-token-file)")
 
 
 def client_address(headers: Mapping[str, str], peer: str, proxies: Sequence[IPv4Network | IPv6Network]) -> str:
-    """The peer, or what a trusted proxy says is behind it; nobody where an untrusted proxy forwards."""
-    forwarded = headers.get("x-forwarded-for", "")
-    if not forwarded:
-        return peer
-    hops = [hop.strip() for hop in forwarded.split(",")]
-    address = peer
-    while _within(address, proxies):
-        if not hops:
-            return address
-        address = hops.pop()
-    return address if address != peer else ""
+    """The peer, or what a trusted proxy says is behind it.
+
+    What anybody else says is not believed: a client that could name itself anew in each request had no limit.
+    """
+    address, hops = peer, headers.get("x-forwarded-for", "").split(",")
+    while hops and _within(address, proxies):
+        address = _without_port(hops.pop().strip()) or address
+    return address
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies add the port, which differs with each connection of one client."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
 def _within(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
@@ -98,7 +104,7 @@ def _by_hand(headers: Mapping[str, str], peer: str) -> bool:
     if not _is_loopback(peer) or "origin" in headers or any(name in headers for name in FORWARDING_HEADERS):
         return False
     host = headers.get("host", "")
-    return (host if host.endswith("]") else host.rpartition(":")[0] or host) in LOCAL_HOSTS
+    return (host if host.endswith("]") else host.rpartition(":")[0] or host).lower() in LOCAL_HOSTS
 
 
 @lru_cache(1024)
@@ -110,8 +116,13 @@ def _is_loopback(peer: str) -> bool:
 
 
 def _bearer(header: str) -> bytes:
+    """The token's bytes; header values are text of one character per byte."""
     scheme, _, token = header.partition(" ")
-    return token.strip().encode() if scheme.lower() == "bearer" else b""
+    return token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
+
+
+def _same(token: bytes, secret: bytes) -> bool:
+    return bool(token and secret) and hmac.compare_digest(token, secret)
 
 
 def _read_token(filename: str, field: str) -> bytes:

@@ -14,6 +14,7 @@ from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.errors import BadRequest, MethodNotAllowed, NotFound, PredictorError
 from pilotlight_predictor.logs import log
+from pilotlight_predictor.protocol.compression import decompress
 
 if TYPE_CHECKING:
     from pilotlight_predictor.server import Server
@@ -61,9 +62,10 @@ class Dispatcher:
         found = self._cache.get((method, path))
         if found is None:
             found = self._search(method, path)
-            if len(self._cache) > 1024:  # paths are the client's to choose
-                self._cache.clear()
-            self._cache[method, path] = found
+            if len(path) <= 256:  # paths are the client's to choose, and so is how many there are
+                if len(self._cache) > 1024:
+                    self._cache.clear()
+                self._cache[method, path] = found
         return found
 
     def _search(self, method: str, path: str) -> Match:
@@ -74,10 +76,13 @@ class Dispatcher:
             if params is not None:
                 if route.method == method:
                     return Match(route, dialect, params)
-                allowed.add(route.method)
+                if method == "HEAD" and route.method == "GET":  # as GET; the full server leaves the body out
+                    return Match(route._replace(hot=False), dialect, params)
+                allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         if allowed:
-            raise MethodNotAllowed(f"{method} is not allowed on {path[:200]}; use {' or '.join(sorted(allowed))}")
-        raise NotFound(f"no route {method} {path[:200]}")
+            allow = ", ".join(sorted(allowed))
+            raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
+        raise NotFound(f"no route {method[:50]} {path[:200]}")
 
     def dialect_of(self, call: Call) -> Dialect:
         """Whose error body a call gets that never reached its handler."""
@@ -96,6 +101,8 @@ class Dispatcher:
             call.params = match.params
             if self.watch is not None:
                 self.watch.attach(call, match.route.pattern)
+            if "content-encoding" in call.headers:
+                self._unpack(call)
             outcome = match.route.handler(self._server, call)
         except Exception as error:
             call.finish(error_reply(dialect.error_body, error, call))
@@ -104,6 +111,20 @@ class Dispatcher:
             call.finish(outcome)
         elif outcome is not None:
             self._finish_later(call, dialect, outcome)
+
+    def _unpack(self, call: Call) -> None:
+        """What a body unpacks to counts as bytes in flight too, or small bodies could fill the memory."""
+        plain = decompress(call.body, call.headers["content-encoding"], self.admission.limits.max_bytes)
+        if plain is call.body:
+            return
+        length, finish = len(plain), call.finish
+        self.admission.take(length)
+
+        def finish_and_release(reply: Reply) -> None:
+            self.admission.give_back(length)
+            finish(reply)
+
+        call.body, call.finish = plain, finish_and_release
 
     def _finish_later(self, call: Call, dialect: Dialect, outcome: Awaitable[Reply]) -> None:
         async def wait() -> None:
@@ -129,6 +150,8 @@ def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
     headers = dict(reply.headers or {})
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allow
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 501:

@@ -52,6 +52,10 @@ class NotFound(PredictorError):
 class MethodNotAllowed(PredictorError):
     status, code = 405, "INVALID_ARG"
 
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow  # the header's value: methods that the path has
+
 
 class RequestTooLarge(PredictorError):
     status, code = 413, "INVALID_ARG"

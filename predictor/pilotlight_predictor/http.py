@@ -7,16 +7,43 @@ from typing import Final, Protocol
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dispatcher, error_reply
-from pilotlight_predictor.errors import BadRequest, PredictorError, RequestTooLarge
-from pilotlight_predictor.lane import with_request_id
+from pilotlight_predictor.errors import BadRequest, PredictorError
+from pilotlight_predictor.lane import JOIN_BELOW, with_request_id
+from pilotlight_predictor.logs import log
 
 MAX_LINE: Final = 1 << 16  # the header that carries a whole request in the oldest dialect is long
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SERVER: Final = "pilotlight"  # aiohttp would tell its version and Python's
 
 
 class Closing(Protocol):
     closing: bool
+
+
+class Handler(web.RequestHandler):
+    """aiohttp's connection, with errors in our words: JSON, and no more of the client's bytes than a sentence."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status == 500:
+            log("request.failed", "unexpected error", level="ERROR", error=exc, path=request.path)
+            message = "internal error; the server's log has the reason"
+        words = (message or "it cannot be read").splitlines()[0].rstrip(": ")
+        reply = json_reply({"error": words if status == 500 else f"the request is not valid HTTP: {words[:200]}"})
+        assert isinstance(reply.body, list)
+        response = web.Response(
+            status=status, body=bytes(reply.body[0]), headers={"Content-Type": JSON, "Server": SERVER}
+        )
+        response.force_close()
+        return response
 
 
 class FullServer:
@@ -24,72 +51,64 @@ class FullServer:
         self._dispatcher = dispatcher
         self._front = front
         self.in_flight = 0
-        self._server = web.Server(
-            self._handle,
-            handler_cancellation=True,
-            access_log=None,
+        self._server = web.Server(self._handle, handler_cancellation=True)
+
+    def handler(self) -> asyncio.Protocol:
+        return Handler(
+            self._server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # as web.Server gives it when there shall be none
             auto_decompress=False,
             max_line_size=MAX_LINE,
             max_field_size=MAX_LINE,
             tcp_keepalive=True,
         )
 
-    def handler(self) -> asyncio.Protocol:
-        return self._server()
-
     async def close(self, timeout_s: float) -> None:
         await self._server.shutdown(timeout_s)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.in_flight += 1
-        held = 0
+        body = bytearray()
         try:
-            body, held = await self._read(request)
+            await self._read(request, body)
             call, reply = self._call(request, body)
             self._dispatcher.serve(call)
             return await self._answer(request, call, await self._reply(call, reply))
         except PredictorError as error:
             call, _ = self._call(request, b"")
-            return await self._answer(
-                request, call, error_reply(self._dispatcher.dialect_of(call).error_body, error, call)
-            )
+            told = error_reply(self._dispatcher.dialect_of(call).error_body, error, call)
+            return await self._answer(request, call, told)
         finally:
             self.in_flight -= 1
-            self._dispatcher.admission.give_back(held)
+            self._dispatcher.admission.give_back(len(body))
 
-    async def _read(self, request: web.BaseRequest) -> tuple[bytes, int]:
-        """The whole body within the limits, and how much of the byte budget it holds."""
+    async def _read(self, request: web.BaseRequest, body: bytearray) -> None:
+        """Fills the body within the limits; each byte in it is taken from the budget of bytes in flight."""
         admission = self._dispatcher.admission
         admission.check_size(request.content_length or 0)
-        body, held = bytearray(), 0
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(CONTINUE)
         try:
             async for chunk in request.content.iter_any():
                 admission.check_size(len(body) + len(chunk))
                 admission.take(len(chunk))
-                held += len(chunk)
                 body += chunk
-        except (RequestTooLarge, PredictorError):
-            admission.give_back(held)
-            raise
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
-            admission.give_back(held)
-            raise BadRequest(f"the body cannot be read: {error}") from None
-        except asyncio.CancelledError:
-            admission.give_back(held)
-            raise
-        return bytes(body), held
+            raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
 
-    def _call(self, request: web.BaseRequest, body: bytes) -> tuple[Call, asyncio.Future[Reply]]:
+    def _call(self, request: web.BaseRequest, body: Buffer) -> tuple[Call, asyncio.Future[Reply]]:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def finish(reply: Reply) -> None:
             if not future.done():
                 future.set_result(reply)
 
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        path, _, query = request.raw_path.partition("?")
-        peer = request.remote or ""
-        return Call(request.method, path, query, headers, body, peer, finish, perf_counter()), future
+        path, query = _target(request)
+        call = Call(
+            request.method, path, query, _headers(request), body, request.remote or "", finish, perf_counter()
+        )  # fmt: skip
+        return call, future
 
     async def _reply(self, call: Call, reply: asyncio.Future[Reply]) -> Reply:
         try:
@@ -100,17 +119,41 @@ class FullServer:
 
     async def _answer(self, request: web.BaseRequest, call: Call, reply: Reply) -> web.StreamResponse:
         headers = with_request_id(call, reply) or {}
-        headers["Content-Type"] = reply.content_type
-        if self._front.closing:
-            headers["Connection"] = "close"
-        if isinstance(reply.body, list):
+        headers |= {"Content-Type": reply.content_type, "Server": SERVER}
+        if isinstance(reply.body, list) and (length := sum(map(len, reply.body))) <= JOIN_BELOW:
             response = web.Response(status=reply.status, body=b"".join(reply.body), headers=headers)
             if self._front.closing:
                 response.force_close()
             return response
         stream = web.StreamResponse(status=reply.status, headers=headers)
-        await stream.prepare(request)
-        async for piece in reply.body:
-            await stream.write(piece)
+        if self._front.closing:
+            stream.force_close()
+        if isinstance(reply.body, list):
+            stream.content_length = length
+            await stream.prepare(request)
+            for buffer in reply.body:
+                await stream.write(buffer)
+        else:
+            await stream.prepare(request)
+            async for piece in reply.body:
+                await stream.write(piece)
         await stream.write_eof()
         return stream
+
+
+def _headers(request: web.BaseRequest) -> dict[str, str]:
+    """As the fast lane reads them: lower-case names, values byte for byte, repeated ones joined as HTTP says."""
+    headers: dict[str, str] = {}
+    for name, value in request.headers.items():
+        key, value = name.lower(), value.encode("utf-8", "surrogateescape").decode("latin-1")
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers
+
+
+def _target(request: web.BaseRequest) -> tuple[str, str]:
+    """Path and query; a proxy's client names the whole address."""
+    raw = request.raw_path
+    if not raw.startswith("/") and "://" in raw:
+        return request.rel_url.raw_path, request.rel_url.raw_query_string
+    path, _, query = raw.partition("?")
+    return path, query

@@ -226,7 +226,7 @@ def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
     headers = dict(reply.headers) if reply.headers else None
     for name in ("x-request-id", "traceparent"):
         value = call.headers.get(name)
-        if value is not None:
+        if value is not None and value.isascii():
             headers = headers or {}
             headers[name] = value
     return headers

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.onnx_models import ONNX_TYPES, Dims, write_add_sub, write_identity, write_model, write_python
 from tests.serving import RunningServer
 
@@ -49,7 +48,7 @@ def write_zoo(repository: Path) -> Path:
     folder = write_add_sub(repository, "add_sub", config=LABELLED)
     (folder / "labels.txt").write_text(LABELS)
     write_add_sub(repository, "plain_add_sub", "INT32", "max_batch_size: 0")
-    write_identity(repository, "two_versions", "INT32", ("n",), 'max_batch_size: 0 version_policy { all {} }')
+    write_identity(repository, "two_versions", "INT32", ("n",), "max_batch_size: 0 version_policy { all {} }")
     negated = [("Neg", ["x"], ["y"])]
     write_model(repository, "two_versions", negated, {"x": ("INT32", ("n",))}, {"y": ("INT32", ("n",))}, version=2)
     loose = [("Add", ["a", "b"], ["y"])]

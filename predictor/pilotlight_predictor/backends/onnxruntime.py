@@ -23,7 +23,7 @@ _DATATYPES: Final = {
 }  # fmt: skip
 CUDA: Final = "CUDAExecutionProvider"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
-_MISFIT: Final = re.compile(r"while running \w+ node.*(broadcast|dimension|shape|axis|out of)", re.DOTALL | re.IGNORECASE)
+_MISFIT: Final = re.compile(r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of)")
 
 
 class OnnxInstance(TensorInstance):
@@ -49,10 +49,8 @@ class OnnxInstance(TensorInstance):
     def _run_any(self, inputs: Inputs) -> Outputs:
         """Strings go in and out as str; bfloat16 only as an OrtValue, which strings cannot be made into."""
         values = {name: _value(tensor) for name, tensor in inputs.items()}
-        if "BF16" in self._types:
-            results = self._session.run_with_ort_values(None, values)
-        else:
-            results = self._run(None, values)
+        run = self._session.run_with_ort_values if "BF16" in self._types else self._run
+        results = run(None, values)
         return {n: _tensor(t, r) for n, t, r in zip(self._names, self._types, results, strict=True)}
 
     def clone(self) -> "OnnxInstance":

@@ -6,7 +6,8 @@ from typing import Final
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 
-_WINDOW: Final = {"gzip": 31, "deflate": 15}
+_WINDOW: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_OFFERED: Final = ("gzip", "deflate")
 _WORTH_IT: Final = 256  # below this a gzip header costs more than it saves
 
 
@@ -15,7 +16,18 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     if encoding in {"", "identity"}:
         return body
     if encoding not in _WINDOW:
-        raise Unsupported(f"Content-Encoding = {encoding!r}, must be gzip, deflate or identity")
+        raise Unsupported(f"Content-Encoding = {encoding[:50]!r}, must be gzip, deflate or identity")
+    plain, rest = _unpacked(body, encoding, limit)
+    if rest and encoding == "deflate":
+        raise BadRequest(f"the {encoding} body has {len(rest)} bytes behind its end")
+    while rest:  # a gzip file may consist of several, one behind the other
+        more, rest = _unpacked(rest, encoding, limit - len(plain))
+        plain += more
+    return plain
+
+
+def _unpacked(body: Buffer, encoding: str, limit: int) -> tuple[bytes, bytes]:
+    """One compressed stream, and the bytes behind it."""
     stream = zlib.decompressobj(_WINDOW[encoding])
     try:
         plain = stream.decompress(body, limit + 1)
@@ -25,24 +37,27 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
         raise RequestTooLarge(f"the body unpacks to more than the limit of {limit} bytes (--http-max-input-size)")
     if not stream.eof:
         raise BadRequest(f"the {encoding} body is cut off")
-    return plain
+    return plain, stream.unused_data
 
 
 def choose_encoding(accept: str) -> str | None:
-    """The best of gzip and deflate that an Accept-Encoding allows; None means: send it plain."""
-    best: tuple[float, str] | None = None
+    """What an Accept-Encoding likes best, gzip before deflate before no encoding where it does not care."""
+    weights: dict[str, float] = {}
     for part in accept.lower().split(","):
-        name, _, quality = part.strip().partition(";")
-        weight = _quality(quality)
-        name = "gzip" if name.strip() == "*" else name.strip()
-        if name in _WINDOW and weight > 0 and (best is None or weight > best[0]):
-            best = (weight, name)
-    return best[1] if best else None
+        name, _, quality = part.partition(";")
+        weights[name.strip()] = _quality(quality)
+    rest = weights.get("*", 0.0)
+    weight, name = max(((weights.get(name, rest), name) for name in _OFFERED), key=lambda pair: pair[0])
+    return name if weight > 0 and weight >= weights.get("identity", 0.0) else None
 
 
 def _quality(text: str) -> float:
+    """1 where nothing is said, 0 where it cannot be read."""
+    key, _, value = text.strip().partition("=")
+    if not key:
+        return 1.0
     try:
-        return float(text.strip().removeprefix("q=") or 1)
+        return min(1.0, float(value)) if key.strip() == "q" else 0.0
     except ValueError:
         return 0.0
 

@@ -14,6 +14,7 @@ from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec
 RESERVED_PREFIX: Final = "triton_"
 RESERVED: Final = frozenset({"headers"})
 MAX_DIMS: Final = 64  # numpy's own limit
+MAX_DIM: Final = (1 << 31) - 1  # beyond any body; with a 0 beside it numpy would still multiply
 _ABSENT: Final = msgspec.Raw()
 
 
@@ -136,11 +137,11 @@ def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
 def _shape(where: str, wire: WireInput) -> Shape:
     if wire.datatype not in NUMPY_TYPES:
         raise BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
-    for dim in wire.shape:
-        if dim < 0:
-            raise BadRequest(f"{where}.shape = {wire.shape}, must have no negative dimension")
     if len(wire.shape) > MAX_DIMS:
         raise BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
+    for dim in wire.shape:
+        if not 0 <= dim <= MAX_DIM:
+            raise BadRequest(f"{where}.shape has the dimension {dim}, must be from 0 to {MAX_DIM}")
     return tuple(wire.shape)
 
 

@@ -7,6 +7,7 @@ from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dialect, Route
 from pilotlight_predictor.errors import NotFound, PredictorError
+from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.routes import v2_infer, v2_repository
 from pilotlight_predictor.routes.v2_infer import error_body, version_of
 from pilotlight_predictor.served import ServedVersion
@@ -53,7 +54,7 @@ def model_ready(server: Server, call: Call) -> Reply:
     try:
         served = server.registry.find(name, version)
     except NotFound:
-        if name not in server.registry.names() and not server.starting:
+        if not server.starting and (version != NEWEST or name not in server.registry.names()):
             raise
         return json_reply(
             {"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status

@@ -8,7 +8,7 @@ from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import error_reply
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
-from pilotlight_predictor.protocol.compression import choose_encoding, compress, decompress
+from pilotlight_predictor.protocol.compression import choose_encoding, compress
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
 from pilotlight_predictor.served import ServedVersion
@@ -18,7 +18,8 @@ BINARY = "application/octet-stream"
 
 
 def error_body(error: PredictorError) -> Reply:
-    return json_reply({"error": str(error)}, error.status)
+    """What a client sent may be quoted in it, so it need not be text that JSON can carry."""
+    return json_reply({"error": str(error).encode("utf-8", "replace").decode()}, error.status)
 
 
 def version_of(call: Call) -> int:
@@ -33,7 +34,7 @@ def version_of(call: Call) -> int:
 def infer(server: Server, call: Call) -> None:
     version = version_of(call)
     served = server.find(call.params["model"], version)
-    request = _decode(server, served, call, version)
+    request = _decode(served, call, version)
 
     def done(result: InferResponse | Exception) -> None:
         call.on_abandon = None
@@ -51,12 +52,9 @@ def infer(server: Server, call: Call) -> None:
     call.on_abandon = ticket.cancel
 
 
-def _decode(server: Server, served: ServedVersion, call: Call, version: int) -> InferRequest:
-    headers, body = call.headers, call.body
-    encoding = headers.get("content-encoding")
-    if encoding:
-        body = decompress(body, encoding, server.limits.max_bytes)
-    length = headers.get(HEADER_INFERENCE_LENGTH)
+def _decode(served: ServedVersion, call: Call, version: int) -> InferRequest:
+    body = call.body
+    length = call.headers.get(HEADER_INFERENCE_LENGTH)
     if length is None:
         return decode_request(served.name, version, body, None)
     if not (length.isascii() and length.isdigit()) or len(length) > 18:

@@ -188,7 +188,7 @@ def test_an_ensemble_with_a_missing_or_dead_model_is_not_ready_and_says_which() 
         assert ensemble.alive
         del models.served["right"]
         assert "its model 'right' is not ready" in ensemble.problem
-        with pytest.raises(NotReady, match="ensemble 'diamond' cannot run.*'right'"):
+        with pytest.raises(NotReady, match=r"ensemble 'diamond' cannot run.*'right'"):
             models.ask("diamond", lambda answer: None, **{"in": 5})
         left = models.served["left"].executor
         await asyncio.wait_for(left.close(), 10)  # the attempt holds nothing

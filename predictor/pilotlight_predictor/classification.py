@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.tensors import Tensor
+from pilotlight_predictor.tensors import Tensor, bf16_to_float
 
 
 def classify(name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
     """The `count` largest of each row (of the whole tensor where the model does not batch), best first."""
-    if tensor.array.dtype.kind not in "iuf":
+    array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+    if array.dtype.kind not in "iuf":
         raise BadRequest(f"output '{name}' is {tensor.datatype}; classification needs numbers")
-    rows = tensor.array.reshape(tensor.array.shape[0], -1) if batched else tensor.array.reshape(1, -1)
+    rows = array.reshape(array.shape[0] if batched else 1, -1) if array.size else array.reshape(-1, 0)
     best = min(count, rows.shape[1])
     top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
     texts = np.empty(top.shape, dtype=object)

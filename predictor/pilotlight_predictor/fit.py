@@ -118,4 +118,9 @@ class InputRules:
             target = self._inputs[name].reshape
             if target is not None:
                 shape = (rows, *target) if self._max_rows else target
-                request.inputs[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
+                try:
+                    request.inputs[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
+                except ValueError:
+                    raise BadRequest(
+                        f"input '{name}' of shape {list(tensor.array.shape)} cannot take the model's {list(shape)}"
+                    ) from None

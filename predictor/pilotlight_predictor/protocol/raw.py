@@ -24,7 +24,10 @@ def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
         raise BadRequest(
             f"unexpected size for {where}: shape {list(shape)} of {datatype} takes {expected} bytes, got {len(data)}"
         )
-    return Tensor(datatype, np.frombuffer(data, dtype).reshape(shape))
+    array = np.frombuffer(data, dtype)
+    if datatype == "BOOL" and expected and array.view(np.uint8).max() > 1:
+        array = array.view(np.uint8) != 0  # any other byte than 0 is true, but numpy trusts it to be 1
+    return Tensor(datatype, array.reshape(shape))
 
 
 def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:

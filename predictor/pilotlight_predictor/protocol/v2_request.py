@@ -1,6 +1,7 @@
 """V2 inference requests: JSON, JSON with binary tensors behind it, or one raw tensor → InferRequest."""
 
-from typing import Any, Final
+from math import prod
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -8,19 +9,20 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, Inputs, Parameters, RequestedOutput
 from pilotlight_predictor.protocol.raw import decode_raw
-from pilotlight_predictor.protocol.values import decode_values, explain
+from pilotlight_predictor.protocol.values import decode_values, explain, quote_nonfinite
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec
 
 RESERVED_PREFIX: Final = "triton_"
 RESERVED: Final = frozenset({"headers"})
 MAX_DIMS: Final = 64  # numpy's own limit
-MAX_DIM: Final = (1 << 31) - 1  # beyond any body; with a 0 beside it numpy would still multiply
+MAX_DIM: Final = (1 << 31) - 1  # beyond any body
 _ABSENT: Final = msgspec.Raw()
+_NO_BLOBS: Final = memoryview(b"")
 
 
 class WireInput(msgspec.Struct):
     name: str
-    shape: list[int]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)], ...]
     datatype: str
     data: msgspec.Raw = _ABSENT
     parameters: dict[str, Any] | None = None
@@ -43,22 +45,24 @@ _decode = msgspec.json.Decoder(WireRequest).decode
 
 def decode_request(model: str, version: int, body: Buffer, header_length: int | None) -> InferRequest:
     """`header_length` is the value of Inference-Header-Content-Length: None when all of the body is JSON."""
+    header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
+    wire = _decode_header(header)
+    request = InferRequest(model, _inputs(model, wire.inputs, blobs), version, wire.id)
+    if wire.outputs:
+        request.outputs = _outputs(wire.outputs)
+    if wire.parameters:
+        _apply_parameters(request, wire.parameters)
+    return request
+
+
+def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
     view = memoryview(body)
-    if header_length is None:
-        header_length = len(view)
-    elif header_length > len(view):
+    if header_length > len(view):
         raise BadRequest(
             f"Inference-Header-Content-Length = {header_length}, must be at most the body's {len(view)} bytes:"
             " inference header size should be in range"
         )
-    wire = _decode_header(view[:header_length])
-    parameters = wire.parameters or {}
-    request = InferRequest(model, _inputs(model, wire.inputs, view[header_length:]), version, wire.id)
-    if wire.outputs:
-        request.outputs = _outputs(wire.outputs)
-    if parameters:
-        _apply_parameters(request, parameters)
-    return request
+    return view[:header_length], view[header_length:]
 
 
 def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec) -> InferRequest:
@@ -78,51 +82,33 @@ def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec)
     return InferRequest(model, {spec.name: tensor}, version, binary_output=True, batch_first=True)
 
 
-def _decode_header(text: memoryview) -> WireRequest:
+def _decode_header(text: Buffer) -> WireRequest:
     try:
         return _decode(text)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the request does not fit V2 inference: {explain(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        wire = _decode_nan(text)
-        if wire is None:
+        quoted = quote_nonfinite(bytes(text))
+        if quoted is None:
             raise BadRequest(f"the request is not valid JSON: {error}") from None
-        return wire
+        return _decode_header(memoryview(quoted))
     except RecursionError:
         raise BadRequest("the request is nested too deep") from None
-
-
-def _decode_nan(text: memoryview) -> WireRequest | None:
-    """Reads what only Python's parser can (NaN, Infinity) and hands the tensors on as text of that kind."""
-    import json
-
-    raw = bytes(text)
-    if b"NaN" not in raw and b"Infinity" not in raw:
-        return None
-    try:
-        document = json.loads(raw)
-        for entry in document["inputs"]:
-            if "data" in entry:
-                entry["data"] = msgspec.Raw(json.dumps(entry["data"]).encode())
-        return msgspec.convert(document, WireRequest)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
 
 
 def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
     inputs: Inputs = {}
     position = 0
-    for index, wire in enumerate(wires):
-        where = f"inputs[{index}]"
-        if wire.name in inputs:
-            raise BadRequest(f"{where}.name = '{wire.name}' appears twice")
-        shape = _shape(where, wire)
+    for wire in wires:
+        if wire.name in inputs or wire.datatype not in NUMPY_TYPES or len(wire.shape) > MAX_DIMS:
+            raise _refused(wire, len(inputs), wire.name in inputs)
+        shape = wire.shape
         if wire.data is not _ABSENT:
             if wire.parameters and "binary_data_size" in wire.parameters:
-                raise BadRequest(f"{where} has both data and the parameter binary_data_size; send one of them")
-            inputs[wire.name] = decode_values(where, wire.datatype, shape, memoryview(wire.data))
+                raise BadRequest(f"input '{wire.name}' has both data and the parameter binary_data_size; send one")
+            inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
         else:
-            size = _binary_size(where, wire)
+            size = _binary_size(f"inputs[{len(inputs)}]", wire)
             if position + size > len(blobs):
                 missing = position + size - len(blobs)
                 raise BadRequest(f"unexpected size for input '{wire.name}', expecting {missing} additional bytes")
@@ -134,15 +120,13 @@ def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
     return inputs
 
 
-def _shape(where: str, wire: WireInput) -> Shape:
+def _refused(wire: WireInput, index: int, twice: bool) -> BadRequest:
+    where = f"inputs[{index}]"
+    if twice:
+        return BadRequest(f"{where}.name = '{wire.name}' appears twice")
     if wire.datatype not in NUMPY_TYPES:
-        raise BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
-    if len(wire.shape) > MAX_DIMS:
-        raise BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
-    for dim in wire.shape:
-        if not 0 <= dim <= MAX_DIM:
-            raise BadRequest(f"{where}.shape has the dimension {dim}, must be from 0 to {MAX_DIM}")
-    return tuple(wire.shape)
+        return BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
+    return BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
 
 
 def _binary_size(where: str, wire: WireInput) -> int:

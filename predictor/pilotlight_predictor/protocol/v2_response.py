@@ -1,6 +1,5 @@
 """InferResponse → V2 JSON, or JSON with binary tensors behind it."""
 
-import math
 from typing import Any
 
 import orjson
@@ -62,6 +61,6 @@ def _dump_nonfinite(document: dict[str, Any], text: bytes) -> bytes:
 
     arrays = [output.get("data") for output in document["outputs"]]
     floats = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-    if all(math.isfinite(value) for array in floats for value in array.tolist()):
+    if all(np.isfinite(array).all() for array in floats):
         return text
     return json.dumps(document, default=lambda value: value.tolist(), separators=(",", ":")).encode()

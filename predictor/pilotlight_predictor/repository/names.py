@@ -7,7 +7,7 @@ MAX_NAME: Final = 255
 
 def valid_model_name(name: str) -> bool:
     """One component of a path that reads the same everywhere; `...` and `model..1` are fine."""
-    if name in {"", ".", ".."} or len(name) > MAX_NAME or name != name.strip():
+    if name in {"", ".", ".."} or len(name.encode("utf-8", "replace")) > MAX_NAME or name != name.strip():
         return False
     return name.isprintable() and not set(name) & set("/\\")
 

@@ -1,6 +1,5 @@
 """V2 inference requests: JSON, JSON with binary tensors behind it, or one raw tensor → InferRequest."""
 
-from math import prod
 from typing import Annotated, Any, Final
 
 import msgspec

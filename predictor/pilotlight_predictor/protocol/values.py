@@ -5,6 +5,7 @@ tensor is kept as it came (`msgspec.Raw`) until its datatype is known.
 """
 
 import re
+import warnings
 from functools import cache
 from math import prod
 from typing import Any, Final, Literal
@@ -27,6 +28,8 @@ _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(_FLOATS, float)}
 _OPENING: Final = b" \t\r\n["
 _PLAIN: Final = {name: dtype for name, dtype in NUMPY_TYPES.items() if name not in {"BF16", "BYTES"}}
+# 1e39 is no FP32. As an error the warning costs nothing where there is none; np.errstate would, in each request.
+warnings.filterwarnings("error", "overflow encountered in cast", RuntimeWarning, re.escape(__name__))
 _NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?Infinity|NaN)')
 
 
@@ -45,10 +48,10 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
     dtype = _PLAIN.get(datatype)
     try:
         # Most requests are flat numbers that fit: one typed pass in C, and straight into an array.
-        array = np.array(_decoder(datatype, 1).decode(text), dtype) if dtype is not None else None
-    except (msgspec.DecodeError, OverflowError):
-        array = None
-    if array is None:
+        values = _decoder(datatype, 1).decode(text)
+        with np.errstate(over="raise"):
+            array = np.array(values, dtype) if dtype is not None else _array(f"inputs[{index}]", datatype, values)
+    except (msgspec.DecodeError, OverflowError, FloatingPointError):
         array = _decode_any(f"inputs[{index}]", datatype, memoryview(text))
     if array.size != prod(shape):
         raise BadRequest(f"inputs[{index}].data has {array.size} elements, shape {list(shape)} takes {prod(shape)}")
@@ -69,7 +72,7 @@ def _parse(where: str, datatype: str, text: memoryview) -> Any:
         return _decoder(datatype, depth).decode(text)
     except msgspec.DecodeError as error:
         if datatype in _FLOATS:
-            return _with_nan(where, text, error)
+            return _with_nonfinite(where, depth, text, error)
         raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
 
 
@@ -104,9 +107,8 @@ def _array(where: str, datatype: str, values: Any) -> Array:
         return _bytes_array(values)
     dtype = NUMPY_TYPES["FP32" if datatype == "BF16" else datatype]
     try:
-        with np.errstate(over="raise"):
-            array = np.array(values, dtype)
-    except (OverflowError, FloatingPointError):
+        array = np.array(values, dtype)
+    except (OverflowError, RuntimeWarning):
         raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
     except (ValueError, TypeError):
         raise BadRequest(f"{where}.data is not a regular array of {datatype}: its rows differ in length") from None

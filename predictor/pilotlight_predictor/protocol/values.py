@@ -51,7 +51,7 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
         values = _decoder(datatype, 1).decode(text)
         with np.errstate(over="raise"):
             array = np.array(values, dtype) if dtype is not None else _array(f"inputs[{index}]", datatype, values)
-    except (msgspec.DecodeError, OverflowError, FloatingPointError):
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, FloatingPointError):
         array = _decode_any(f"inputs[{index}]", datatype, memoryview(text))
     if array.size != prod(shape):
         raise BadRequest(f"inputs[{index}].data has {array.size} elements, shape {list(shape)} takes {prod(shape)}")
@@ -74,6 +74,8 @@ def _parse(where: str, datatype: str, text: memoryview) -> Any:
         if datatype in _FLOATS:
             return _with_nonfinite(where, depth, text, error)
         raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{where}.data has text that is not UTF-8; send such bytes as a binary tensor") from None
 
 
 def _depth(text: memoryview) -> int:

@@ -27,7 +27,10 @@ def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
     array = np.frombuffer(data, dtype)
     if datatype == "BOOL" and expected and array.view(np.uint8).max() > 1:
         array = array.view(np.uint8) != 0  # any other byte than 0 is true, but numpy trusts it to be 1
-    return Tensor(datatype, array.reshape(shape))
+    try:
+        return Tensor(datatype, array.reshape(shape))
+    except ValueError:
+        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
 
 
 def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:

@@ -49,13 +49,15 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
     try:
         # Most requests are flat numbers that fit: one typed pass in C, and straight into an array.
         values = _decoder(datatype, 1).decode(text)
-        with np.errstate(over="raise"):
-            array = np.array(values, dtype) if dtype is not None else _array(f"inputs[{index}]", datatype, values)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, FloatingPointError):
+        array = np.array(values, dtype) if dtype is not None else _array(f"inputs[{index}]", datatype, values)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RuntimeWarning):
         array = _decode_any(f"inputs[{index}]", datatype, memoryview(text))
     if array.size != prod(shape):
         raise BadRequest(f"inputs[{index}].data has {array.size} elements, shape {list(shape)} takes {prod(shape)}")
-    return Tensor(datatype, array.reshape(shape))
+    try:
+        return Tensor(datatype, array.reshape(shape))
+    except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
+        raise BadRequest(f"inputs[{index}].shape = {list(shape)} is too large, though it has no elements") from None
 
 
 def _decode_any(where: str, datatype: str, text: memoryview) -> Array:

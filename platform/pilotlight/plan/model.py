@@ -57,6 +57,7 @@ class Scaling:
     cooldown_period: int = 300
     initial_cooldown_period: int = 0
     modifiers: Mapping[str, Json] = field(default_factory=dict)
+    authentications: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # TriggerAuthentication name → spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Workload:
     strategy: Mapping[str, Json] = field(default_factory=dict)
     replicas: int | None = None  # None: an autoscaler owns the count
     worker_template: Mapping[str, Json] | None = None
-    group_size: int = 1
+    group_size: int = 1  # pods of one multi-node group, the leader among them
     port: int = 8080
     port_name: str = "http1"
     metrics_port: int | None = 8082
@@ -94,6 +95,22 @@ class Workload:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     ours: bool = True
+    selector: Mapping[str, str] = field(default_factory=dict)  # pod labels unique to it; empty: render() makes one
+    cluster: Literal["leader-worker-set", "ray"] = "leader-worker-set"  # what runs a multi-node group
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Who receives requests first and holds them while nothing runs: our gateway, or the HTTP add-on's interceptor.
+
+    `route` is the spec of the InterceptorRoute but for target and hosts: `scalingMetric`, `timeouts`, `coldStart`.
+    """
+
+    kind: Literal["gateway", "interceptor"]
+    service: str
+    namespace: str
+    port: int
+    route: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,9 @@ class Plan:
     hosts: tuple[str, ...] = ()
     gateway: Mapping[str, str] = field(default_factory=dict)  # parent of HTTPRoutes; empty: none is rendered
     monitoring: bool = True
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    front: Front | None = None  # None: requests go straight to the entry's Service
+    objects: tuple[Mapping[str, Json], ...] = ()  # complete documents, applied as they are
 
 
 @dataclass(frozen=True, slots=True)

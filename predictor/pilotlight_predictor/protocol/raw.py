@@ -16,8 +16,14 @@ _LENGTH = Struct("<I")
 
 def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
     """`where` names the field in an error, as in `input 'x'`."""
-    if datatype == "BYTES":
-        return Tensor(datatype, _decode_bytes(where, shape, data))
+    array = _decode_bytes(where, shape, data) if datatype == "BYTES" else _decode_numbers(where, datatype, shape, data)
+    try:
+        return Tensor(datatype, array.reshape(shape))
+    except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
+        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
+
+
+def _decode_numbers(where: str, datatype: str, shape: Shape, data: Buffer) -> Array:
     dtype = NUMPY_TYPES[datatype]
     expected = element_count(shape) * dtype.itemsize
     if len(data) != expected:
@@ -26,11 +32,8 @@ def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
         )
     array = np.frombuffer(data, dtype)
     if datatype == "BOOL" and expected and array.view(np.uint8).max() > 1:
-        array = array.view(np.uint8) != 0  # any other byte than 0 is true, but numpy trusts it to be 1
-    try:
-        return Tensor(datatype, array.reshape(shape))
-    except ValueError:
-        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
+        return array.view(np.uint8) != 0  # any other byte than 0 is true, but numpy trusts it to be 1
+    return array
 
 
 def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
@@ -52,7 +55,7 @@ def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
         raise BadRequest(f"{where}: shape {list(shape)} takes {count} elements, the data has {_or_more(items, count)}")
     array = np.empty(count, dtype=object)
     array[:] = items
-    return array.reshape(shape)
+    return array
 
 
 def _or_more(items: list[bytes], count: int) -> str:

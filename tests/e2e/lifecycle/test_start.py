@@ -1,0 +1,212 @@
+"""From exec to ready, and every way to get no further."""
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.e2e.lifecycle.models import HELD, SLOW_LOAD, body, wait, write_signed
+from tests.onnx_models import write_add_sub
+from tests.serving import RunningServer
+
+Serve = Callable[..., RunningServer]
+PHASES = {"boot", "listen", "import", "fetch", "load", "warmup", "total"}
+
+# numpy cannot be imported before the file `numpy` exists.
+SLOW_IMPORT = """
+import pathlib
+import sys
+import time
+
+SIGNS = pathlib.Path({signs!r})
+
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            while not (SIGNS / "numpy").exists():
+                time.sleep(0.005)
+
+
+sys.meta_path.insert(0, Slow())
+"""
+
+# Leaves a sign when onnxruntime is imported.
+TELLING_IMPORT = """
+import pathlib
+import sys
+
+
+class Tells:
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnxruntime":
+            pathlib.Path({signs!r}, "imported").touch()
+
+
+sys.meta_path.insert(0, Tells())
+"""
+
+
+def slow_import(folder: Path) -> dict[str, str]:
+    (folder / "site").mkdir()
+    (folder / "site/sitecustomize.py").write_text(SLOW_IMPORT.format(signs=str(folder)))
+    return {"PYTHONPATH": str(folder / "site")}
+
+
+def ended(server: RunningServer, number: int = signal.SIGTERM, within_s: float = 10.0) -> int:
+    """The exit code; fails when the process takes longer to go."""
+    server.process.send_signal(number)
+    return server.process.wait(within_s)
+
+
+@pytest.mark.parametrize(("flags", "not_ready"), [((), 503), (("--compat", "triton", "--http-port", "0"), 400)])
+def test_it_answers_before_anything_heavy_is_imported(
+    tmp_path: Path, serve: Serve, flags: tuple[str, ...], not_ready: int
+) -> None:
+    repository = write_signed(tmp_path, HELD)
+    (tmp_path / "go").touch()
+    server = serve(
+        repository, *flags, "--grpc-port", "-1", "--metrics-port", "0", env=slow_import(tmp_path), ready=False
+    )
+    assert server.get("/v2/health/live").json() == {"live": True}
+    ready = server.get("/v2/health/ready")
+    assert (ready.status, ready.headers["retry-after"]) == (not_ready, "1")
+    assert ready.json()["state"] == "initializing"
+    assert server.get("/v2/models/m/ready").status == not_ready
+    assert server.get("/status").json()["state"] == "initializing"
+    assert server.infer("m", body(1)).status == 503
+    (tmp_path / "numpy").touch()
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready")
+    assert server.infer("m", body(2)).json()["outputs"][0]["data"] == [4]
+
+
+def test_it_ends_at_once_when_told_so_before_it_was_imported(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD), env=slow_import(tmp_path), ready=False)
+    assert ended(server) == 0
+
+
+def test_while_a_model_loads_everything_says_so_and_then_how_long_it_took(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, SLOW_LOAD), ready=False)
+    wait((tmp_path / "loading").exists, "the load")
+    ready = server.get("/v2/health/ready")
+    assert (ready.status, ready.json()["state"]) == (503, "loading")
+    status = server.get("/status").json()
+    assert (status["state"], status["models"][0]["state"]) == ("loading", "LOADING")
+    answer = server.infer("m", body(1))
+    assert (answer.status, answer.headers["retry-after"], answer.error) == (503, "1", "'m' is loading")
+    assert server.get("/v2/models/m/ready").status == 503
+    (tmp_path / "go").touch()
+    line = server.wait_for_event("ready")
+    assert set(line["phases"]) == PHASES
+    assert line["phases"]["total"] >= line["phases"]["load"] > 0
+    assert set(server.get("/status").json()["phases"]) == PHASES
+    metrics = server.get("/metrics").body.decode()
+    for phase in PHASES:
+        assert f'pilotlight_cold_start_seconds{{phase="{phase}"}}' in metrics
+    for phase in ("import", "load", "warmup", "total"):
+        assert f'pilotlight_model_load_seconds{{model="m",version="1",phase="{phase}"}}' in metrics
+
+
+def test_it_ends_at_once_while_a_model_loads(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, SLOW_LOAD), ready=False)
+    wait((tmp_path / "loading").exists, "the load")
+    assert ended(server) == 0
+
+
+def test_a_load_that_hangs_becomes_a_failure_with_its_reason_and_holds_no_exit_up(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, SLOW_LOAD), "--load-timeout", "0.2", ready=False)
+    server.wait_until(lambda: server.get("/v2/health/ready").json()["state"] == "failed", "failed")
+    told = server.get("/v2/health/ready").json()
+    assert told == {
+        "ready": False,
+        "state": "failed",
+        "reason": "model 'm': loading took longer than 0.2 s (--load-timeout)",
+    }
+    assert server.get("/status").json()["reason"] == told["reason"]
+    assert server.get("/v2/health/live").status == 200
+    assert ended(server) == 0
+
+
+def test_with_exit_on_error_a_failed_start_ends_the_process(tmp_path: Path, serve: Serve) -> None:
+    repository = write_signed(tmp_path, "no python\n")
+    server = serve(repository, "--exit-on-error", ready=False)
+    assert server.process.wait(30) == 1
+    assert any(line["event"] == "failed" and "model 'm'" in line["message"] for line in server.log())
+
+
+def test_an_extra_model_that_loads_or_fails_later_leaves_the_server_ready(tmp_path: Path, serve: Serve) -> None:
+    repository = write_signed(tmp_path, HELD)
+    (tmp_path / "extra").mkdir()
+    write_signed(tmp_path / "extra", SLOW_LOAD, "extra")
+    flags = ("--model-repository", str(tmp_path / "extra/models"), "--load-model", "m")
+    server = serve(repository, "--model-control-mode", "explicit", *flags)
+    with server.connect(60) as connection:
+        connection.sendall(f"POST /v2/repository/models/extra/load HTTP/1.1\r\nHost: {server.address}\r\n\r\n".encode())
+        wait((tmp_path / "extra/loading").exists, "the extra load")
+        assert server.get("/v2/health/ready").status == 200
+        assert server.get("/v2/models/extra/ready").status == 503
+        (tmp_path / "extra/go").touch()
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert server.get("/v2/models/extra/ready").status == 200
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for flag in ("--http-port", "--metrics-port"):
+            with pytest.raises(AssertionError) as refused:
+                RunningServer(tmp_path, flag, str(port), "--model-repository", str(tmp_path), ready=False)
+            assert "exit code 1" in str(refused.value)
+            lines = [json.loads(line) for line in (tmp_path / "predictor.log").read_text().splitlines()]
+            assert [line["event"] for line in lines] == ["failed"]
+            assert lines[0]["message"].startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use; choose")
+
+
+def test_the_metrics_port_serves_metrics_alone(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "go").touch()
+    server = serve(write_signed(tmp_path, HELD))
+    assert server.metrics_port != server.port
+    server.port = server.metrics_port
+    assert b"pilotlight_cold_start_seconds" in server.get("/metrics").body
+    assert server.get("/v2").status == 404
+    assert server.infer("m", body(1)).status == 404
+
+
+def test_the_runtime_is_imported_while_the_model_is_fetched(tmp_path: Path, serve: Serve) -> None:
+    """The model's bytes are held back until onnxruntime is being imported: one after the other would never end."""
+    folder = write_add_sub(tmp_path / "models", "m")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(TELLING_IMPORT.format(signs=str(tmp_path)))
+    with held_files(folder / "1", (tmp_path / "imported").exists) as url:
+        flags = ("--model-path", f"{url}/model.onnx", "--model-name", "m", "--cache-dir", str(tmp_path / "cache"))
+        server = serve(None, *flags, env={"PYTHONPATH": str(tmp_path / "site")})
+    phases = server.wait_for_event("ready")["phases"]
+    assert min(phases["fetch"], phases["import"], phases["load"]) > 0
+    assert server.get("/status").json()["progress"]["done_bytes"] == (folder / "1/model.onnx").stat().st_size
+
+
+@contextmanager
+def held_files(folder: Path, may_send: Callable[[], bool]) -> Iterator[str]:
+    class Held(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wait(may_send, "the import")
+            super().do_GET()
+
+        def log_message(self, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Held, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

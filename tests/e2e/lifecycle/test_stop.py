@@ -1,0 +1,102 @@
+"""From SIGTERM to exit: whatever arrived is answered, within a bound."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
+from tests.serving import RunningServer, read_answer, rendered
+
+Serve = Callable[..., RunningServer]
+
+
+def send(server: RunningServer, value: float, *, full: bool = False) -> object:
+    """A connection on which an inference was sent."""
+    connection = server.connect(60)
+    connection.sendall(rendered("POST", "/v2/models/m/infer", body(value), None, server.address, chunked=full))
+    return connection
+
+
+def stopping(server: RunningServer, number: int = signal.SIGTERM) -> None:
+    server.process.send_signal(number)
+    server.wait_for_event("stopping")
+
+
+def test_everything_in_flight_is_answered_running_and_waiting_through_both_fronts(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD))
+    asked = {value: send(server, value, full=value % 2 == 0) for value in range(1, 7)}
+    wait(lambda: list(tmp_path.glob("began *")), "the first to run")
+    server.wait_until(lambda: server.get("/status").json()["in_flight"] == 6, "holding six")
+    stopping(server)
+    assert server.process.poll() is None
+    (tmp_path / "go").touch()
+    for value, connection in asked.items():
+        answer = read_answer(connection)  # type: ignore[arg-type]
+        assert answer.json()["outputs"][0]["data"] == [2 * value]
+        assert answer.headers["connection"].lower() == "close"
+        connection.close()  # type: ignore[attr-defined]
+    assert server.process.wait(10) == 0
+    assert server.wait_for_event("stopped")["finished"] is True
+
+
+def test_what_arrives_on_open_connections_during_the_drain_is_answered_too(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD))
+    running, kept = send(server, 1), server.connect(60)
+    health = rendered("GET", "/v2/health/ready", b"", None, server.address)
+    kept.sendall(health)
+    assert read_answer(kept, "GET").status == 200
+    wait(lambda: list(tmp_path.glob("began *")), "the first to run")
+    stopping(server)
+    kept.sendall(rendered("POST", "/v2/models/m/infer", body(3), None, server.address))
+    (tmp_path / "go").touch()
+    for connection, value in ((running, 2), (kept, 6)):
+        answer = read_answer(connection)  # type: ignore[arg-type]
+        assert answer.json()["outputs"][0]["data"] == [value]
+        assert answer.headers["connection"].lower() == "close"
+        connection.close()  # type: ignore[attr-defined]
+    assert server.process.wait(10) == 0
+
+
+def test_during_the_drain_delay_it_is_not_ready_but_takes_new_connections(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "go").touch()
+    server = serve(write_signed(tmp_path, HELD), "--drain-delay", "60")
+    stopping(server)
+    ready = server.get("/v2/health/ready")
+    assert (ready.status, ready.json()["state"]) == (503, "stopping")
+    assert server.get("/v2/health/live").status == 200
+    for full in (False, True):
+        answer = server.infer("m", body(4), full=full)
+        assert (answer.status, answer.headers["connection"].lower()) == (200, "close")
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(10)
+
+
+def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "0.3")
+    connection = send(server, 1)
+    wait(lambda: list(tmp_path.glob("began *")), "it to run")
+    server.process.terminate()
+    assert server.process.wait(15) == 0
+    assert server.wait_for_event("stopped")["finished"] is False
+    connection.close()  # type: ignore[attr-defined]
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "600", "--drain-delay", "600")
+    connection = send(server, 1)
+    wait(lambda: list(tmp_path.glob("began *")), "it to run")
+    stopping(server, signal.SIGINT)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(10) == 1
+    connection.close()  # type: ignore[attr-defined]
+
+
+def test_an_idle_server_is_gone_at_once(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "600")
+    kept = server.connect()
+    kept.sendall(rendered("GET", "/v2/health/ready", b"", None, server.address))
+    assert read_answer(kept, "GET").status == 200
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    assert kept.recv(1) == b""
+    kept.close()

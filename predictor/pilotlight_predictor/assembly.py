@@ -125,13 +125,13 @@ class Assembly:
     def _progress(self, progress: Progress) -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float) -> None:
         self.server.control.close()
         if self._tracer is not None:
             await in_thread(self._tracer.close)
         for front in self._fronts[1:]:
             await front.drain(0, 1)
         try:
-            await asyncio.wait_for(self.server.registry.close(), 5)
+            await asyncio.wait_for(self.server.registry.close(), patience_s)
         except TimeoutError:
-            log("abandoned", "a model did not finish its last batch within 5 s", level="WARNING")
+            log("abandoned", f"a model was not done and freed within {patience_s:g} s", level="WARNING")

@@ -38,6 +38,7 @@ METRIC_BATCH_SIZE: Final = "pilotlight_batch_size"
 METRIC_MODEL_STATE: Final = "pilotlight_model_state"
 METRIC_MODEL_LOAD: Final = "pilotlight_model_load_seconds"
 METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
+METRIC_GPU_UTILIZATION: Final = "nv_gpu_utilization"  # Triton's name; 0 to 1 per device
 LABEL_SERVICE: Final = "inference_service"
 LABEL_NAMESPACE: Final = "namespace"
 LABEL_REVISION: Final = "revision"

@@ -37,7 +37,7 @@ class Trigger:
     type: str
     name: str
     metadata: Mapping[str, str]
-    metric_type: Literal["Value", "AverageValue"] | None = None
+    metric_type: Literal["Value", "AverageValue", "Utilization"] | None = None
     authentication: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,6 +57,8 @@ class Scaling:
     cooldown_period: int = 300
     initial_cooldown_period: int = 0
     modifiers: Mapping[str, Json] = field(default_factory=dict)
+    wake: Literal["", "gateway", "interceptor"] = ""  # who brings it from zero; interceptor: an InterceptorRoute
+    wake_target: int = 0  # requests in flight per replica that the waking side aims at
     authentications: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # TriggerAuthentication name → spec
 
 
@@ -152,7 +154,13 @@ class Capabilities:
     load_rate_bytes_s: int = 200_000_000  # how fast a node brings model bytes to the device
     image: str = "pilotlight/predictor:0.1.0"
     default_mode: Literal["serverless", "raw"] = "serverless"  # for KServe documents that name none
-    pod_security: str = ""
+    pod_security: str = ""  # restricted, baseline or privileged: force it; empty: the strictest that runs
+    gateway_scaler: str = "pilotlight-gateway.pilotlight-system.svc:9090"  # our gateway's KEDA scaler
+    http_scaler: str = "keda-add-ons-http-external-scaler.keda:9090"
+    route_parent: Mapping[str, str] = field(
+        default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
+    )
+    domain: str = "example.com"  # services are `<name>-<namespace>.<domain>`
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +170,4 @@ class Current:
     revisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # workload name → revisions, newest first
     traffic: Mapping[str, tuple[Traffic, ...]] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # live scale/traffic overrides
+    templates: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # revision → its pod template

@@ -1,0 +1,111 @@
+"""Every object name and label set of a service, in one place: plan decides with them, render only writes them.
+
+Kubernetes allows 63 characters where a name becomes a label or a host. Knative puts `latest-` before a workload's name
+and a revision's hash behind it, LeaderWorkerSet and StatefulSet append numbers, so workloads stop at 46. A name that is
+too long keeps its beginning and ends in a hash of the whole: two long names never become one.
+"""
+
+import hashlib
+from typing import Final
+
+LIMIT: Final = 63
+WORKLOAD_LIMIT: Final = 46
+DOMAIN: Final = "pilotlight.dev"
+
+LABEL_WORKLOAD: Final = f"{DOMAIN}/workload"
+LABEL_REVISION: Final = f"{DOMAIN}/revision"
+LABEL_SERVICE: Final = f"{DOMAIN}/service"
+LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
+
+TAG_LATEST: Final = "latest"
+TAG_PREVIOUS: Final = "prev"
+
+# What each project's users select pods by.
+SERVICE_LABELS: Final = {
+    "ome": ("ome.io/inferenceservice", "serving.ome.io/inferenceservice"),
+    "kserve": ("serving.kserve.io/inferenceservice",),
+}
+
+
+def fit(name: str, limit: int = LIMIT) -> str:
+    """The name itself, or its beginning with six hex digits of its hash."""
+    if len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{name[: limit - 7].rstrip('-.')}-{digest}"
+
+
+def workload(service: str, role: str, variant: str = "") -> str:
+    """`llama-engine`; a canary side by side with it is `llama-blue-engine`, as KServe names it."""
+    return fit(f"{service}-{variant}-{role}" if variant else f"{service}-{role}", WORKLOAD_LIMIT)
+
+
+def revision(workload_name: str, content: str) -> str:
+    """`llama-engine-1f3a9c07`: same content, same name. Knative demands the service's name in front."""
+    return f"{workload_name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def service_account(service: str) -> str:
+    return fit(service)
+
+
+def entry_service(service: str) -> str:
+    """The address of the whole service in the cluster: `http://llama.namespace.svc`."""
+    return fit(service)
+
+
+def headless(workload_name: str) -> str:
+    return fit(f"{workload_name}-pods")
+
+
+def scaled_object(workload_name: str) -> str:
+    return workload_name
+
+
+def disruption_budget(workload_name: str) -> str:
+    return workload_name
+
+
+def network_policy(workload_name: str) -> str:
+    return workload_name
+
+
+def route(service: str) -> str:
+    return fit(service)
+
+
+def interceptor_route(workload_name: str) -> str:
+    return workload_name
+
+
+def monitor(workload_name: str) -> str:
+    return workload_name
+
+
+def rules(service: str) -> str:
+    return fit(service)
+
+
+def service_labels(group: str, service: str) -> dict[str, str]:
+    """On every object of a service."""
+    return {
+        "app.kubernetes.io/name": service,
+        "app.kubernetes.io/managed-by": "pilotlight",
+        LABEL_SERVICE: service,
+        **{label: service for label in SERVICE_LABELS[group]},
+    }
+
+
+def pod_labels(group: str, service: str, role: str, workload_name: str) -> dict[str, str]:
+    """On every pod; `component` is what both projects' dashboards group by."""
+    return {
+        **service_labels(group, service),
+        "app.kubernetes.io/component": role,
+        "component": role,
+        LABEL_WORKLOAD: workload_name,
+    }
+
+
+def selector(workload_name: str) -> dict[str, str]:
+    """What a Service, a Deployment or a budget selects: unique to the workload within its namespace."""
+    return {LABEL_WORKLOAD: workload_name}

@@ -27,7 +27,8 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         where = f"{self.place}: " if str(self.place) else ""
-        return f"{where}{self.severity} {self.code}: {self.path}: {self.message}"
+        what = f"{self.path}: " if self.path else ""
+        return f"{where}{self.severity} {self.code}: {what}{self.message}"
 
 
 class Problems:

@@ -1,0 +1,242 @@
+"""YAML and JSON texts into nodes that remember where each key and value is written: the first step of reading.
+
+libyaml's events are composed here rather than by `yaml.compose`, which recurses in C and dies on deeply nested text.
+Nothing in here knows what a document means; `types` does.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from pilotlight.spec.interpolation import interpolate
+from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.scalars import Scalar, key_text, resolve
+
+Json = Any
+
+# Deeper than any Kubernetes object (a probe's header in a pod template is at 9), shallower than Python's stack.
+MAX_DEPTH: Final = 100
+# How many nodes aliases may stand for in one text: a bomb of nine lines would stand for a billion.
+MAX_ALIASED: Final = 100_000
+_CORE_TAG: Final = "tag:yaml.org,2002:"
+_NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+
+
+@dataclass(slots=True)
+class Node:
+    """One value. `place` is where it is written, `key` where the key that leads to it is."""
+
+    place: Place
+    value: "Scalar | list[Node] | dict[str, Node]"
+    key: Place = field(default_factory=Place)
+
+    def get(self, name: str) -> "Node | None":
+        return self.value.get(name) if isinstance(self.value, dict) else None
+
+    def text(self, name: str) -> str:
+        """A text field, or "" when there is none: for looking at apiVersion and kind before anything is checked."""
+        found = self.get(name)
+        return found.value if found is not None and isinstance(found.value, str) else ""
+
+    def plain(self) -> Json:
+        """The same value as JSON has it, without places."""
+        if isinstance(self.value, dict):
+            return {name: child.plain() for name, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def copy(self) -> "Node":
+        if isinstance(self.value, dict):
+            return Node(self.place, {name: child.copy() for name, child in self.value.items()}, self.key)
+        if isinstance(self.value, list):
+            return Node(self.place, [child.copy() for child in self.value], self.key)
+        return Node(self.place, self.value, self.key)
+
+
+class _Unreadable(Exception):
+    """The text cannot be read beyond this place."""
+
+    def __init__(self, place: Place, message: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def parse(text: str, file: str, problems: Problems, environ: Mapping[str, str] | None = None) -> list[Node]:
+    """All documents of a text; those before a syntax error are returned, the error is a problem.
+
+    `environ` asks for `${VARIABLE}` in values to be replaced.
+    """
+    found: list[Node] = []
+    try:
+        found.extend(_Composer(text, file, problems, environ).documents())
+    except _Unreadable as error:
+        problems.error("PL100", error.place, "", str(error))
+    return found
+
+
+class _Composer:
+    """One pass over libyaml's events, from which nodes are built."""
+
+    def __init__(self, text: str, file: str, problems: Problems, environ: Mapping[str, str] | None) -> None:
+        self._file = file
+        self._problems = problems
+        self._environ = environ
+        self._events = _events(text, file)
+        self._anchors: dict[str, tuple[Node, int]] = {}
+        self._count = 0
+        self._aliased = 0
+
+    def documents(self) -> Iterator[Node]:
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors.clear()
+                node = self._node(next(self._events), 0)
+                if node.value is not None:
+                    yield node
+
+    def _node(self, event: Any, depth: int) -> Node:
+        place = self._place(event)
+        if depth > MAX_DEPTH:
+            raise _Unreadable(place, f"nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event.anchor, place)
+        before = self._count
+        self._count += 1
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node(place, self._scalar(event, place))
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = Node(place, self._list(event, depth))
+        else:
+            node = Node(place, self._map(event, depth))
+        if event.anchor:
+            self._anchors[event.anchor] = (node, self._count - before)
+        return node
+
+    def _alias(self, anchor: str | None, place: Place) -> Node:
+        if anchor is None or anchor not in self._anchors:
+            raise _Unreadable(place, f"*{anchor} refers to an anchor that is not defined before it, or to itself")
+        node, weight = self._anchors[anchor]
+        self._aliased += weight
+        if self._aliased > MAX_ALIASED:
+            raise _Unreadable(place, f"aliases stand for more than {MAX_ALIASED} values")
+        self._count += weight
+        return node.copy()
+
+    def _scalar(self, event: Any, place: Place) -> Scalar:
+        text = event.value
+        if self._environ is not None and "$" in text:
+            text = interpolate(text, self._environ, place, self._problems)
+        tag = "" if event.tag in (None, "!") else event.tag.removeprefix(_CORE_TAG)
+        if tag == "str" or (not tag and not event.implicit[0]):
+            return str(text)
+        value = resolve(text)
+        if tag:
+            value = self._tagged(tag, value, place)
+        if isinstance(value, float) and value - value != 0:
+            self._problems.error("PL106", place, "", f"{text} cannot be written in JSON; use a finite number")
+            return None
+        return value
+
+    def _tagged(self, tag: str, value: Scalar, place: Place) -> Scalar:
+        """An explicit tag must agree with what is written; `!!float 1` alone may widen."""
+        if tag == "float" and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if tag != {bool: "bool", int: "int", float: "float", type(None): "null"}.get(type(value), "timestamp"):
+            self._problems.error(
+                "PL106", place, "", f"tag !!{tag} does not fit {value!r}; write the value without a tag"
+            )
+        return value
+
+    def _list(self, event: Any, depth: int) -> list[Node]:
+        self._refuse_tag(event, "seq")
+        items = []
+        while not isinstance(child := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._node(child, depth + 1))
+        return items
+
+    def _map(self, event: Any, depth: int) -> dict[str, Node]:
+        self._refuse_tag(event, "map")
+        entries: dict[str, Node] = {}
+        merged: list[Node] = []
+        while not isinstance(child := next(self._events), yaml.MappingEndEvent):
+            key = self._node(child, depth + 1)
+            value = self._node(next(self._events), depth + 1)
+            value.key = key.place
+            if key.value == "<<" and isinstance(child, yaml.ScalarEvent) and child.implicit[0]:
+                merged.extend(self._merge_sources(value))
+            else:
+                self._add(entries, key, value)
+        for source in merged:
+            assert isinstance(source.value, dict)
+            for name, node in source.value.items():
+                entries.setdefault(name, node)
+        return entries
+
+    def _add(self, entries: dict[str, Node], key: Node, value: Node) -> None:
+        name = None if isinstance(key.value, list | dict) else key_text(key.value)
+        if name is None:
+            self._problems.error("PL106", key.place, "", "a map's key must be text")
+        elif name in entries:
+            first = entries[name].key
+            message = f"{name} is given twice, first on line {first.line}; keep one of them"
+            self._problems.error("PL105", key.place, name, message)
+        else:
+            entries[name] = value
+
+    def _merge_sources(self, value: Node) -> list[Node]:
+        sources = value.value if isinstance(value.value, list) else [value]
+        for source in sources:
+            if not isinstance(source.value, dict):
+                self._problems.error("PL106", source.place, "<<", "a merge key takes a map or a list of maps")
+        return [source for source in sources if isinstance(source.value, dict)]
+
+    def _refuse_tag(self, event: Any, expected: str) -> None:
+        if event.tag not in (None, "!", _CORE_TAG + expected):
+            tag = event.tag.replace(_CORE_TAG, "!!")
+            self._problems.error("PL106", self._place(event), "", f"tag {tag} means nothing here; leave it out")
+
+    def _place(self, event: Any) -> Place:
+        mark = event.start_mark
+        return Place(self._file, mark.line + 1, mark.column + 1)
+
+
+def _events(text: str, file: str) -> Iterator[Any]:
+    text = _as_yaml(text.removeprefix("\ufeff"))
+    try:
+        yield from yaml.parse(text, Loader=yaml.CBaseLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        raise _Unreadable(place, _syntax_message(error)) from None
+    except (yaml.reader.ReaderError, UnicodeEncodeError):
+        place = _place_of(_NOT_YAML.search(text), text, file)
+        raise _Unreadable(place, "this character cannot stand in YAML; escape it") from None
+
+
+def _syntax_message(error: Any) -> str:
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    hint = "; indent with spaces" if "cannot start any token" in said or "tab" in said else ""
+    return f"not valid YAML: {said}{hint}"
+
+
+def _place_of(match: re.Match[str] | None, text: str, file: str) -> Place:
+    """Where the reader stopped: it names a byte offset, which is no column."""
+    start = match.start() if match else 0
+    return Place(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+
+
+def _as_yaml(text: str) -> str:
+    """JSON is YAML but for one thing: libyaml refuses characters that are escaped as a surrogate pair."""
+    if not (text.lstrip().startswith("{") and _SURROGATES.search(text)):
+        return text
+    try:
+        json.loads(text)
+    except ValueError:
+        return text
+    return _SURROGATES.sub(lambda pair: json.loads(f'"{pair.group()}"'), text)

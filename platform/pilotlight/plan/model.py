@@ -57,8 +57,6 @@ class Scaling:
     cooldown_period: int = 300
     initial_cooldown_period: int = 0
     modifiers: Mapping[str, Json] = field(default_factory=dict)
-    wake: Literal["", "gateway", "interceptor"] = ""  # who brings it from zero; interceptor: an InterceptorRoute
-    wake_target: int = 0  # requests in flight per replica that the waking side aims at
     authentications: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # TriggerAuthentication name → spec
 
 
@@ -99,6 +97,9 @@ class Workload:
     ours: bool = True
     selector: Mapping[str, str] = field(default_factory=dict)  # pod labels unique to it; empty: render() makes one
     cluster: Literal["leader-worker-set", "ray"] = "leader-worker-set"  # what runs a multi-node group
+    internal: bool = False  # behind another workload of the service: no address outside the cluster
+    canary: bool = False  # the second side of its role, beside the stable one
+    pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
 
 
 @dataclass(frozen=True, slots=True)

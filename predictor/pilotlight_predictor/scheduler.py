@@ -13,7 +13,8 @@ from time import perf_counter_ns, time_ns
 
 from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.batcher import BatchPolicy, next_batch
-from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError, QueueTimeout
+from pilotlight_predictor.delivery import Delivery
+from pilotlight_predictor.errors import Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.pace import Pace
 from pilotlight_predictor.stats import FailureReason, ModelStats
 from pilotlight_predictor.waiting import Item, WaitingLine
@@ -42,14 +43,14 @@ class Scheduler:
         self._workers = [Worker(instance, self._loop, self._finished) for instance in instances]
         self._idle = deque(self._workers)
         self._pace = Pace(all(instance.quick for instance in instances), trial_ns)
-        self._order: deque[Item] | None = deque() if preserve_ordering else None
-        self._early: dict[Item, Answer] = {}
+        self._ordered = preserve_ordering
+        self._delivery = Delivery(preserve_ordering)
+        self._answer = self._delivery.answer
         self._ticking = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self.executing = 0
         self._refusal = ""  # why nothing more is taken
-        self._told: Exception | None = None
         self._holders = 0
         self._closed: asyncio.Future[None] | None = None
         self._stopping = 0
@@ -59,8 +60,8 @@ class Scheduler:
         if self._refusal:
             raise NotReady(f"'{item.request.model}' {self._refusal}")
         self.line.push(item, perf_counter_ns())
-        if self._order is not None:
-            self._order.append(item)
+        if self._ordered:
+            self._delivery.expect(item)
         if self._idle:
             self._tick_soon()
         elif item.expires_ns:
@@ -148,7 +149,7 @@ class Scheduler:
         self._record(batch, answers, started_ns, ended_ns)
         for item, answer in zip(batch, answers, strict=True):
             self._answer(item, answer)
-        self._told = None
+        self._delivery.end_batch()
         if self.line.size and self._idle:
             self._tick_soon()
         elif self._closed is not None:
@@ -181,31 +182,6 @@ class Scheduler:
                 self.stats.record_success(started_ns - item.enqueued_ns, 0, took, 0, total, item.rows)
         if good:
             self.stats.record_batch(rows, 0, took, 0, now_ms)
-
-    def _answer(self, item: Item, answer: Answer) -> None:
-        if self._order is None:
-            self._deliver(item, answer)
-            return
-        self._early[item] = answer
-        while self._order and self._order[0] in self._early:
-            first = self._order.popleft()
-            self._deliver(first, self._early.pop(first))
-
-    def _deliver(self, item: Item, answer: Answer) -> None:
-        if isinstance(answer, Exception) and _is_ours_to_hide(answer):
-            answer = self._opaque(item, answer)
-        try:
-            item.done(answer)
-        except Exception as error:  # an answer that cannot be passed on must not cost its neighbours theirs
-            item.done(self._opaque(item, error))
-
-    def _opaque(self, item: Item, error: Exception) -> BackendFailed:
-        """The client learns that the model failed; the log learns why, once for a batch that failed as a whole."""
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        if cause is not self._told:
-            log.error("model '%s' failed", item.request.model, exc_info=cause)
-        self._told = cause
-        return BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
 
     def hold(self) -> "Scheduler":
         """Keeps it from closing until `release`: for an ensemble's request that will come here at a later step."""
@@ -252,8 +228,3 @@ class Scheduler:
     @property
     def alive(self) -> bool:
         return not self.problem
-
-
-def _is_ours_to_hide(error: Exception) -> bool:
-    """Whatever the model raised; our own sentences for the client are meant to be read."""
-    return isinstance(error, BackendFailed) or not isinstance(error, PredictorError)

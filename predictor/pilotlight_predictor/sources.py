@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.layout import ModelSource, plain_source, scan
 from pilotlight_predictor.settings import Settings
 
@@ -18,6 +20,7 @@ class Sources:
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
         self._path = settings.model.path
         self._name = settings.model.name
+        self._version = settings.model.version
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
@@ -28,7 +31,7 @@ class Sources:
         found: dict[str, ModelSource] = {}
         if self._path:
             plain = plain_source(self._fetch(self._path), self._name or None)
-            found[plain.name] = plain
+            found[plain.name] = _of_version(plain, self._version)
         for repository in self._repositories:
             for source in scan(self._sync(repository)):
                 if source.name in found:
@@ -42,3 +45,18 @@ class Sources:
         if (name, repository) not in self._told:
             self._told.add((name, repository))
             log.warning("model '%s' is in several repositories; that of %s is ignored", name, repository)
+
+
+def _of_version(source: ModelSource, wish: str) -> ModelSource:
+    """A file is served as the version that was asked for; of a directory with versions that one alone is served."""
+    if wish == "latest":
+        return source
+    if not (wish.isascii() and wish.isdigit() and len(wish) <= 18):
+        raise LoadFailed(f"model.version = '{wish}', must be latest or a number (--model-version)")
+    number = int(wish)
+    if source.plain:
+        return replace(source, versions={number: source.versions[1]})
+    if number not in source.versions:
+        there = ", ".join(str(version) for version in sorted(source.versions))
+        raise LoadFailed(f"model.version = {number} is not in {source.model_dir}, which has {there} (--model-version)")
+    return replace(source, versions={number: source.versions[number]})

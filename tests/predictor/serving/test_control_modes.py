@@ -430,3 +430,24 @@ def test_ensembles_in_a_circle_are_refused_with_the_way_round(tmp_path: Path, mo
         assert not house.server.readiness().ready
 
     play(scene())
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("latest", 2), ("1", 1), ("9", "is not in .*which has 1, 2"), ("new", "must be latest or a number")],
+)
+def test_of_a_model_path_with_versions_the_one_asked_for_is_served(
+    tmp_path: Path, version: str, expected: float | str
+) -> None:
+    async def scene() -> None:
+        for number in (1, 2):
+            write_times(tmp_path, "m", number, version=number)
+        house = House(model={"path": str(tmp_path / "m"), "version": version})
+        if isinstance(expected, str):
+            with pytest.raises(LoadFailed, match=expected):
+                await house.start()
+        else:
+            await house.start()
+            assert await house.ask("m") == expected
+
+    play(scene())

@@ -1,0 +1,129 @@
+"""Writes data/core_fields.json: the fields and types of Kubernetes' pod tree, taken from its Python client's models.
+
+Run by hand when the pinned Kubernetes moves (`python -m pilotlight.spec.core_generation`, extra `kubernetes`); a test
+compares the file with what this gives. Nothing else imports it.
+
+A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `quantity`, `int-or-string`, `any`, `A|B` for a
+choice, `[T]` for a list, `{T}` for a map, and any other word names a record. A field that ends in `!` is required.
+"""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+TARGET: Final = Path(__file__).parent / "data" / "core_fields.json"
+ROOTS: Final = ("V1PodSpec", "V1DeploymentStrategy", "V2HorizontalPodAutoscalerBehavior")
+_PLAIN: Final = {
+    "str": "string",
+    "bool": "bool",
+    "int": "int",
+    "float": "number",
+    "datetime": "string",
+    "object": "any",
+}
+_OPERATORS: Final = "In|NotIn|Exists|DoesNotExist"
+
+# What the client's models leave open: amounts and ports are text or `object` there, and choices are prose.
+NARROWED: Final = {
+    "Container.imagePullPolicy": "Always|IfNotPresent|Never",
+    "Container.terminationMessagePolicy": "File|FallbackToLogsOnError",
+    "ContainerPort.containerPort": "int 1..65535",
+    "ContainerPort.hostPort": "int 1..65535",
+    "ContainerPort.protocol": "TCP|UDP|SCTP",
+    "DeploymentStrategy.type": "RollingUpdate|Recreate",
+    "EmptyDirVolumeSource.sizeLimit": "quantity",
+    "GRPCAction.port": "int 1..65535",
+    "HPAScalingPolicy.periodSeconds": "int 1..1800",
+    "HPAScalingPolicy.type": "Pods|Percent",
+    "HPAScalingPolicy.value": "int 1..",
+    "HPAScalingRules.selectPolicy": "Max|Min|Disabled",
+    "HPAScalingRules.stabilizationWindowSeconds": "int 0..3600",
+    "HPAScalingRules.tolerance": "quantity",
+    "HTTPGetAction.port": "int-or-string",
+    "HTTPGetAction.scheme": "HTTP|HTTPS",
+    "LabelSelectorRequirement.operator": _OPERATORS,
+    "NodeSelectorRequirement.operator": f"{_OPERATORS}|Gt|Lt",
+    "ObjectMeta.managedFields": "any",
+    "PodSpec.dnsPolicy": "ClusterFirst|ClusterFirstWithHostNet|Default|None",
+    "PodSpec.overhead": "{quantity}",
+    "PodSpec.preemptionPolicy": "PreemptLowerPriority|Never",
+    "PodSpec.restartPolicy": "Always|OnFailure|Never",
+    "Probe.failureThreshold": "int 1..",
+    "Probe.initialDelaySeconds": "int 0..",
+    "Probe.periodSeconds": "int 1..",
+    "Probe.successThreshold": "int 1..",
+    "Probe.timeoutSeconds": "int 1..",
+    "ResourceFieldSelector.divisor": "quantity",
+    "ResourceRequirements.limits": "{quantity}",
+    "ResourceRequirements.requests": "{quantity}",
+    "RollingUpdateDeployment.maxSurge": "int-or-string",
+    "RollingUpdateDeployment.maxUnavailable": "int-or-string",
+    "SeccompProfile.type": "RuntimeDefault|Localhost|Unconfined",
+    "TCPSocketAction.port": "int-or-string",
+    "Toleration.effect": "NoSchedule|PreferNoSchedule|NoExecute",
+    "Toleration.operator": "Exists|Equal",
+    "TopologySpreadConstraint.whenUnsatisfiable": "DoNotSchedule|ScheduleAnyway",
+    "VolumeMount.mountPropagation": "None|HostToContainer|Bidirectional",
+    "VolumeResourceRequirements.limits": "{quantity}",
+    "VolumeResourceRequirements.requests": "{quantity}",
+}
+
+
+def generate() -> dict[str, dict[str, str]]:
+    """Every record that the roots reach, by name, with its fields in order."""
+    from kubernetes.client import models
+
+    found: dict[str, dict[str, str]] = {}
+    waiting = list(ROOTS)
+    while waiting:
+        model = waiting.pop()
+        if (name := _record_name(model)) in found:
+            continue
+        fields = _fields(getattr(models, model))
+        found[name] = {field: NARROWED.get(f"{name}.{field.rstrip('!')}", text) for field, (text, _) in fields.items()}
+        waiting += [
+            inner for field, (_, inner) in fields.items() if inner and f"{name}.{field.rstrip('!')}" not in NARROWED
+        ]
+    return dict(sorted(found.items()))
+
+
+def _fields(model: Any) -> dict[str, tuple[str, str]]:
+    """Field name → (type as text, the model inside it or "")."""
+    fields = {}
+    for attribute, name in sorted(model.attribute_map.items(), key=lambda item: item[1]):
+        setter = inspect.getsource(getattr(model, attribute).fset)
+        required = "!" if "must not be `None`" in setter else ""
+        fields[name + required] = _type(model.openapi_types[attribute])
+    return fields
+
+
+def _type(said: str) -> tuple[str, str]:
+    if match := re.fullmatch(r"list\[(.+)\]", said):
+        text, inner = _type(match[1])
+        return f"[{text}]", inner
+    if match := re.fullmatch(r"dict\(str, (.+)\)", said):
+        text, inner = _type(match[1])
+        return f"{{{text}}}", inner
+    return (_PLAIN[said], "") if said in _PLAIN else (_record_name(said), said)
+
+
+def _record_name(model: str) -> str:
+    return re.sub(r"^(?:CoreV1|V1|V2)", "", model)
+
+
+def as_text(records: dict[str, dict[str, str]], version: str) -> str:
+    """One record per line: a difference between two Kubernetes versions reads as one."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(fields)}" for name, fields in records.items()]
+    return f'{{"client": "{version}", "records": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def main() -> None:
+    import kubernetes
+
+    TARGET.write_text(as_text(generate(), kubernetes.__version__))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,14 @@
-"""Decides which waiting requests go into the next batch, and when: Triton's dynamic batching as a pure function."""
+"""Decides which waiting requests go into the next batch, and when: Triton's dynamic batching as a pure function.
+
+A request starts a batch and others join it in order; none is ever split. The best stop is the last point at which a
+preferred size was met exactly, or else the point beyond which the batch would pass every preferred size. It is taken
+while the oldest request is younger than the delay, and always when there is no delay; after the delay as much goes as
+fits. Worked example, preferred {4, 8}, at most 16, delay 100 µs:
+
+    waiting rows 3 1 2    at 10 µs: 3 1 go, they make exactly 4      at 100 µs: all three go
+    waiting rows 3 7      at 10 µs: 3 goes, with 7 it passes 8        at 100 µs: both go
+    waiting rows 3        at 10 µs: waits 90 µs                       at 100 µs: goes
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -42,17 +52,7 @@ def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPol
 
 
 def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> Decision:
-    """A request starts a batch and others join it in order; none is ever split.
-
-    The best stop is the last point at which a preferred size was met exactly, or else the point beyond which the
-    batch would pass every preferred size. It is taken while the oldest request is younger than the delay, and always
-    when there is no delay; after the delay as much goes as fits. Worked example, preferred {4, 8}, at most 16, delay
-    100 µs:
-
-        waiting rows 3 1 2    at 10 µs: 3 1 go, they make exactly 4      at 100 µs: all three go
-        waiting rows 3 7      at 10 µs: 3 goes, with 7 it passes 8        at 100 µs: both go
-        waiting rows 3        at 10 µs: waits 90 µs                       at 100 µs: goes
-    """
+    """How many of the first go together now; the module's docstring has the rules."""
     rows = count = stop = oldest_ns = 0
     signature, full = None, False
     for item in queue:

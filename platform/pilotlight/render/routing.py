@@ -1,0 +1,88 @@
+"""Where a service's requests go: the shares of its entry, its HTTPRoute, its address in the cluster. Pure."""
+
+from typing import Any
+
+from pilotlight.errors import InternalError
+from pilotlight.plan.model import Plan, Workload
+from pilotlight.render.selectors import ports_of, service_port_of, service_selector_of
+
+Json = Any
+
+
+def entry_of(plan: Plan) -> Workload | None:
+    """The workload that receives requests; a virtual service has none."""
+    return next((work for work in plan.workloads if work.name == plan.entry and work.mode != "virtual"), None)
+
+
+def backends_of(plan: Plan) -> list[tuple[Workload, int]]:
+    """The entry and, during a canary of Deployments, its other side, each with its share in percent."""
+    entry = entry_of(plan)
+    if entry is None:
+        return []
+    if entry.mode == "serverless" or not entry.traffic:
+        return [(entry, 100)]
+    sides = {work.revision: work for work in plan.workloads if work.role == entry.role}
+    return [(_side(entry, sides, share.revision, share.latest), share.percent) for share in entry.traffic]
+
+
+def _side(entry: Workload, sides: dict[str, Workload], revision: str, latest: bool) -> Workload:
+    if latest:
+        return entry
+    if revision not in sides:
+        raise InternalError(f"{entry.name}: traffic goes to revision {revision}, which no workload of the plan runs")
+    return sides[revision]
+
+
+def route_of(plan: Plan) -> Json:
+    """The HTTPRoute of everything but Knative, which brings its own ingress."""
+    entry = entry_of(plan)
+    if entry is None or entry.mode == "serverless" or not plan.gateway:
+        return None
+    return {
+        "parent": plan.gateway,
+        "hosts": plan.hosts,
+        "timeout": _timeout(plan, entry),
+        "backends": _backends(plan),
+        "grant": _grant(plan),
+    }
+
+
+def _backends(plan: Plan) -> list[dict[str, Json]]:
+    if plan.front is not None:
+        return [{**_namespaced(plan), "name": plan.front.service, "port": plan.front.port, "weight": 100}]
+    return [{"name": work.name, "port": service_port_of(work), "weight": share} for work, share in backends_of(plan)]
+
+
+def _namespaced(plan: Plan) -> dict[str, str]:
+    crosses = plan.front is not None and plan.front.namespace != plan.namespace
+    return {"namespace": plan.front.namespace} if plan.front is not None and crosses else {}
+
+
+def _grant(plan: Plan) -> Json:
+    """Gateway API lets a route leave its namespace only with the consent of the other one."""
+    if plan.front is None or plan.front.namespace == plan.namespace:
+        return None
+    name = f"{plan.namespace}-{plan.name}"
+    return {"name": name, "namespace": plan.front.namespace, "service": plan.front.service}
+
+
+def _timeout(plan: Plan, entry: Workload) -> str:
+    """A request that wakes the service waits for its start as well."""
+    if entry.timeout_seconds is None:
+        return ""
+    waiting = entry.progress_deadline_seconds if plan.front is not None else 0
+    return f"{entry.timeout_seconds + waiting}s"
+
+
+def address_of(plan: Plan) -> Json:
+    """The Service that carries the service's own name, whatever its entry is called.
+
+    With something in front it is an alias of that, so that a call from inside the cluster wakes the service too.
+    """
+    entry = entry_of(plan)
+    if entry is None or entry.mode == "serverless" or entry.name == plan.name:
+        return None
+    if plan.front is not None:
+        return {"externalName": f"{plan.front.service}.{plan.front.namespace}.svc.cluster.local"}
+    (serving, *_) = ports_of(entry)
+    return {"selector": service_selector_of(entry), "port": {**serving, "port": 80}}

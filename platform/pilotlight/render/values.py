@@ -1,0 +1,161 @@
+"""The plan as plain values: what the templates of knative/ and keda/ read, and what the Helm chart is given.
+
+First half of render: every name, port, selector and weight that an object needs is written out here, so that a template
+(ours or the chart's) only puts values in their places. The result is JSON all through, in a stable order.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pilotlight.plan.model import Plan, Scaling, Traffic, Trigger, Workload
+from pilotlight.render.alerts import rules_of
+from pilotlight.render.routing import address_of, backends_of, route_of
+from pilotlight.render.selectors import (
+    SCALE_TARGETS,
+    WORKLOAD_LABEL,
+    metrics_port_name_of,
+    peers_of,
+    ports_of,
+    selector_of,
+    service_selector_of,
+)
+from pilotlight.render.templates import plain
+
+Json = Any
+API_VERSION: Final = "pilotlight.dev/v1alpha1"
+VISIBILITY: Final = "networking.knative.dev/visibility"
+
+
+def view(plan: Plan) -> dict[str, Json]:
+    """Everything that the templates read, under the names by which they read it."""
+    seen = {
+        "apiVersion": API_VERSION,
+        "name": plan.name,
+        "namespace": plan.namespace,
+        "mode": plan.mode,
+        "entry": plan.entry,
+        "labels": plan.labels,
+        "annotations": plan.annotations,
+        "serviceAccount": {"create": bool(plan.service_account), "name": plan.service_account},
+        "workloads": [_workload(plan, work) for work in plan.workloads if work.mode != "virtual"],
+        "address": address_of(plan),
+        "route": route_of(plan),
+        "monitoring": {"enabled": plan.monitoring, "rules": rules_of(plan) if plan.monitoring else []},
+        "objects": plan.objects,
+    }
+    made = plain(seen)
+    assert isinstance(made, dict)
+    return made
+
+
+def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
+    entry = work.name in {backend.name for backend, _ in backends_of(plan)}
+    return {
+        "role": work.role,
+        "name": work.name,
+        "mode": work.mode,
+        "cluster": work.cluster if work.mode == "multi-node" else "",
+        "revision": {"name": work.revision},
+        "labels": {**plan.labels, **work.labels, **_visibility(work, entry)},
+        "annotations": {**plan.annotations, **work.annotations},
+        "selector": selector_of(work),
+        "serviceSelector": service_selector_of(work),
+        "serviceLabels": {**plan.labels, **work.labels, WORKLOAD_LABEL: work.name},
+        "template": _labelled(work, work.template),
+        "workerTemplate": _labelled(work, work.worker_template) if work.worker_template is not None else None,
+        "groupSize": work.group_size,
+        "replicas": work.replicas,
+        "strategy": work.strategy,
+        "progressDeadlineSeconds": work.progress_deadline_seconds,
+        "containerConcurrency": work.container_concurrency,
+        "timeoutSeconds": work.timeout_seconds,
+        "traffic": _traffic(work),
+        "ports": ports_of(work),
+        "network": {"open": entry, "peers": peers_of(plan, work)},
+        "disruption": work.disruption,
+        "scaling": _scaling(work),
+        "authentications": [{"name": name, "spec": spec} for name, spec in work.scaling.authentications.items()],
+        "interceptor": _interceptor(plan, work),
+        "monitored": plan.monitoring and work.metrics_port is not None,
+        "metricsPort": work.metrics_port,
+        "metricsPortName": metrics_port_name_of(work),
+        "clusters": _ray_clusters(work),
+    }
+
+
+def _visibility(work: Workload, entry: bool) -> dict[str, str]:
+    """A component behind another one has no business on the public gateway."""
+    if work.mode != "serverless" or entry or VISIBILITY in work.labels:
+        return {}
+    return {VISIBILITY: "cluster-local"}
+
+
+def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
+    """The pod template with the labels that select it. Knative's stays as planned: its revision's name is its hash."""
+    metadata = template.get("metadata", {})
+    own = selector_of(work) if work.mode in ("raw", "stateful") or work.cluster == "ray" else {}
+    labels = {**metadata.get("labels", {}), **own}
+    return {
+        "metadata": {"labels": labels, "annotations": metadata.get("annotations", {})},
+        "spec": template.get("spec", {}),
+    }
+
+
+def _traffic(work: Workload) -> list[dict[str, Json]]:
+    """Knative's form of a split. Without a named revision all goes to the latest."""
+    shares = work.traffic or (Traffic(work.revision, 100, latest=not work.revision),)
+    return [_share(share) for share in shares] if work.mode == "serverless" else []
+
+
+def _share(share: Traffic) -> dict[str, Json]:
+    target = {"latestRevision": True} if share.latest else {"revisionName": share.revision, "latestRevision": False}
+    return {**target, "percent": share.percent, **({"tag": share.tag} if share.tag else {})}
+
+
+def _scaling(work: Workload) -> dict[str, Json]:
+    scaling: Scaling = work.scaling
+    return {
+        "scaler": scaling.scaler,
+        "target": {**SCALE_TARGETS.get(work.mode, {}), "name": work.name},
+        "minReplicas": scaling.min_replicas,
+        "maxReplicas": scaling.max_replicas,
+        "annotations": scaling.annotations,
+        "metrics": scaling.metrics,
+        "behavior": scaling.behavior,
+        "triggers": [_trigger(trigger) for trigger in scaling.triggers],
+        "fallback": scaling.fallback,
+        "modifiers": scaling.modifiers,
+        "pollingInterval": scaling.polling_interval,
+        "cooldownPeriod": scaling.cooldown_period,
+        "initialCooldownPeriod": scaling.initial_cooldown_period,
+    }
+
+
+def _trigger(trigger: Trigger) -> dict[str, Json]:
+    return {
+        "type": trigger.type,
+        "name": trigger.name,
+        "metadata": trigger.metadata,
+        **({"metricType": trigger.metric_type} if trigger.metric_type else {}),
+        **({"authenticationRef": trigger.authentication} if trigger.authentication else {}),
+    }
+
+
+def _interceptor(plan: Plan, work: Workload) -> Json:
+    """The InterceptorRoute that the workload's own trigger asks the HTTP add-on about."""
+    names = [trigger.metadata["interceptorRoute"] for trigger in work.scaling.triggers if _asks_interceptor(trigger)]
+    if not names or plan.front is None:
+        return None
+    return {"name": names[0], "hosts": plan.hosts, "spec": plan.front.route}
+
+
+def _asks_interceptor(trigger: Trigger) -> bool:
+    return trigger.type == "external-push" and "interceptorRoute" in trigger.metadata
+
+
+def _ray_clusters(work: Workload) -> list[str]:
+    """KubeRay has no count of clusters, so each group is a cluster of its own."""
+    if work.mode != "multi-node" or work.cluster != "ray":
+        return []
+    count = max(1, work.scaling.min_replicas if work.replicas is None else work.replicas)
+    return [work.name] if count == 1 else [f"{work.name}-{index}" for index in range(count)]

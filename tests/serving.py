@@ -165,12 +165,40 @@ def rendered(
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + bytes(framed)
 
 
+class Unbuffered:
+    """Reads no further than it is asked to, so that the next answer on the connection stays in it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def readline(self, limit: int = -1) -> bytes:
+        line = bytearray()
+        while not line.endswith(b"\n") and len(line) != limit:
+            byte = self._connection.recv(1)
+            if not byte:
+                break
+            line += byte
+        return bytes(line)
+
+    def read(self, amount: int = -1) -> bytes:
+        """All there is until the end of the connection when no amount is given."""
+        data = bytearray()
+        while amount < 0 or len(data) < amount:
+            piece = self._connection.recv(1 << 20 if amount < 0 else amount - len(data))
+            if not piece:
+                break
+            data += piece
+        return bytes(data)
+
+    def close(self) -> None: ...
+    def flush(self) -> None: ...
+
+
 def read_answer(connection: socket.socket, method: str = "POST") -> Answer:
     """The next answer; raises TimeoutError when none comes and ConnectionError when the server hangs up first."""
     response = HTTPResponse(connection, method=method)
-    # Unbuffered, so that the bytes of the next answer on this connection stay in it.
     response.fp.close()
-    response.fp = connection.makefile("rb", buffering=0)  # type: ignore[assignment]
+    response.fp = Unbuffered(connection)  # type: ignore[assignment]
     try:
         response.begin()
         body = response.read()

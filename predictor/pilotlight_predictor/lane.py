@@ -92,7 +92,7 @@ class Lane(asyncio.Protocol):
             if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
                 self._leave()
             return
-        if not self._read_head(buffer[:end]):
+        if end > MAX_HEAD or not self._read_head(buffer[:end]):
             self._leave()
             return
         assert self._head is not None

@@ -57,9 +57,10 @@ def _quality(text: str) -> float:
     if not key:
         return 1.0
     try:
-        return min(1.0, float(value)) if key.strip() == "q" else 0.0
+        weight = float(value) if key.strip() == "q" else 0.0
     except ValueError:
         return 0.0
+    return weight if 0 < weight <= 1 else 0.0
 
 
 def compress(pieces: list[Buffer], encoding: str) -> list[Buffer] | None:

@@ -148,6 +148,9 @@ class SupportedFormat:
     format_weight: int = 1
     framework_weight: int = 1
     accelerators: Mapping[str, Json] = field(default_factory=dict)
+    operator: str = "Equal"  # how `version` compares with the model's: Equal, GreaterThan, GreaterThanOrEqual
+    framework_operator: str = "Equal"
+    pipeline: Mapping[str, Json] = field(default_factory=dict)  # OME's diffusionPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,9 @@ class Runtime:
     namespace: str = ""
     origin: str = "built-in"
     ours: bool = False
+    accelerators: Mapping[str, Json] = field(default_factory=dict)  # OME's acceleratorRequirements
+    multi_model: bool = False
+    server_type: str = ""  # KServe's annotation serving.kserve.io/server-type
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +199,15 @@ class BaseModel:
     disabled: bool = False
     namespace: str = ""
     origin: str = "built-in"
+    pipeline: Mapping[str, Json] = field(default_factory=dict)  # OME's diffusionPipeline
+    reasons: tuple[str, ...] = ()  # what was derived rather than declared, one sentence each
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Runtimes, models and accelerator classes that a plan may choose from."""
+    """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: what merging left out, and why."""
 
     runtimes: tuple[Runtime, ...] = ()
     models: tuple[BaseModel, ...] = ()
     accelerators: tuple[Mapping[str, Json], ...] = ()
+    shadowed: tuple[str, ...] = ()

@@ -1,0 +1,228 @@
+"""Which accelerator class a component runs on, by OME's selector: a class by name, or constraints and a policy. Pure.
+
+Classes are `ome.io/v1beta1 AcceleratorClass` documents (data of the catalogue). plan() takes the class's node selector
+and resources from it, and how many devices the model needs.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pilotlight.spec.fit import ANY
+from pilotlight.spec.model import BaseModel, Runtime
+from pilotlight.spec.sizes import quantity
+
+Json = Any
+Class = Mapping[str, Json]
+# Weights are not all: caches and activations come on top. 140 GB of weights ask for 168 GB.
+MEMORY_HEADROOM: Final = 1.2
+_PERFORMANCE: Final = {"fp32": "fp32Tflops", "fp16": "fp16Tflops", "bf16": "fp16Tflops", "fp8": "int8Tops"} | {
+    "int8": "int8Tops", "int4": "int4Tops",
+}  # fmt: skip
+_TIERS: Final = {"low": 1, "medium": 2, "high": 3}
+_GIB: Final = 2**30
+
+
+def name_of(cls: Class) -> str:
+    return str(cls["metadata"]["name"])
+
+
+def pool(runtime: Runtime | None, classes: Sequence[Class]) -> list[Class]:
+    """The classes that a runtime supports, in the order in which it names them; `*` is all, by name."""
+    named = list(runtime.accelerators.get("acceleratorClasses", [])) if runtime is not None else []
+    by_name = {name_of(cls): cls for cls in classes}
+    if runtime is None or not named or ANY in named:
+        rest = sorted(name for name in by_name if name not in named)
+        named = [name for name in named if name != ANY] + rest
+    return [by_name[name] for name in dict.fromkeys(named) if name in by_name]
+
+
+def select_accelerator(
+    selector: Mapping[str, Json], classes: Sequence[Class], model: BaseModel | None
+) -> tuple[Class | None, tuple[str, ...]]:
+    """The class, and why this one and none of the others; None where none is asked for, or none fits."""
+    named = selector.get("acceleratorClass")
+    if named:
+        return _by_name(named, classes)
+    constraints = selector.get("constraints") or {}
+    policy = selector.get("policy") or ("BestFit" if constraints else "")
+    if not policy:
+        return None, ("no accelerator is asked for",)
+    fitting, passed_over = _filter(classes, constraints)
+    if not fitting:
+        return None, (*passed_over, "no accelerator class meets the constraints")
+    chosen, reason = _POLICIES[policy](fitting, constraints, model)
+    return chosen, (*passed_over, f"{name_of(chosen)}: {policy}, {reason}")
+
+
+def _by_name(name: str, classes: Sequence[Class]) -> tuple[Class | None, tuple[str, ...]]:
+    found = next((cls for cls in classes if name_of(cls) == name), None)
+    if found is None:
+        known = ", ".join(sorted(map(name_of, classes))) or "none"
+        return None, (f"no accelerator class is called {name}; there are {known}",)
+    return found, (f"{name}: acceleratorClass names it",)
+
+
+def devices_needed(cls: Class, model: BaseModel | None) -> int:
+    """How many devices hold the model: a power of two, since tensor parallelism splits heads evenly."""
+    memory = memory_bytes(cls)
+    if model is None or not model.size_bytes or not memory:
+        return 1
+    least = math.ceil(model.size_bytes * MEMORY_HEADROOM / memory)
+    return 1 << (max(least, 1) - 1).bit_length()
+
+
+def memory_bytes(cls: Class) -> int:
+    """Memory of one device. OME's `memoryGB` is a quantity (`80Gi`); a bare number means gigabytes."""
+    text = str(_capabilities(cls).get("memoryGB", ""))
+    return int(float(text) * _GIB) if text.replace(".", "", 1).isdigit() else quantity(text) or 0 if text else 0
+
+
+def _capabilities(cls: Class) -> Mapping[str, Json]:
+    return dict(cls["spec"].get("capabilities") or {})
+
+
+def _filter(classes: Sequence[Class], constraints: Mapping[str, Json]) -> tuple[list[Class], tuple[str, ...]]:
+    fitting, passed_over = [], []
+    for cls in classes:
+        reason = _refusal(cls, constraints)
+        if reason:
+            passed_over.append(f"{name_of(cls)}: {reason}")
+        else:
+            fitting.append(cls)
+    return fitting, tuple(passed_over)
+
+
+def _refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
+    """The first constraint that a class does not meet. minComputePerformanceTFLOPS only ranks, as in OME."""
+    capabilities = _capabilities(cls)
+    if name_of(cls) in constraints.get("excludedClasses", ()):
+        return "excludedClasses names it"
+    families = {str(family).lower() for family in constraints.get("architectureFamilies", ())}
+    family = str(cls["spec"].get("family", "")).lower()
+    if families and not families & {family, f"{cls['spec'].get('vendor', '')}-{family}".lower()}:
+        return f"family {family or 'unknown'} is not among architectureFamilies"
+    if reason := _memory_refusal(cls, constraints):
+        return reason
+    had = {str(feature).lower() for feature in capabilities.get("features", ())}
+    missing = [feature for feature in constraints.get("requiredFeatures", ()) if str(feature).lower() not in had]
+    if missing:
+        return f"it lacks {', '.join(missing)} of requiredFeatures"
+    wanted, version = constraints.get("minArchitectureVersion"), str(capabilities.get("computeCapability", ""))
+    if wanted and _numbers(version) < _numbers(str(wanted)):
+        return f"compute capability {version or 'unknown'} is below minArchitectureVersion {wanted}"
+    return ""
+
+
+def _memory_refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
+    memory = memory_bytes(cls) // _GIB
+    least, most = constraints.get("minMemory"), constraints.get("maxMemory")
+    if (least is not None or most is not None) and not memory:
+        return "it does not say its memory"
+    if least is not None and memory < least:
+        return f"{memory} GiB is below minMemory {least}"
+    if most is not None and memory > most:
+        return f"{memory} GiB is above maxMemory {most}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """10.0 is above 9.0, which a comparison of texts denies."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _tflops(cls: Class, precisions: Sequence[str]) -> tuple[float, float]:
+    """Operations per second at the first preferred precision that the class states, and OME's discount for its rank."""
+    stated = _capabilities(cls).get("performance") or {}
+    if not precisions:
+        return max((float(stated.get(key, 0)) for key in _PERFORMANCE.values()), default=0.0), 1.0
+    for rank, precision in enumerate([*precisions, "fp16"]):
+        value = float(stated.get(_PERFORMANCE.get(str(precision).lower(), ""), 0))
+        if value:
+            return value, 0.5**rank
+    return 0.0, 0.0
+
+
+def _best_fit(classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None) -> tuple[Class, str]:
+    """OME's score: 70 % memory that is not wasted, 30 % compute that is asked for. The model's need stands in."""
+    need = _memory_need(constraints, model)
+    asked = float(constraints.get("minComputePerformanceTFLOPS") or 0)
+    precisions = constraints.get("preferredPrecisions", ())
+
+    def score(cls: Class) -> float:
+        offered = memory_bytes(cls) * devices_needed(cls, model)
+        memory = min(need / offered, 1.0) if need and offered else 0.0 if need else 1.0
+        tflops, discount = _tflops(cls, precisions)
+        compute = (min(tflops / asked, 1.0) if asked else float(tflops > 0)) * discount
+        return 0.7 * memory + 0.3 * compute
+
+    best = max(sorted(classes, key=name_of), key=score)
+    return best, f"score {score(best):.2f} of {len(classes)} classes" + (f" for {need / 1e9:.0f} GB" if need else "")
+
+
+def _memory_need(constraints: Mapping[str, Json], model: BaseModel | None) -> float:
+    if constraints.get("minMemory"):
+        return float(constraints["minMemory"]) * _GIB
+    return model.size_bytes * MEMORY_HEADROOM if model is not None else 0.0
+
+
+def _cheapest(classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None) -> tuple[Class, str]:
+    """By the hour (spot before list price) where any class says so, else per million tokens, else by tier."""
+    costs = {name_of(cls): cls["spec"].get("cost") or {} for cls in classes}
+    ordered = sorted(_fast_enough(classes, constraints), key=name_of)
+
+    def least(what: str, price: Callable[[Mapping[str, Json]], Json], times: bool) -> tuple[Class, str] | None:
+        priced = [cls for cls in ordered if price(costs[name_of(cls)]) is not None]
+        if not priced:
+            return None
+        count = {name_of(cls): devices_needed(cls, model) if times else 1 for cls in priced}
+        best = min(priced, key=lambda cls: float(price(costs[name_of(cls)])) * count[name_of(cls)])
+        return best, f"{price(costs[name_of(best)])} {what}" + (f" × {count[name_of(best)]}" if times else "")
+
+    return (
+        least("an hour", lambda cost: cost.get("spotPerHour", cost.get("perHour")), True)
+        or least("per million tokens", lambda cost: cost.get("perMillionTokens"), False)
+        or least("of 3 in tier", lambda cost: _TIERS.get(str(cost.get("tier", "")).lower()), False)
+        or (ordered[0], "no class states a cost, the first by name")
+    )
+
+
+def _most_capable(
+    classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[Class, str]:
+    """OME's score: 50 % memory, 30 % bandwidth, 20 % compute, each against the best of the candidates."""
+    precisions = constraints.get("preferredPrecisions") or ("fp16",)
+
+    def raw(cls: Class) -> tuple[float, float, float]:
+        bandwidth = quantity(str(_capabilities(cls).get("memoryBandwidthGBps", 0))) or 0
+        return float(memory_bytes(cls)), float(bandwidth), _tflops(cls, precisions)[0]
+
+    most = [max(values) or 1.0 for values in zip(*map(raw, classes), strict=True)]
+
+    def score(cls: Class) -> float:
+        return sum(weight * had / top for weight, had, top in zip((0.5, 0.3, 0.2), raw(cls), most, strict=True))
+
+    best = max(sorted(_fast_enough(classes, constraints), key=name_of), key=score)
+    return best, f"score {score(best):.2f} of {len(classes)} classes"
+
+
+def _first_available(
+    classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[Class, str]:
+    return _fast_enough(classes, constraints)[0], "the first that meets the constraints"
+
+
+def _fast_enough(classes: Sequence[Class], constraints: Mapping[str, Json]) -> Sequence[Class]:
+    """Those that reach minComputePerformanceTFLOPS; all of them where none does."""
+    asked = float(constraints.get("minComputePerformanceTFLOPS") or 0)
+    precisions = constraints.get("preferredPrecisions", ())
+    return [cls for cls in classes if _tflops(cls, precisions)[0] >= asked] or classes
+
+
+_Policy = Callable[[Sequence[Class], Mapping[str, Json], BaseModel | None], tuple[Class, str]]
+_POLICIES: Final[Mapping[str, _Policy]] = {
+    "BestFit": _best_fit,
+    "Cheapest": _cheapest,
+    "MostCapable": _most_capable,
+    "FirstAvailable": _first_available,
+}

@@ -1,0 +1,112 @@
+"""Which model a service serves: OME's reference looked up in the catalogue, or KServe's format and storageUri.
+
+What the document leaves out is derived, and every derivation is kept as a sentence in `BaseModel.reasons`. Pure.
+"""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from pilotlight.spec.model import BaseModel, Catalogue, Component, Group, Reference, Service
+from pilotlight.spec.paths import under
+from pilotlight.spec.problems import Problems
+from pilotlight.spec.sizes import quantity
+from pilotlight.spec.types import suggestion
+
+ANNOTATION_SIZE: Final = "pilotlight.dev/model-size"
+FORMAT_OF_ENDING: Final = {
+    ".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript",
+    ".safetensors": "safetensors", ".py": "python", ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn",
+    ".bst": "xgboost", ".ubj": "xgboost", ".pmml": "pmml", ".plan": "tensorrt", ".engine": "tensorrt",
+    ".savedmodel": "tensorflow", ".pdmodel": "paddle", ".mar": "pytorch", ".gguf": "gguf",
+}  # fmt: skip
+FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}}
+
+
+def group_of(reference: Reference) -> Group:
+    return "kserve" if reference.group == "serving.kserve.io" else "ome"
+
+
+def reference_path(service: Service) -> str:
+    """Where a service says which model it serves."""
+    return "spec.model.name" if service.group == "ome" else "spec.predictor.model.modelFormat"
+
+
+def resolve_model(service: Service, catalogue: Catalogue, problems: Problems | None = None) -> BaseModel | None:
+    """The model with format, size and storage filled in; None where the service names none, or none can be found."""
+    found = problems if problems is not None else Problems()
+    if service.model is not None:
+        model = _referenced(service, service.model, catalogue, found)
+    else:
+        model = _inline(service, found)
+    return _with_declared_size(service, model, found) if model is not None else None
+
+
+def _referenced(service: Service, reference: Reference, catalogue: Catalogue, problems: Problems) -> BaseModel | None:
+    path = "spec.model.name"
+    reachable = [model for model in catalogue.models if model.namespace in ("", service.namespace)]
+    named = [model for model in reachable if model.name == reference.name]
+    if not named:
+        hint = suggestion(reference.name, tuple(model.name for model in reachable))
+        message = f"no model is called {reference.name}{hint or f'; add its {reference.kind} document to the files'}"
+        problems.error("PL210", service.place(path), path, message)
+        return None
+    of_kind = [model for model in named if model.kind == reference.kind]
+    model = min(of_kind or named, key=lambda candidate: candidate.namespace == "")
+    if model.disabled:
+        problems.error(
+            "PL211", service.place(path), path, f"model {model.name} is disabled; choose another or enable it"
+        )
+    return model
+
+
+def _inline(service: Service, problems: Problems) -> BaseModel | None:
+    """KServe: the predictor's model is described in place."""
+    component = service.components.get("predictor")
+    if component is None or component.model is None:
+        return None
+    spec = component.model
+    model = BaseModel(
+        name=service.name, kind="InferenceService", format=spec.format, format_version=spec.format_version,
+        storage_uri=spec.storage_uri, storage=spec.storage, namespace=service.namespace, origin="the service",
+    )  # fmt: skip
+    if model.format:
+        return model
+    return _guess_format(service, component, model, problems)
+
+
+def _guess_format(service: Service, component: Component, model: BaseModel, problems: Problems) -> BaseModel | None:
+    where = model.storage_uri or str(model.storage.get("path", ""))
+    guess, why = guess_format(where, service.group)
+    if guess:
+        return replace(model, format=guess, reasons=(*model.reasons, why))
+    if component.model is not None and component.model.runtime:
+        return None
+    path = "spec.predictor.model.modelFormat.name"
+    message = f"is missing and cannot be told from {where!r}; name the format, such as onnx or sklearn"
+    problems.error("PL212", service.place(path), path, message)
+    return None
+
+
+def guess_format(uri: str, group: Group) -> tuple[str, str]:
+    """A model's format from its address, with the reason; ("", "") where nothing can be told."""
+    scheme, _, rest = uri.rpartition("://")
+    ending = PurePosixPath(rest.split("?", 1)[0]).suffix.lower()
+    if ending in FORMAT_OF_ENDING:
+        return FORMAT_OF_ENDING[ending], f"format {FORMAT_OF_ENDING[ending]} because the address ends in {ending}"
+    if scheme in FORMAT_OF_SCHEME:
+        guess = FORMAT_OF_SCHEME[scheme][group]
+        return guess, f"format {guess} because the address begins with {scheme}://"
+    return "", ""
+
+
+def _with_declared_size(service: Service, model: BaseModel, problems: Problems) -> BaseModel:
+    declared = service.annotations.get(ANNOTATION_SIZE, "")
+    if not declared:
+        return model
+    size = quantity(declared)
+    if size is None:
+        path = under("metadata.annotations", ANNOTATION_SIZE)
+        problems.error("PL213", service.place(path), path, f"= {declared}, must be a quantity of bytes such as 16Gi")
+        return model
+    return replace(model, size_bytes=size, reasons=(*model.reasons, f"{declared}: annotation {ANNOTATION_SIZE}"))

@@ -1,0 +1,72 @@
+"""The real helm: the one on the PATH, or one built from its pinned Go module and kept in the cache."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from tests.judges.gomodules import Unavailable, cache_root, go, made_once, module_cache, say
+
+# The newest that builds with Go 1.25.
+VERSION: Final = "v3.20.2"
+BUILD_SECONDS: Final = 1500
+
+
+class HelmFailed(Exception):
+    """What helm said on stderr."""
+
+
+@cache
+def helm() -> str:
+    """Path of a helm 3; the first call on a machine without one builds it, which takes some minutes."""
+    found = shutil.which("helm")
+    if found and _run([found, "version", "--short"]).startswith("v3."):
+        return found
+    folder = cache_root() / f"helm-{VERSION}"
+    if not folder.is_dir():
+        with made_once(folder) as filling:
+            if filling is not None:
+                say(f"building helm {VERSION}; once, in about three minutes")
+                _build(filling)
+    return str(folder / "helm")
+
+
+def template(chart: Path, name: str, *flags: str, namespace: str = "default") -> list[dict[str, Any]]:
+    """The objects of a release, as `helm install` would send them. `lookup` finds nothing, as there is no cluster."""
+    return documents(_run([helm(), "template", name, str(chart), "--namespace", namespace, *flags]))
+
+
+def lint(chart: Path, *flags: str) -> str:
+    return _run([helm(), "lint", "--strict", str(chart), *flags])
+
+
+def package(chart: Path, into: Path) -> str:
+    return _run([helm(), "package", str(chart), "--destination", str(into)])
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [document for document in yaml.load_all(text, Loader=loader) if document]
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise HelmFailed(f"{' '.join(command[1:])}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _build(folder: Path) -> None:
+    with module_cache() as environment:
+        settings = {**environment, "GOBIN": str(folder), "CGO_ENABLED": "0"}
+        # Nothing else on the machine should feel it.
+        command = ["nice", "-n", "19", go(), "install", "-trimpath", f"helm.sh/helm/v3/cmd/helm@{VERSION}"]
+        done = subprocess.run(
+            command, env=settings, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
+        )
+    if done.returncode or not os.access(folder / "helm", os.X_OK):
+        raise Unavailable(f"helm is not on the PATH and cannot be built: {done.stderr.strip()[-300:]}")

@@ -92,10 +92,8 @@ _Validator: Final = extend(Draft202012Validator, {"x-kubernetes-list-map-keys": 
 @cache
 def _registry() -> Registry[Json]:
     types = {name: SPECIAL.get(name) or tightened(schema) for name, schema in sources().definitions.items()}
-    resources = (
-        (f"kubernetes:{name}", Resource(contents=each, specification=DRAFT202012)) for name, each in types.items()
-    )
-    return Registry().with_resources(resources)
+    resource = DRAFT202012.create_resource
+    return Registry().with_resources((f"kubernetes:{name}", resource(each)) for name, each in types.items())
 
 
 @cache

@@ -92,7 +92,7 @@ def service_labels(group: str, service: str) -> dict[str, str]:
         "app.kubernetes.io/name": service,
         "app.kubernetes.io/managed-by": "pilotlight",
         LABEL_SERVICE: service,
-        **{label: service for label in SERVICE_LABELS[group]},
+        **dict.fromkeys(SERVICE_LABELS[group], service),
     }
 
 

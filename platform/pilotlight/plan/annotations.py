@@ -1,0 +1,70 @@
+"""The annotations that decide something, under either project's prefix, and which of them travel on to pods."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pilotlight.names import DOMAIN
+from pilotlight.spec.model import Component, Service
+
+DEPLOYMENT_MODE: Final = ("ome.io/deploymentMode", "serving.kserve.io/deploymentMode")
+AUTOSCALER_CLASS: Final = ("ome.io/autoscalerClass", "serving.kserve.io/autoscalerClass")
+HPA_METRIC: Final = ("ome.io/metrics", "serving.kserve.io/metrics")
+HPA_TARGET: Final = ("ome.io/targetUtilizationPercentage", "serving.kserve.io/targetUtilizationPercentage")
+TAG_ROUTING: Final = ("ome.io/enable-tag-routing", "serving.kserve.io/enable-tag-routing")
+SCRAPING: Final = ("ome.io/enable-prometheus-scraping", "serving.kserve.io/enable-prometheus-scraping")
+STOP: Final = ("serving.kserve.io/stop", "ome.io/stop")
+
+TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
+FORMULA: Final = f"{DOMAIN}/scaling-formula"
+FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
+
+# OME's own overrides of a kedaConfig.
+KEDA_THRESHOLD: Final = "autoscaling.keda.sh/threshold"
+KEDA_OPERATOR: Final = "autoscaling.keda.sh/operator"
+KEDA_QUERY: Final = "autoscaling.keda.sh/prometheus.query"
+KEDA_ADDRESS: Final = "autoscaling.keda.sh/prometheus.serverAddress"
+
+KNATIVE_SCALING: Final = "autoscaling.knative.dev/"
+PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
+ROLLOUT_DURATION: Final = "serving.knative.dev/rollout-duration"
+
+# These belong to Knative's Service object, not to its template.
+ON_SERVICE_OBJECT: Final = (ROLLOUT_DURATION, "serving.knative.openshift.io/enablePassthrough")
+
+_CONSUMED: Final = frozenset(
+    (*DEPLOYMENT_MODE, *AUTOSCALER_CLASS, *HPA_METRIC, *HPA_TARGET, *TAG_ROUTING, *STOP, PROGRESS_DEADLINE,
+     *ON_SERVICE_OBJECT)
+)  # fmt: skip
+_CONSUMED_PREFIXES: Final = (
+    KNATIVE_SCALING, "autoscaling.keda.sh/", f"{DOMAIN}/", "kubectl.kubernetes.io/", "internal.serving.kserve.io/",
+    "meta.helm.sh/",
+)  # fmt: skip
+
+
+def first(keys: tuple[str, ...], *maps: Mapping[str, str]) -> tuple[str, str]:
+    """Key and value of the first map that has one of the keys; two empty strings where none has."""
+    for annotations in maps:
+        for key in keys:
+            if key in annotations:
+                return key, annotations[key]
+    return "", ""
+
+
+def of(service: Service, component: Component, *keys: str) -> tuple[str, str]:
+    """A component's own annotation wins over the service's."""
+    return first(keys, component.annotations, service.annotations)
+
+
+def path_of(service: Service, component: Component, key: str) -> str:
+    if key in component.annotations:
+        return f"spec.{component.role}.annotations.{key}"
+    return f"metadata.annotations.{key}"
+
+
+def travelling(annotations: Mapping[str, str]) -> dict[str, str]:
+    """What goes on to the pods: all that no stage of ours has consumed."""
+    return {
+        key: value
+        for key, value in annotations.items()
+        if key not in _CONSUMED and not key.startswith(_CONSUMED_PREFIXES)
+    }

@@ -1,0 +1,91 @@
+"""What the deciding functions of one component look at together: the component, its mode, its runtime, its model.
+
+Made by plan/decide.py once mode and runtime are known; read by pods, storage, probes, scaling, rollout and traffic.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pilotlight.plan import annotations, quantities
+from pilotlight.plan.model import Capabilities, Mode
+from pilotlight.spec.model import BaseModel, Component, Runtime, Service
+
+Json = Any
+# From the start of a container to the first byte of a model: image, interpreter, imports, a device's context.
+BOOT_S: Final = 60
+GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The runtime that serves a component, and the pod and main container that runtime and component make together."""
+
+    runtime: Runtime | None
+    model: BaseModel | None
+    pod: Mapping[str, Json] = field(default_factory=dict)
+    container: Mapping[str, Json] = field(default_factory=dict)
+    worker_pod: Mapping[str, Json] = field(default_factory=dict)
+    worker_container: Mapping[str, Json] = field(default_factory=dict)
+    ours: bool = False
+    gateway: bool = False  # our gateway in router mode
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    service: Service
+    component: Component
+    mode: Mode
+    choice: Choice
+    capabilities: Capabilities
+    name: str  # of the workload
+    variant: str = ""
+
+    @property
+    def serverless(self) -> bool:
+        return self.mode == "serverless"
+
+    @property
+    def model_bytes(self) -> int:
+        return self.choice.model.size_bytes if self.choice.model and self.serves_model else 0
+
+    @property
+    def serves_model(self) -> bool:
+        return self.component.role in ("engine", "decoder", "predictor")
+
+    @property
+    def load_seconds(self) -> int:
+        """How long the model takes from its store to the device; 0 where its size is unknown."""
+        return math.ceil(self.model_bytes / max(1, self.capabilities.load_rate_bytes_s))
+
+    @property
+    def start_budget_s(self) -> int:
+        """A start may take twice what it should: 30 GB at 200 MB/s loads in 150 s and gets 360 s with the boot."""
+        return BOOT_S + 2 * self.load_seconds if self.model_bytes else 600
+
+    @property
+    def gpus(self) -> int:
+        """Devices per pod group: leader and workers together."""
+        workers = (self.component.worker.size if self.component.worker else 0) or 0
+        own = quantities.gpus(self.choice.container)
+        return own + workers * (quantities.gpus(self.choice.worker_container) or own)
+
+    @property
+    def generative(self) -> bool:
+        """Chat, generation and vision answer for minutes; their time limits must leave room for that."""
+        model, runtime = self.choice.model, self.choice.runtime
+        told = [capability.lower() for capability in model.capabilities] if model else []
+        spoken = [protocol.lower() for protocol in runtime.protocols] if runtime else []
+        return "openai" in spoken or any(word in capability for capability in told for word in GENERATIVE)
+
+    def annotation(self, *keys: str) -> str:
+        return annotations.of(self.service, self.component, *keys)[1]
+
+    def path(self, field_name: str = "") -> str:
+        return f"spec.{self.component.role}.{field_name}" if field_name else f"spec.{self.component.role}"
+
+    def annotation_path(self, *keys: str) -> str:
+        key, _ = annotations.of(self.service, self.component, *keys)
+        return annotations.path_of(self.service, self.component, key)

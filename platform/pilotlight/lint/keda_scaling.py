@@ -1,0 +1,220 @@
+"""Rules for a KEDA ScaledObject as a whole: bounds, fallback, formula, and who else scales its target."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pilotlight.lint.keda_triggers import RESOURCE_TYPES, latency_triggers, triggers
+from pilotlight.lint.objects import AUTOSCALERS, name, target_key
+from pilotlight.lint.parts import Part
+from pilotlight.lint.rule import Beside, Hits, kind_of, rule
+
+DEFAULT_MAXIMUM: Final = 100
+PAUSES: Final = tuple(
+    f"autoscaling.keda.sh/{key}" for key in ("paused", "paused-replicas", "paused-scale-in", "paused-scale-out")
+)
+FORMULA_WORD: Final = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*(?!\w*\s*\()")
+FORMULA_WORDS: Final = frozenset({"true", "false", "nil", "and", "or", "not", "in", "let"})
+
+
+def modifiers(scaled: Part) -> Part:
+    return scaled.get("spec", "advanced", "scalingModifiers")
+
+
+@rule(
+    "PL420", "warning", "no fallback", "ScaledObject",
+    why="""When a trigger's source cannot be reached, the HPA has no metric and keeps the count as it is, whatever the
+        load does, for as long as the outage lasts. A fallback says how many replicas are safe when nobody can
+        measure.""",
+    fix="""
+        fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}""",
+)  # fmt: skip
+def no_fallback(scaled: Part, _: Beside) -> Hits:
+    polled = [trigger for trigger in triggers(scaled) if trigger.get("type").text() not in {*RESOURCE_TYPES, "cron"}]
+    if polled and not scaled.get("spec", "fallback"):
+        yield scaled.get("spec"), "no fallback: when the triggers cannot be read, the replica count is frozen"
+
+
+@rule(
+    "PL421", "error", "fallback that covers no trigger", "ScaledObject",
+    why="""A fallback works on external metrics only. cpu and memory come from the metrics server, past KEDA; with
+        nothing else KEDA's webhook refuses the object.""",
+    fix="""
+        # delete spec.fallback, or add a trigger that KEDA itself reads (prometheus, external-push, …)""",
+)  # fmt: skip
+def fallback_on_resources(scaled: Part, _: Beside) -> Hits:
+    fallback, types = scaled.get("spec", "fallback"), {trigger.get("type").text() for trigger in triggers(scaled)}
+    if fallback and types and types <= RESOURCE_TYPES:
+        yield fallback, f"fallback has no effect on {' and '.join(sorted(types))} triggers; delete it"
+
+
+@rule(
+    "PL422", "error", "fallback switched off by a fractional target", "ScaledObject",
+    why="""With scalingModifiers, KEDA computes the fallback from the target parsed as a whole number. "0.5" does not
+        parse, and the fallback is silently skipped: the error reaches the HPA as if none were set.""",
+    fix="""
+        advanced:
+          scalingModifiers: {formula: "p95 * 1000", target: "500"}    # milliseconds, not 0.5 seconds""",
+)  # fmt: skip
+def fractional_target(scaled: Part, _: Beside) -> Hits:
+    target = modifiers(scaled).get("target")
+    if scaled.get("spec", "fallback") and target and not re.fullmatch(r"\+?0*[1-9]\d*", target.text()):
+        message = f"target = {target.text()}, must be a whole number above 0 for the fallback; scale the formula"
+        yield target, message
+
+
+@rule(
+    "PL426", "error", "minimum above maximum", "ScaledObject", "HorizontalPodAutoscaler",
+    why="""The API server or KEDA's webhook refuses the object. maxReplicaCount counts as 100 where it is not set.""",
+    fix="""
+        minReplicaCount: 1
+        maxReplicaCount: 4""",
+)  # fmt: skip
+def min_above_max(scaler: Part, _: Beside) -> Hits:
+    suffix, most = ("Count", DEFAULT_MAXIMUM) if kind_of(scaler) == "ScaledObject" else ("s", 0)
+    low, high = scaler.get("spec", f"minReplica{suffix}"), scaler.get("spec", f"maxReplica{suffix}")
+    maximum = high.whole(most)
+    if low and maximum and low.whole(0) > maximum:
+        yield low, f"{low.key} = {low.text()} is above {high.key} = {maximum}"
+
+
+@rule(
+    "PL431", "warning", "paused", "ScaledObject",
+    why="""The annotation stops scaling until somebody removes it, also for every later deployment of the same file.
+        paused-replicas: "0" keeps a service down whatever is asked of it.""",
+    fix="""
+        kubectl annotate scaledobject my-model autoscaling.keda.sh/paused-""",
+)  # fmt: skip
+def paused(scaled: Part, _: Beside) -> Hits:
+    for key in PAUSES:
+        given = scaled.get("metadata", "annotations", key)
+        if given and (key.endswith("-replicas") or given.flag(default=True)):
+            yield given, f"{key} = {given.text()} stops autoscaling; remove it from the file when the pause is over"
+
+
+@rule(
+    "PL432", "warning", "no maximum", "ScaledObject",
+    why="""maxReplicaCount is 100 unless set. One slow dependency or a wrong query is enough to ask for a hundred
+        replicas, each with its GPU.""",
+    fix="""
+        maxReplicaCount: 4""",
+)  # fmt: skip
+def no_maximum(scaled: Part, _: Beside) -> Hits:
+    if scaled.get("spec") and not scaled.get("spec", "maxReplicaCount"):
+        yield scaled.get("spec"), f"maxReplicaCount is not set and counts as {DEFAULT_MAXIMUM}; set what you can afford"
+
+
+@rule(
+    "PL433", "warning", "latency may run away to the maximum", "ScaledObject",
+    why="""Latency is not proportional to replicas: near saturation it explodes, and below the time that one request
+        needs no replica count brings it. Without a scale-up policy the HPA may double every 15 s, faster than a model
+        loads, and goes on until the maximum.""",
+    fix="""
+        advanced:
+          horizontalPodAutoscalerConfig:
+            behavior:
+              scaleUp: {policies: [{type: Pods, value: 1, periodSeconds: 120}]}
+              scaleDown: {stabilizationWindowSeconds: 600}""",
+)  # fmt: skip
+def unbounded_latency(scaled: Part, _: Beside) -> Hits:
+    config = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig")
+    if any(latency_triggers(scaled)) and not config.get("behavior", "scaleUp", "policies"):
+        message = "a latency trigger without behavior.scaleUp.policies can run away to the maximum; bound its steps"
+        yield next(latency_triggers(scaled)), message
+
+
+@rule(
+    "PL434", "warning", "HTTPScaledObject", "HTTPScaledObject",
+    why="""HTTPScaledObject is slated for removal since version 0.14 of the HTTP add-on, and it owns the ScaledObject
+        that it makes, so no latency trigger can stand beside it. InterceptorRoute holds only the routing; the
+        ScaledObject is yours.""",
+    fix="""
+        apiVersion: http.keda.sh/v1beta1
+        kind: InterceptorRoute
+        spec:
+          target: {service: my-model, port: 80}
+          rules: [{hosts: [my-model.example.com]}]
+          scalingMetric: {concurrency: {targetValue: 10}}""",
+)  # fmt: skip
+def http_scaled_object(scaled: Part, _: Beside) -> Hits:
+    message = "deprecated; write an InterceptorRoute and a ScaledObject with an external-push trigger"
+    yield scaled.get("kind"), message
+
+
+@rule(
+    "PL435", "error", "an HPA beside another autoscaler on one target", "HorizontalPodAutoscaler",
+    why="""KEDA makes an HPA of its own for each ScaledObject. Two HPAs on one target each set their own count and undo
+        the other's, every 15 s; KEDA's webhook refuses the ScaledObject where it sees the HPA first.""",
+    fix="""
+        # delete the HPA and add its metrics as triggers: {type: cpu, metricType: Utilization, …}""",
+)  # fmt: skip
+def hpa_beside(hpa: Part, beside: Beside) -> Hits:
+    if hpa.get("metadata", "annotations", "validations.keda.sh/hpa-ownership").text() == "false":
+        return
+    for other, earlier in rivals(hpa, beside):
+        if kind_of(other) == "ScaledObject" or earlier:
+            message = f"{target_text(hpa)} is also scaled by {kind_of(other)} {name(other)}; keep one of them"
+            yield hpa.get("spec", "scaleTargetRef"), message
+
+
+@rule(
+    "PL436", "error", "two ScaledObjects on one target", "ScaledObject",
+    why="""Each ScaledObject gets its own HPA, and both write the replica count of the same target. KEDA's webhook
+        refuses the second.""",
+    fix="""
+        # one ScaledObject with the triggers of both: the largest count of any trigger wins""",
+)  # fmt: skip
+def two_scaled_objects(scaled: Part, beside: Beside) -> Hits:
+    for other, earlier in rivals(scaled, beside):
+        if kind_of(other) == "ScaledObject" and earlier:
+            message = f"{target_text(scaled)} is also scaled by ScaledObject {name(other)}; merge their triggers"
+            yield scaled.get("spec", "scaleTargetRef"), message
+
+
+@rule(
+    "PL437", "error", "formula with an unknown trigger", "ScaledObject",
+    why="""A formula refers to triggers by their `name`; cpu and memory cannot take part. KEDA's webhook compiles the
+        formula and refuses what it cannot find, as it does a formula without a target.""",
+    fix="""
+        advanced: {scalingModifiers: {formula: "max(p95, queue)", target: "10"}}
+        triggers: [{name: p95, …}, {name: queue, …}]""",
+)  # fmt: skip
+def formula_names(scaled: Part, _: Beside) -> Hits:
+    formula, target = modifiers(scaled).get("formula"), modifiers(scaled).get("target")
+    named = {
+        trigger.get("name").text() for trigger in triggers(scaled) if trigger.get("type").text() not in RESOURCE_TYPES
+    }
+    bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", formula.text())
+    for word in sorted({*FORMULA_WORD.findall(bare)} - named - FORMULA_WORDS):
+        yield formula, f"the formula uses {word}, which is the name of no trigger that it can use"
+    if formula and not target:
+        yield formula, "the formula needs a target beside it"
+
+
+@rule(
+    "PL438", "error", "name too long for its HPA", "ScaledObject",
+    why="""The HPA is called keda-hpa-NAME and its name becomes a label value of at most 63 characters.""",
+    fix="""
+        advanced: {horizontalPodAutoscalerConfig: {name: short-name}}""",
+)  # fmt: skip
+def long_name(scaled: Part, _: Beside) -> Hits:
+    given = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig", "name")
+    length = len(given.text() or f"keda-hpa-{name(scaled)}")
+    if length > 63:
+        message = f"the HPA's name has {length} characters, at most 63 are allowed"
+        yield given or scaled.get("metadata", "name"), message
+
+
+def rivals(scaler: Part, beside: Beside) -> Iterator[tuple[Part, bool]]:
+    """Other autoscalers of the same target, and whether each is written before this one: a pair is reported once."""
+    wanted, earlier = target_key(scaler), True
+    for other in beside.of_kind(*AUTOSCALERS):
+        if other is scaler:
+            earlier = False
+        elif wanted[2] and target_key(other) == wanted:
+            yield other, earlier
+
+
+def target_text(scaler: Part) -> str:
+    _, kind, called = target_key(scaler)
+    return f"{kind} {called}"

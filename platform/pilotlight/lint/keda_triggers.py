@@ -1,0 +1,295 @@
+"""Rules for the triggers of a KEDA ScaledObject: what each one measures, and which of its settings have an effect."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pilotlight.lint import queries
+from pilotlight.lint.objects import containers, target_of
+from pilotlight.lint.parts import Part
+from pilotlight.lint.rule import Beside, Hits, rule
+from pilotlight.lint.trigger_keys import TYPES
+
+RESOURCE_TYPES = frozenset({"cpu", "memory"})
+
+
+def triggers(scaled: Part, *types: str) -> Iterator[Part]:
+    for trigger in scaled.get("spec", "triggers").each():
+        if not types or trigger.get("type").text() in types:
+            yield trigger
+
+
+def query_of(trigger: Part) -> str:
+    return trigger.get("metadata", "query").text()
+
+
+def latency_triggers(scaled: Part) -> Iterator[Part]:
+    return (trigger for trigger in triggers(scaled, "prometheus") if queries.is_latency(query_of(trigger)))
+
+
+def least(scaled: Part) -> int:
+    return scaled.get("spec", "minReplicaCount").whole(0)
+
+
+@rule(
+    "PL400", "error", "unknown key in a trigger's metadata", "ScaledObject",
+    why="""KEDA ignores metadata keys that it does not know: no error, no event, and the setting has no effect. A typing
+        error in ignoreNullValues or activationThreshold thus goes unnoticed until the day it is needed.""",
+    fix="""
+        metadata:
+          serverAddress: http://prometheus-operated.monitoring.svc:9090
+          activationThreshold: "1"      # not activationTreshold""",
+)  # fmt: skip
+def unknown_key(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        known = TYPES.get(trigger.get("type").text())
+        if known is None or known.open:
+            continue
+        for entry in trigger.get("metadata").entries():
+            if entry.key in known.known or entry.key in known.removed or entry.key == "operator":
+                continue
+            near = get_close_matches(entry.key, known.known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it knows {', '.join(sorted(known.known))}"
+            yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}; {hint}"
+
+
+@rule(
+    "PL401", "error", "metadata key that KEDA has removed", "ScaledObject",
+    why="""The key worked in an older KEDA. Since then it is ignored (metricName, cortexOrgID) or refused, so that the
+        whole trigger fails (type on cpu and memory since 2.18).""",
+    fix="""
+        - type: cpu
+          metricType: Utilization       # not metadata.type
+          metadata: {value: "70"}""",
+)  # fmt: skip
+def removed_key(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        known = TYPES.get(trigger.get("type").text())
+        for entry in trigger.get("metadata").entries() if known else ():
+            if known and entry.key in known.removed:
+                message = f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
+                yield entry, message
+
+
+@rule(
+    "PL402", "error", "operator in a trigger's metadata", "ScaledObject",
+    why="""KEDA has no comparison operators: a trigger always scales up while the value is above its threshold. OME
+        writes `operator` into its ScaledObjects, where nothing reads it, so LessThanOrEqual scales the wrong way.""",
+    fix="""
+        metadata:
+          threshold: "1"
+          query: 10 / clamp_min(sum(rate(tokens_total[1m])), 0.001)   # inverted: falls while the rate rises""",
+)  # fmt: skip
+def operator_key(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        found = trigger.get("metadata", "operator")
+        known = TYPES.get(trigger.get("type").text())
+        if found and known and not known.open:
+            message = f"operator = {found.text()} has no effect: KEDA scales up above the threshold; invert the query"
+            yield found, message
+
+
+@rule(
+    "PL403", "error", "trigger lacks required metadata", "ScaledObject",
+    why="""KEDA cannot build the scaler without it. The ScaledObject is accepted by the API server, never becomes Ready,
+        and the workload stays at whatever count it has.""",
+    fix="""
+        - type: prometheus
+          metadata: {serverAddress: …, query: …, threshold: "0.5"}""",
+)  # fmt: skip
+def missing_key(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        kind = trigger.get("type").text()
+        metadata = trigger.get("metadata")
+        given = {entry.key for entry in metadata.entries()}
+        missing = sorted(TYPES[kind].required - given) if kind in TYPES else []
+        if missing:
+            yield metadata or trigger, f"the {kind} trigger needs {', '.join(missing)}"
+
+
+@rule(
+    "PL404", "error", "threshold that is no number", "ScaledObject",
+    why="""KEDA parses thresholds as plain numbers. `500ms`, `70%` or `1k` fail, and the ScaledObject never becomes
+        Ready.""",
+    fix="""
+        metadata: {threshold: "0.5"}      # seconds, not 500ms""",
+)  # fmt: skip
+def threshold_not_number(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        known = TYPES.get(trigger.get("type").text())
+        for entry in trigger.get("metadata").entries() if known else ():
+            if known and entry.key in known.numbers and entry.number() is None:
+                yield entry, f"{entry.key} = {entry.text(repr(entry.value))}, must be a plain number without a unit"
+
+
+@rule(
+    "PL405", "error", "metadata value that is no text", "ScaledObject",
+    why="""Trigger metadata is a map of texts. The API server refuses an unquoted number or truth value ("expected
+        string"), and some tools send it on as they read it.""",
+    fix="""
+        metadata: {threshold: "5", ignoreNullValues: "false"}""",
+)  # fmt: skip
+def value_not_text(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        for entry in trigger.get("metadata").entries():
+            if not isinstance(entry.value, str):
+                message = f"{entry.key} = {entry.text(repr(entry.value))}, must be in quotes: metadata values are texts"
+                yield entry, message
+
+
+@rule(
+    "PL406", "error", "AverageValue on a latency or a utilisation", "ScaledObject",
+    why="""AverageValue, the default, means replicas = ceil(value / threshold) and ignores how many run: a p95 of 0.9 s
+        over a threshold of 0.5 s gives 2 replicas even when 8 are busy. Value means ceil(ready × value / threshold),
+        which is what a number that does not grow with the replicas needs.""",
+    fix="""
+        - type: prometheus
+          metricType: Value
+          metadata: {query: histogram_quantile(0.95, …), threshold: "0.5"}""",
+)  # fmt: skip
+def average_of_latency(scaled: Part, _: Beside) -> Hits:
+    if scaled.get("spec", "advanced", "scalingModifiers", "formula"):
+        return
+    for trigger in triggers(scaled, "prometheus"):
+        latency = queries.is_latency(query_of(trigger))
+        given = trigger.get("metricType")
+        if given.text("AverageValue") == "AverageValue" and (latency or queries.is_utilisation(query_of(trigger))):
+            what = "a latency" if latency else "a utilisation"
+            message = (
+                f"metricType AverageValue{'' if given else ' (the default)'} on {what} ignores the current number of"
+                " replicas; write metricType: Value"
+            )
+            yield given or trigger, message
+
+
+@rule(
+    "PL407", "warning", "empty result of a latency query counts as zero", "ScaledObject",
+    why="""ignoreNullValues is true unless set: an empty result, NaN or infinity becomes 0, that is, perfect latency.
+        The workload is scaled down exactly when scraping breaks, and to zero where minReplicaCount is 0. With "false"
+        it is an error, which the fallback answers.""",
+    fix="""
+        metadata: {ignoreNullValues: "false"}
+        # and on the ScaledObject:
+        fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}""",
+)  # fmt: skip
+def null_is_zero(scaled: Part, _: Beside) -> Hits:
+    for trigger in latency_triggers(scaled):
+        given = trigger.get("metadata", "ignoreNullValues")
+        if given.flag(default=True):
+            state = f"= {given.text()}" if given else "is not set (default true)"
+            place = given if given else trigger.get("metadata")
+            yield place, f'ignoreNullValues {state}: a broken scrape reads as latency 0; write "false"'
+
+
+@rule(
+    "PL408", "warning", "query that is NaN while nobody asks", "ScaledObject",
+    why="""A quantile or an average over no requests is 0/0 = NaN. KEDA before 2.20 turned it into a huge negative
+        number; since then it is 0 or an error, by ignoreNullValues, so that an idle service is taken for a broken one.
+        A comparison drops NaN, and `or` puts a real 0 in its place.""",
+    fix="""
+        query: >-
+          (histogram_quantile(0.95, sum by (le) (rate(x_bucket[2m]))) >= 0
+           and on() sum(rate(x_count[2m])) > 0) or 0 * sum(up{job="x"})""",
+)  # fmt: skip
+def unguarded_nan(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled, "prometheus"):
+        if queries.may_be_nan(query_of(trigger)):
+            message = "the query divides 0 by 0 while idle; keep only values `>= 0` and end in `or` a real zero"
+            yield trigger.get("metadata", "query"), message
+
+
+@rule(
+    "PL409", "warning", "vector(0) hides a lost scrape", "ScaledObject",
+    why="""`or vector(0)` is there even when nothing of the service is scraped: a broken ServiceMonitor reads as latency
+        0 and scales down to the minimum under full load. With at least one replica there is always a target, so
+        `0 * sum(up{…})` is 0 when idle and empty when scraping is lost, which reaches the fallback. (At minReplicaCount
+        0 nothing is scraped while idle, and vector(0) is right.)""",
+    fix="""
+        query: (…) or 0 * sum(up{job="my-model"})""",
+)  # fmt: skip
+def zero_hides_lost_scrape(scaled: Part, _: Beside) -> Hits:
+    for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
+        if queries.ends_in_zero(query_of(trigger)):
+            message = (
+                f"`or vector(0)` with minReplicaCount {least(scaled)} turns a lost scrape into latency 0;"
+                " write `or 0 * sum(up{…})`"
+            )
+            yield trigger.get("metadata", "query"), message
+
+
+@rule(
+    "PL410", "warning", "query that may return several series", "ScaledObject",
+    why="""KEDA takes a result of one element; two are the error "returned multiple elements", and scaling stops. It
+        shows only when a second replica, pod or label value appears, that is, at the first scale-up.""",
+    fix="""
+        query: sum(my_requests_in_flight{service="m"})      # not my_requests_in_flight{service="m"}""",
+)  # fmt: skip
+def several_series(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled, "prometheus"):
+        names = queries.several_series(query_of(trigger))
+        if names:
+            message = f"{', '.join(names)} may be several series; aggregate to one, as in sum(…)"
+            yield trigger.get("metadata", "query"), message
+
+
+@rule(
+    "PL411", "error", "metricType that the trigger does not have", "ScaledObject",
+    why="""cpu and memory are resource metrics (Utilization or AverageValue); all other triggers are external metrics
+        (AverageValue or Value). KEDA refuses to build the scaler otherwise.""",
+    fix="""
+        - {type: cpu, metricType: Utilization, metadata: {value: "70"}}""",
+)  # fmt: skip
+def metric_type_of_trigger(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled):
+        given = trigger.get("metricType")
+        resource = trigger.get("type").text() in RESOURCE_TYPES
+        allowed = ("Utilization", "AverageValue") if resource else ("AverageValue", "Value")
+        if given and given.text() not in allowed:
+            yield given, f"metricType = {given.text()}, must be {' or '.join(allowed)} for {trigger.get('type').text()}"
+        elif resource and not given and not trigger.get("metadata", "type"):
+            yield trigger, f"the {trigger.get('type').text()} trigger needs a metricType: {' or '.join(allowed)}"
+
+
+@rule(
+    "PL412", "error", "two triggers of one name", "ScaledObject",
+    why="""Trigger names must be unique: KEDA's webhook refuses the ScaledObject, and without the webhook one trigger
+        stands in for the other in formulas and metrics.""",
+    fix="""
+        triggers: [{name: p95, …}, {name: queue, …}]""",
+)  # fmt: skip
+def same_name(scaled: Part, _: Beside) -> Hits:
+    seen: set[str] = set()
+    for trigger in triggers(scaled):
+        name = trigger.get("name")
+        if name.text() in seen:
+            yield name, f"the name {name.text()} is given to an earlier trigger; names must be unique"
+        seen |= {name.text()} - {""}
+
+
+@rule(
+    "PL413", "error", "cpu or memory trigger without a request to compare with", "ScaledObject",
+    why="""Utilisation is a percentage of the container's request. Without a request (or a limit, from which it is
+        taken) the HPA reports FailedGetResourceMetric and never scales; KEDA's webhook refuses the object.""",
+    fix="""
+        resources: {requests: {cpu: "1", memory: 2Gi}}      # in every container of the workload""",
+)  # fmt: skip
+def resource_without_request(scaled: Part, beside: Beside) -> Hits:
+    target = target_of(scaled, beside)
+    for trigger in triggers(scaled, *RESOURCE_TYPES) if target else ():
+        resource, only = trigger.get("type").text(), trigger.get("metadata", "containerName").text()
+        for container in containers(target) if target else ():
+            name, resources = container.get("name").text(), container.get("resources")
+            if only in ("", name) and not (resources.get("requests", resource) or resources.get("limits", resource)):
+                yield trigger, f"the {resource} trigger needs resources.requests.{resource} in container {name}"
+
+
+@rule(
+    "PL414", "error", "useCachedMetrics on a trigger that has no cache", "ScaledObject",
+    why="""KEDA does not poll cpu, memory and cron, so there is nothing to cache; its webhook refuses the object.""",
+    fix="""
+        - type: cron                # without useCachedMetrics""",
+)  # fmt: skip
+def cache_without_polling(scaled: Part, _: Beside) -> Hits:
+    for trigger in triggers(scaled, "cron", *RESOURCE_TYPES):
+        cached = trigger.get("useCachedMetrics")
+        if cached.flag(default=False):
+            yield cached, f"useCachedMetrics is not supported for {trigger.get('type').text()}; delete it"

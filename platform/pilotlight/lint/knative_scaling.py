@@ -1,0 +1,247 @@
+"""Rules for the autoscaling annotations of a Knative Service, which Knative checks late or not at all."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from pilotlight.lint.parts import Part
+from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
+from pilotlight.lint.units import duration_seconds
+
+GROUP: Final = "autoscaling.knative.dev/"
+KPA: Final = "kpa.autoscaling.knative.dev"
+HPA: Final = "hpa.autoscaling.knative.dev"
+KPA_METRICS: Final = ("concurrency", "rps")
+KEYS: Final = frozenset({
+    "activation-scale", "class", "initial-scale", "max-scale", "metric", "metric-aggregation-algorithm", "min-scale",
+    "panic-threshold-percentage", "panic-window-percentage", "scale-down-delay", "scale-to-zero-pod-retention-period",
+    "target", "target-burst-capacity", "target-utilization-percentage", "window",
+})  # fmt: skip
+# Least and greatest; -1 for the burst capacity means: the activator always stays in the path.
+NUMBERS: Final[dict[str, tuple[float, float]]] = {
+    "target": (0.01, float("inf")),
+    "target-utilization-percentage": (1, 100),
+    "panic-window-percentage": (1, 100),
+    "panic-threshold-percentage": (110, 1000),
+    "target-burst-capacity": (-1, float("inf")),
+    "min-scale": (0, 2**31 - 1),
+    "max-scale": (0, 2**31 - 1),
+    "initial-scale": (0, 2**31 - 1),
+}
+# Least and greatest in seconds, and whether fractions of a second are refused.
+DURATIONS: Final[dict[str, tuple[float, float, bool]]] = {
+    "window": (6, 3600, True),
+    "scale-down-delay": (0, 3600, True),
+    "scale-to-zero-pod-retention-period": (0, 3600, False),
+}
+
+
+def annotation(service: Part, key: str) -> Part:
+    """The kebab-case name, or the legacy one where only that is written."""
+    annotations = service.get("spec", "template", "metadata", "annotations")
+    found = annotations.get(GROUP + key)
+    return found if found else annotations.get(GROUP + camel(key))
+
+
+def annotations(service: Part) -> Iterator[tuple[str, Part]]:
+    """The autoscaling annotations of the template, by their name without the group."""
+    for entry in service.get("spec", "template", "metadata", "annotations").entries():
+        if entry.key.startswith(GROUP):
+            yield entry.key.removeprefix(GROUP), entry
+
+
+def camel(key: str) -> str:
+    first, *rest = key.split("-")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
+
+
+@rule(
+    "PL450", "error", "autoscaling annotations on the Service", KNATIVE,
+    why="""They belong to the revision. On the Service's own metadata Knative's webhook refuses them; older versions
+        took them and did nothing.""",
+    fix="""
+        spec:
+          template:
+            metadata:
+              annotations: {autoscaling.knative.dev/min-scale: "0"}""",
+)  # fmt: skip
+def on_the_service(service: Part, _: Beside) -> Hits:
+    for entry in service.get("metadata", "annotations").entries():
+        if entry.key.startswith(GROUP):
+            yield entry, f"{entry.key} has no effect here; move it to spec.template.metadata.annotations"
+
+
+@rule(
+    "PL451", "warning", "legacy annotation name", KNATIVE,
+    why="""The camel-case names are kept only for old manifests, and where both are written the kebab-case one wins
+        without a word.""",
+    fix="""
+        autoscaling.knative.dev/min-scale: "0"      # not minScale""",
+)  # fmt: skip
+def legacy_name(service: Part, _: Beside) -> Hits:
+    for key, entry in annotations(service):
+        if key in LEGACY:
+            yield entry, f"{entry.key} is the legacy name; write {GROUP}{LEGACY[key]}"
+
+
+@rule(
+    "PL452", "error", "unknown autoscaling annotation", KNATIVE,
+    why="""Knative reads the annotations that it knows and passes over all others, so a typing error leaves the default:
+        no minimum, no maximum, a window of 60 s.""",
+    fix="""
+        autoscaling.knative.dev/scale-down-delay: 5m""",
+)  # fmt: skip
+def unknown_annotation(service: Part, _: Beside) -> Hits:
+    for key, entry in annotations(service):
+        if key not in KEYS and key not in LEGACY:
+            near = get_close_matches(key, KEYS, n=1)
+            hint = f"did you mean {GROUP}{near[0]}?" if near else f"known are {', '.join(sorted(KEYS))}"
+            yield entry, f"Knative does not know {entry.key}; {hint}"
+
+
+@rule(
+    "PL453", "warning", "class hpa does not scale to zero", KNATIVE,
+    why="""The hpa class hands the revision to a Kubernetes HPA, which keeps at least one replica. min-scale 0, or none,
+        therefore means 1: the cost of an idle pod that the file does not show.""",
+    fix="""
+        autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
+        autoscaling.knative.dev/min-scale: "1" """,
+)  # fmt: skip
+def hpa_at_zero(service: Part, _: Beside) -> Hits:
+    least = annotation(service, "min-scale")
+    if annotation(service, "class").text() == HPA and least.whole(0) == 0:
+        message = 'class hpa never scales to zero; write min-scale "1" or use the kpa class'
+        yield least or annotation(service, "class"), message
+
+
+@rule(
+    "PL454", "error", "metric that the class does not have", KNATIVE,
+    why="""The kpa class scales by concurrency or rps, measured in its sidecar; cpu, memory and custom metrics need the
+        hpa class. Knative's webhook refuses the combination. Neither can scale by latency.""",
+    fix="""
+        autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
+        autoscaling.knative.dev/metric: cpu""",
+)  # fmt: skip
+def metric_of_class(service: Part, _: Beside) -> Hits:
+    metric, given = annotation(service, "metric"), annotation(service, "class").text(KPA)
+    if metric and given == KPA and metric.text() not in KPA_METRICS:
+        message = f"metric = {metric.text()}, must be concurrency or rps with the kpa class; cpu and memory need {HPA}"
+        yield metric, message
+    elif given.endswith(".knative.dev") and given not in (KPA, HPA):
+        yield annotation(service, "class"), f"class = {given}, must be {KPA} or {HPA}"
+
+
+@rule(
+    "PL455", "error", "number out of bounds", KNATIVE,
+    why="""Knative's webhook refuses targets below 0.01, utilisations outside 1–100, panic windows outside 1–100, panic
+        thresholds outside 110–1000, and scales that are no whole numbers.""",
+    fix="""
+        autoscaling.knative.dev/target: "10"
+        autoscaling.knative.dev/target-utilization-percentage: "70" """,
+)  # fmt: skip
+def numbers(service: Part, _: Beside) -> Hits:
+    for key, (least, most) in NUMBERS.items():
+        entry = annotation(service, key)
+        number = entry.number()
+        fraction = key.endswith("-scale") and number is not None and not number.is_integer()
+        between = key == "target-burst-capacity" and number is not None and -1 < number < 0
+        if entry and (number is None or not least <= number <= most or fraction or between):
+            bounds = f"at least {least:g}" if most > 2**30 else f"{least:g} to {most:g}"
+            message = f"{key} = {entry.text()}, must be a {'whole ' if key.endswith('-scale') else ''}number, {bounds}"
+            yield entry, message
+
+
+@rule(
+    "PL456", "error", "duration out of bounds", KNATIVE,
+    why="""Durations are Go's (`90s`, `1h30m`): window is 6s to 1h, scale-down-delay and the retention period 0s to 1h,
+        progress-deadline and rollout-duration not negative; all but the retention in whole seconds. The webhook
+        refuses the rest, a bare number included.""",
+    fix="""
+        autoscaling.knative.dev/window: 60s""",
+)  # fmt: skip
+def durations(service: Part, _: Beside) -> Hits:
+    bounded = [(annotation(service, key), *bounds) for key, bounds in DURATIONS.items()]
+    template = service.get("spec", "template", "metadata", "annotations")
+    bounded.append((template.get("serving.knative.dev/progress-deadline"), 0, 2**31 - 1, True))
+    bounded.append((service.get("metadata", "annotations", "serving.knative.dev/rollout-duration"), 0, 2**31 - 1, True))
+    for entry, least, most, whole in bounded:
+        seconds = duration_seconds(entry.text())
+        if entry and (seconds is None or not least <= seconds <= most or (whole and not seconds.is_integer())):
+            bounds = f"{least:g}s to {most:g}s" if most <= 3600 else "not negative"
+            bounds += ", in whole seconds" if whole else ""
+            message = f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
+            yield entry, message
+
+
+@rule(
+    "PL457", "error", "activation-scale out of bounds", KNATIVE,
+    why="""activation-scale is the count to start with from zero: at least 2, not below min-scale and not above
+        max-scale, or Knative's webhook refuses it.""",
+    fix="""
+        autoscaling.knative.dev/activation-scale: "2" """,
+)  # fmt: skip
+def activation_scale(service: Part, _: Beside) -> Hits:
+    given, least, most = (annotation(service, key) for key in ("activation-scale", "min-scale", "max-scale"))
+    count = given.whole(0)
+    if given and (count < 2 or count < least.whole(0) or 0 < most.whole(0) < count):
+        yield given, f"activation-scale = {given.text()}, must be at least 2 and between min-scale and max-scale"
+
+
+@rule(
+    "PL458", "error", "max-scale below min-scale", KNATIVE,
+    why="""Knative's webhook refuses it. max-scale 0 means no limit.""",
+    fix="""
+        autoscaling.knative.dev/min-scale: "1"
+        autoscaling.knative.dev/max-scale: "4" """,
+)  # fmt: skip
+def max_below_min(service: Part, _: Beside) -> Hits:
+    least, most = annotation(service, "min-scale"), annotation(service, "max-scale")
+    if 0 < most.whole(0) < least.whole(0):
+        yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}"
+
+
+@rule(
+    "PL459", "warning", "target above containerConcurrency", KNATIVE,
+    why="""containerConcurrency is the hard limit of requests in one pod, and Knative aims for the smaller of the two:
+        with containerConcurrency 1 a target of 10 means 1, at 70 % utilisation even 0.7, so each request in flight
+        asks for a pod and a half.""",
+    fix="""
+        containerConcurrency: 10
+        # and the annotation autoscaling.knative.dev/target: "7" """,
+)  # fmt: skip
+def target_above_limit(service: Part, _: Beside) -> Hits:
+    target, limit = annotation(service, "target"), service.get("spec", "template", "spec", "containerConcurrency")
+    concurrency = annotation(service, "metric").text("concurrency") == "concurrency"
+    if concurrency and limit.whole(0) > 0 and (target.number() or 0.0) > limit.whole(0):
+        yield target, f"target = {target.text()} has no effect above containerConcurrency = {limit.whole(0)}"
+
+
+@rule(
+    "PL460", "warning", "no max-scale", KNATIVE,
+    why="""Without max-scale there is no upper bound: a burst of requests, each waiting for a slow model, starts as many
+        pods as there are requests.""",
+    fix="""
+        autoscaling.knative.dev/max-scale: "4" """,
+)  # fmt: skip
+def no_max_scale(service: Part, _: Beside) -> Hits:
+    if service.get("spec", "template") and annotation(service, "max-scale").whole(0) == 0:
+        given = annotation(service, "max-scale")
+        message = "max-scale is not set: the number of pods has no limit"
+        yield given or service.get("spec", "template"), message
+
+
+@rule(
+    "PL461", "info", "initial-scale 0 needs the cluster's consent", KNATIVE,
+    why="""Knative refuses initial-scale 0 unless config-autoscaler has allow-zero-initial-scale: "true". Where it is
+        allowed, a revision is Ready before any pod of it ever ran, so a broken one looks healthy.""",
+    fix="""
+        autoscaling.knative.dev/initial-scale: "1" """,
+)  # fmt: skip
+def initial_scale(service: Part, _: Beside) -> Hits:
+    given = annotation(service, "initial-scale")
+    if given and given.whole(1) == 0:
+        message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler and leaves the revision untried"
+        yield given, message

@@ -1,0 +1,185 @@
+"""What a PromQL text is about, as far as a linter must know: latency, NaN, an empty result, how many series.
+
+No parser: a query is cut into tokens, and each metric is judged by the calls around it. Where the text does not tell,
+the answer is the one that raises no alarm, except for the number of series, where silence would hide an outage.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+STRING: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`")
+TOKEN: Final = re.compile(r"[A-Za-z_:][\w:]*|\[[^\]]*\]|[(){},]|[=!<>]=|=~|!~|[-+*/%^<>=]|\S")
+AGGREGATIONS: Final = frozenset({
+    "avg", "bottomk", "count", "count_values", "group", "limit_ratio", "limitk", "max", "min", "quantile", "stddev",
+    "stdvar", "sum", "topk",
+})  # fmt: skip
+# These keep the series that they pick, one for each: no aggregation to one.
+PICKING: Final = frozenset({"topk", "bottomk", "count_values", "limitk", "limit_ratio"})
+ONE_BY_NATURE: Final = frozenset({"scalar", "absent", "absent_over_time", "vector"})
+MODIFIERS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
+WORDS: Final = frozenset({"and", "or", "unless", "offset", "bool", "atan2", "inf", "nan", "start", "end"})
+
+LATENCY: Final = re.compile(r"latency|duration|time_to_first_token|ttft|response_time|_seconds(?:$|_sum$)", re.I)
+COUNTING: Final = re.compile(r"_(?:count|total|bucket|created)$|^time$")
+UTILISATION: Final = re.compile(r"utili[sz]ation|_util(?:$|_)|_usage_perc|_usage_ratio|_percent", re.I)
+ZERO: Final = re.compile(r"\bor\b\s*(?:on\s*\(\s*\)\s*)?\(?\s*vector\s*\(\s*0(?:\.0*)?\s*\)")
+COMPARISON: Final = re.compile(r"[<>]=?|==|!=")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A selector: its name, the labels pinned to one value, and the calls around it, outermost first."""
+
+    name: str
+    pinned: frozenset[str] = frozenset()
+    calls: tuple[str, ...] = ()
+    groupings: tuple[frozenset[str] | None, ...] = ()  # of each call; None: by nothing
+
+    @property
+    def is_one_series(self) -> bool:
+        quantile = "histogram_quantile" in self.calls
+        for call, grouping in zip(self.calls, self.groupings, strict=True):
+            if call in ONE_BY_NATURE:
+                return True
+            if call in AGGREGATIONS - PICKING and (grouping or frozenset()) <= self.pinned | (
+                {"le"} if quantile else set()
+            ):
+                return True
+        return False
+
+
+def is_latency(query: str) -> bool:
+    """Seconds per request. A rate of `_count` is traffic, and a rate of `_sum` alone is concurrency (Little's law)."""
+    text = STRING.sub('""', query)
+    if "histogram_quantile" in text:
+        return True
+    names = {metric.name for metric in metrics(query) if LATENCY.search(metric.name)}
+    return any(not COUNTING.search(name) and ("/" in text or not name.endswith("_sum")) for name in names)
+
+
+def is_utilisation(query: str) -> bool:
+    """A share that does not grow with the replicas. Summed, it does."""
+    found = [metric for metric in metrics(query) if UTILISATION.search(metric.name)]
+    return any("sum" not in metric.calls for metric in found)
+
+
+def may_be_nan(query: str) -> bool:
+    """0/0 while idle: a quantile of no observations or an average over none, with no comparison that drops NaN."""
+    text = re.sub(r"\{[^}]*\}", "", STRING.sub('""', query))
+    divides = "histogram_quantile" in text or re.search(r"/\s*[^\d\s.]", text) is not None
+    return divides and not COMPARISON.search(text) and "clamp_min" not in text
+
+
+def ends_in_zero(query: str) -> bool:
+    return ZERO.search(STRING.sub('""', query)) is not None
+
+
+def several_series(query: str) -> list[str]:
+    """Metrics that no aggregation brings down to one series."""
+    return sorted({metric.name for metric in metrics(query) if not metric.is_one_series})
+
+
+def metrics(query: str) -> list[Metric]:
+    return list(_Reader(query).metrics())
+
+
+@dataclass(slots=True)
+class _Level:
+    """One pair of parentheses: the call that it belongs to, and whether only the presence of its series matters."""
+
+    call: str = ""
+    grouping: frozenset[str] | None = None
+    presence_only: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    query: str
+    tokens: list[str] = field(default_factory=list)
+    at: int = 0
+
+    def metrics(self) -> Iterator[Metric]:
+        self.tokens = TOKEN.findall(STRING.sub('""', self.query))
+        levels = [_Level()]
+        while self.at < len(self.tokens):
+            word = self.tokens[self.at]
+            self.at += 1
+            if word == "(":
+                levels.append(_Level(presence_only=levels[-1].presence_only))
+            elif word == ")":
+                levels = levels[:-1] or [_Level()]
+            elif word in {"and", "unless", "or"}:
+                # `a and b` has the series of a: b only decides which of them stay.
+                levels[-1].presence_only = word != "or" or (len(levels) > 1 and levels[-2].presence_only)
+            elif word[0].isalpha() or word[0] in "_:{":
+                yield from self._word(word, levels)
+
+    def _word(self, word: str, levels: list[_Level]) -> Iterator[Metric]:
+        if word in MODIFIERS:
+            self._labels()
+        elif self._peek() == "(" or word in AGGREGATIONS:
+            self._open(word, levels)
+        elif word not in WORDS and not levels[-1].presence_only:
+            pinned = self._pinned(word)
+            inside = [level for level in levels if level.call]
+            yield Metric(word, pinned, tuple(each.call for each in inside), tuple(each.grouping for each in inside))
+        elif self._peek() == "{":
+            self._pinned(word)
+
+    def _open(self, call: str, levels: list[_Level]) -> None:
+        """`sum by (a) (x)` and `sum(x) by (a)` mean the same: the second is found behind the closing parenthesis."""
+        grouping = None
+        if self._peek() in {"by", "without"}:
+            grouping = self._grouping()
+        if self._peek() == "(":
+            self.at += 1
+            behind = self._closing()
+            if grouping is None and self._peek(behind) in {"by", "without"}:
+                here, self.at = self.at, behind
+                grouping = self._grouping()
+                self.at = here
+            levels.append(_Level(call, grouping, levels[-1].presence_only))
+
+    def _grouping(self) -> frozenset[str]:
+        """The labels that stay. `without` keeps unknown ones: a name that no selector can pin stands for them."""
+        kind = self.tokens[self.at]
+        self.at += 1
+        labels = self._labels()
+        return labels if kind == "by" else frozenset({"without"})
+
+    def _labels(self) -> frozenset[str]:
+        labels = set()
+        if self._peek() == "(":
+            while self.at < len(self.tokens) and self._peek() != ")":
+                labels.add(self._peek())
+                self.at += 1
+            self.at += 1
+        return frozenset(labels - {"(", ","})
+
+    def _pinned(self, word: str) -> frozenset[str]:
+        """Steps over `{…}`; the labels in it that equal one value."""
+        if word != "{":
+            if self._peek() != "{":
+                return frozenset()
+            self.at += 1
+        begin = self.at
+        while self.at < len(self.tokens) and self._peek() != "}":
+            self.at += 1
+        inside = self.tokens[begin : self.at]
+        self.at += 1
+        return frozenset(label for label, sign in pairwise(inside) if sign == "=")
+
+    def _closing(self) -> int:
+        """The index behind the parenthesis that closes the one before `at`."""
+        depth, index = 1, self.at
+        while index < len(self.tokens) and depth:
+            depth += {"(": 1, ")": -1}.get(self.tokens[index], 0)
+            index += 1
+        return index
+
+    def _peek(self, index: int | None = None) -> str:
+        where = self.at if index is None else index
+        return self.tokens[where] if where < len(self.tokens) else ""

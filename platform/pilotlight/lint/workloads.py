@@ -1,0 +1,156 @@
+"""Rules for Deployments, StatefulSets, LeaderWorkerSets and HPAs: who owns the count, probes, rollouts, drains."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from pilotlight.lint.objects import PODS, autoscalers_of, containers, name, namespace, probe_budget, startup_budget
+from pilotlight.lint.parts import Part
+from pilotlight.lint.rule import WORKLOADS, Beside, Hits, kind_of, rule
+
+DEFAULT_PROGRESS_DEADLINE: Final = 600
+# A model of a few GB is read and warmed up in about this time; a liveness probe that gives up earlier kills the load.
+LOADING_SECONDS: Final = 120
+
+
+@rule(
+    "PL479", "error", "annotation or label that is no text",
+    why="""Values of annotations and labels are texts. An unquoted 0, 1 or true is a number or a truth value in YAML,
+        and the API server refuses the whole object ("cannot unmarshal number into Go struct field").""",
+    fix="""
+        annotations: {autoscaling.knative.dev/min-scale: "0"}""",
+)  # fmt: skip
+def value_not_text(part: Part, _: Beside) -> Hits:
+    for metadata in (part.get("metadata"), part.get("spec", "template", "metadata")):
+        for field in ("annotations", "labels"):
+            for entry in metadata.get(field).entries():
+                if not isinstance(entry.value, str):
+                    message = f"{entry.key} = {entry.text(repr(entry.value))}, must be in quotes: {field} are texts"
+                    yield entry, message
+
+
+@rule(
+    "PL480", "error", "replicas beside an autoscaler", "Deployment", "StatefulSet", "LeaderWorkerSet",
+    why="""Each apply of the file sets the count back to `replicas`, under full load as well: an autoscaled 8 becomes 1
+        until the autoscaler notices. Where the field is left out, apply leaves the count alone.""",
+    fix="""
+        spec:
+          # replicas: left out, the autoscaler owns it""",
+)  # fmt: skip
+def replicas_owned(workload: Part, beside: Beside) -> Hits:
+    given = workload.get("spec", "replicas")
+    for scaler in autoscalers_of(workload, beside) if given else ():
+        message = f"replicas = {given.text()} fights {kind_of(scaler)} {name(scaler)} at each apply; delete the field"
+        yield given, message
+
+
+@rule(
+    "PL481", "warning", "liveness probe equal to the readiness probe", *PODS,
+    why="""Readiness says "send nothing now", liveness "restart it". When both ask the same, a pod that is only busy or
+        waits for a dependency is killed, loads its model again, and the load of the others grows.""",
+    fix="""
+        readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
+        livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}, failureThreshold: 6}""",
+)  # fmt: skip
+def same_probes(workload: Part, _: Beside) -> Hits:
+    for container in containers(workload):
+        live, ready = container.get("livenessProbe"), container.get("readinessProbe")
+        for action in ("httpGet", "exec", "grpc"):
+            if live.get(action) and live.get(action).value == ready.get(action).value:
+                message = "liveness asks the same as readiness: a busy pod is restarted; ask whether the process lives"
+                yield live, message
+
+
+@rule(
+    "PL486", "info", "no PodDisruptionBudget", "Deployment", "StatefulSet",
+    why="""Draining a node, as each cluster upgrade does, evicts all its pods at once. A budget makes it wait until the
+        replacement has loaded its model.""",
+    fix="""
+        apiVersion: policy/v1
+        kind: PodDisruptionBudget
+        spec: {maxUnavailable: 1, selector: {matchLabels: {app: my-model}}}""",
+)  # fmt: skip
+def no_budget(workload: Part, beside: Beside) -> Hits:
+    labels = workload.get("spec", "template", "metadata", "labels").value
+    counts = [
+        scaler.get("spec", field).whole(0)
+        for scaler in autoscalers_of(workload, beside)
+        for field in ("minReplicaCount", "minReplicas")
+    ]
+    least = max([workload.get("spec", "replicas").whole(1 if not counts else 0), *counts])
+    if least >= 2 and not any(selects(budget, labels) for budget in budgets(workload, beside)):
+        message = f"{least} replicas and no PodDisruptionBudget beside them: a drain takes all at once"
+        yield workload.get("metadata", "name"), message
+
+
+@rule(
+    "PL487", "error", "progress deadline below the startup budget", "Deployment",
+    why="""A Deployment that makes no progress for progressDeadlineSeconds (600 unless set) is reported as failed, and
+        whoever waits for the rollout rolls it back, while the startup probe would still let the model load.""",
+    fix="""
+        progressDeadlineSeconds: 1800""",
+)  # fmt: skip
+def short_deadline(deployment: Part, _: Beside) -> Hits:
+    given, budget = deployment.get("spec", "progressDeadlineSeconds"), startup_budget(deployment)
+    deadline = given.whole(DEFAULT_PROGRESS_DEADLINE)
+    if deadline < budget:
+        message = (
+            f"the startup probe allows {budget:g} s, but progressDeadlineSeconds is {deadline}"
+            f"{'' if given else ' (the default)'}; set it above"
+        )
+        yield given or deployment.get("spec"), message
+
+
+@rule(
+    "PL489", "warning", "no readiness probe", *WORKLOADS,
+    why="""Without one a pod gets traffic as soon as its process runs, minutes before the model is loaded, and a rollout
+        ends the old pods at that moment.""",
+    fix="""
+        readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}""",
+)  # fmt: skip
+def no_readiness(workload: Part, _: Beside) -> Hits:
+    every = list(containers(workload))
+    if every and not any(container.get("readinessProbe") for container in every):
+        yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded"
+
+
+@rule(
+    "PL490", "warning", "liveness probe that may kill a model while it loads", *PODS,
+    why="""Without a startup probe the liveness probe runs from the start. When it gives up before the model is loaded,
+        the container is restarted and loads from the beginning, for ever.""",
+    fix="""
+        startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}""",
+)  # fmt: skip
+def liveness_kills_load(workload: Part, _: Beside) -> Hits:
+    for container in containers(workload):
+        live = container.get("livenessProbe")
+        budget = probe_budget(live)
+        if live and not container.get("startupProbe") and budget < LOADING_SECONDS and asks_for_readiness(live):
+            message = f"restarts the container {budget:g} s after its start, while the model loads; add a startupProbe"
+            yield live, message
+
+
+@rule(
+    "PL491", "error", "HPA at zero", "HorizontalPodAutoscaler",
+    why="""minReplicas 0 needs the alpha feature gate HPAScaleToZero and an external or object metric; elsewhere the API
+        server refuses it. Scaling to zero is what KEDA and Knative are for.""",
+    fix="""
+        minReplicas: 1""",
+)  # fmt: skip
+def hpa_at_zero(hpa: Part, _: Beside) -> Hits:
+    given = hpa.get("spec", "minReplicas")
+    if given and given.whole(1) == 0:
+        yield given, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
+
+
+def asks_for_readiness(probe: Part) -> bool:
+    """A path that answers at once while the model loads is harmless; `/live` and its like promise just that."""
+    return "live" not in probe.get("httpGet", "path").text()
+
+
+def budgets(workload: Part, beside: Beside) -> Iterator[Part]:
+    return (part for part in beside.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
+
+
+def selects(budget: Part, labels: object) -> bool:
+    wanted = budget.get("spec", "selector", "matchLabels").value
+    return not isinstance(wanted, dict) or (isinstance(labels, dict) and wanted.items() <= labels.items())

@@ -50,6 +50,9 @@ class ScalingMetric:
     server_address: str = ""
     authentication: Mapping[str, str] = field(default_factory=dict)
     auth_modes: str = ""
+    namespace: str = ""  # of the query, where the server keeps several
+    metric_names: tuple[str, ...] = ()  # pod
+    operation: str = ""  # pod: how a metric is gathered over time
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class ModelSpec:
     protocol: str = ""
     runtime_version: str = ""
     container: Mapping[str, Json] = field(default_factory=dict)  # inline container fields
+    confidential: Mapping[str, Json] = field(default_factory=dict)  # enabled, resourceId
+    config: Mapping[str, str] = field(default_factory=dict)  # explainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class NodeGroup:
     pod: Mapping[str, Json] = field(default_factory=dict)
     runner: Mapping[str, Json] | None = None
     size: int = 0
+    parallelism: Mapping[str, int] = field(default_factory=dict)  # KServe: pipeline, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,17 @@ class Component:
     batcher: Mapping[str, Json] | None = None
     logger: Mapping[str, Json] | None = None
     accelerator: Mapping[str, Json] | None = None
+    name: str = ""  # KServe: of a predictor variant
+    storage_uris: tuple[Mapping[str, str], ...] = ()  # KServe: uri, mountPath
+    storage_container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One InferenceService. `places` finds the file position of a path, for problems that later stages see."""
+    """One InferenceService. `places` finds the file position of a path, for problems that later stages see.
+
+    Each of `canaries` has `name`, `trafficPercent`, `predictor` (as written) and `component` (the same, read).
+    """
 
     group: Group
     name: str

@@ -1,0 +1,144 @@
+"""The entrance of reading: files, directories and standard input into services, with every problem found on the way.
+
+The only part of `spec` that touches the file system. Documents of the catalogue (runtimes, models) pass on unread.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from pilotlight.errors import InvalidDocument
+from pilotlight.spec import kserve, kserve_fields, ome, ome_fields
+from pilotlight.spec.edits import apply
+from pilotlight.spec.model import Service
+from pilotlight.spec.nodes import Node, parse
+from pilotlight.spec.paths import under
+from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.types import suggestion
+
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_READERS: Final = {ome_fields.GROUP: ome.read_service, kserve_fields.GROUP: kserve.read_service}
+_CATALOGUE_KINDS: Final = (
+    "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "ServingRuntime",
+)  # fmt: skip
+_GROUPS: Final = ("ome.io/", "serving.kserve.io/")
+UNDERSTOOD: Final = ("InferenceService", *_CATALOGUE_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`others` are documents of the catalogue, as nodes, in the order in which they were found."""
+
+    services: tuple[Service, ...]
+    others: tuple[Node, ...]
+    problems: Problems
+
+
+def load(
+    files: Sequence[str],
+    *,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    stdin: TextIO | None = None,
+    namespace: str = "default",
+) -> Loaded:
+    """Read everything under `files` (`-` is standard input). `sets` change each service, `environ` fills in `${VAR}`.
+
+    `namespace` is for documents that name none.
+    """
+    problems = Problems()
+    services: list[Service] = []
+    others: list[Node] = []
+    for node in _documents(files, environ, stdin, problems):
+        kind, version = node.text("kind"), node.text("apiVersion")
+        if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
+            others.append(node)
+        elif kind == "InferenceService" and version in _READERS:
+            apply(node, tuple(sets), problems)
+            services.append(_READERS[version](node, problems, namespace))
+        else:
+            _refuse(node, kind, version, problems)
+    _refuse_twins(services, problems)
+    return Loaded(tuple(services), tuple(others), problems)
+
+
+def services_or_raise(loaded: Loaded) -> tuple[Service, ...]:
+    """The services, if nothing is wrong with any document."""
+    if loaded.problems.errors:
+        raise InvalidDocument(loaded.problems.errors)
+    return loaded.services
+
+
+def _documents(
+    files: Sequence[str], environ: Mapping[str, str] | None, stdin: TextIO | None, problems: Problems
+) -> Iterator[Node]:
+    for name, text in _texts(files, stdin, problems):
+        found = False
+        for node in parse(text, name, problems, environ):
+            found = True
+            yield from _items(node)
+        if not found and not any(problem.place.file == name for problem in problems.errors):
+            problems.error("PL112", Place(name), "", "holds no document")
+
+
+def _items(node: Node) -> Iterator[Node]:
+    """`kubectl get -o yaml` wraps what it found in a List."""
+    items = node.get("items")
+    if node.text("kind").endswith("List") and items is not None and isinstance(items.value, list):
+        yield from items.value
+    else:
+        yield node
+
+
+def _texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
+    """Name and content of each file; directories give their YAML and JSON files in order of name."""
+    for name in files:
+        if name == "-":
+            yield "<stdin>", stdin.read() if stdin is not None else ""
+            continue
+        members = _members(name)
+        if not members:
+            problems.error("PL112", Place(name), "", f"is a directory without {', '.join(_SUFFIXES)} files")
+        for member in members:
+            try:
+                yield member, Path(member).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                problems.error("PL112", Place(member), "", f"cannot be read: {_reason(error)}")
+
+
+def _members(name: str) -> list[str]:
+    if not os.path.isdir(name):
+        return [name]
+    return [os.path.join(name, each) for each in sorted(os.listdir(name)) if each.endswith(_SUFFIXES)]
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _refuse(node: Node, kind: str, version: str, problems: Problems) -> None:
+    """Neither a service nor of the catalogue: say what is understood, and what was probably meant."""
+    named = node.get("kind" if kind not in UNDERSTOOD else "apiVersion") or node
+    understood = f"understood are InferenceService ({', '.join(_READERS)}) and {', '.join(_CATALOGUE_KINDS)}"
+    if not kind or not version:
+        missing = under("", "kind" if not kind else "apiVersion")
+        problems.error("PL110", node.place, missing, f"is missing, so this is no document of ours; {understood}")
+        return
+    hint = suggestion(kind, UNDERSTOOD) if kind not in UNDERSTOOD else ""
+    path = "kind" if kind not in UNDERSTOOD else "apiVersion"
+    problems.error("PL110", named.place, path, f"{version} {kind} is not read here{hint or f'; {understood}'}")
+
+
+def _refuse_twins(services: Sequence[Service], problems: Problems) -> None:
+    first: dict[tuple[str, str], Service] = {}
+    for service in services:
+        key = (service.namespace, service.name)
+        if service.name and key in first:
+            where = first[key].place("metadata.name")
+            message = f'is "{service.name}", as the service at {where} is; give each its own name or namespace'
+            problems.error("PL113", service.place("metadata.name"), "metadata.name", message)
+        first.setdefault(key, service)

@@ -1,0 +1,186 @@
+"""The fields of an `ome.io/v1beta1` InferenceService, as types. `ome` reads with them; editors get them as a schema."""
+
+from functools import cache
+from typing import Final
+
+from pilotlight.spec import core_fields
+from pilotlight.spec.components import EXTENSION, container, document, pod_fields
+from pilotlight.spec.storage import STORAGE_URI
+from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Text, Truth, Whole, WholeOrText
+
+GROUP: Final = "ome.io/v1beta1"
+OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
+_RENAMED: Final = {
+    "timeout": "OME's name is timeoutSeconds",
+    "replicas": "use minReplicas and maxReplicas",
+    "image": "put it under runner",
+    "env": "put it under runner",
+    "args": "put it under runner",
+    "command": "put it under runner",
+    "storageUri": "name a model under spec.model, and give a BaseModel with that storage",
+}
+
+KEDA: Final = Record(
+    "kedaConfig",
+    {
+        "enableKeda": Field(Truth(), "Let KEDA scale instead of the HPA."),
+        "promServerAddress": Field(Text(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
+        "customPromQuery": Field(Text(), "Query to scale by; %s in it is the service's name."),
+        "scalingThreshold": Field(
+            Text(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
+        ),
+        "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: more replicas when the value falls."),
+        "authenticationRef": Field(
+            Record(
+                "authenticationRef",
+                {
+                    "name": Field(Text(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
+                    "kind": Field(OneOf(("TriggerAuthentication", "ClusterTriggerAuthentication")), "Its kind."),
+                },
+            ),
+            "Credentials for Prometheus.",
+        ),
+        "authModes": Field(Text(), "How to authenticate: basic, tls, bearer, custom; several with commas."),
+    },
+    "Scaling by a Prometheus query.",
+)
+
+ACCELERATOR: Final = Record(
+    "acceleratorSelector",
+    {
+        "acceleratorClass": Field(Text(), "The class to use; wins over constraints."),
+        "constraints": Field(
+            Record(
+                "constraints",
+                {
+                    "minMemory": Field(Whole(0), "Least memory, in GB."),
+                    "maxMemory": Field(Whole(0), "Greatest memory, in GB."),
+                    "minComputePerformanceTFLOPS": Field(Whole(0), "Least speed, in TFLOPS."),
+                    "minArchitectureVersion": Field(Text(), "Least compute capability."),
+                    "requiredFeatures": Field(ListOf(Text()), "Features that it must have."),
+                    "excludedClasses": Field(ListOf(Text()), "Classes to avoid."),
+                    "architectureFamilies": Field(ListOf(Text()), "Families to choose from."),
+                    "preferredPrecisions": Field(ListOf(Text()), "Number formats, the best first."),
+                },
+            ),
+            "What an accelerator must fulfil.",
+        ),
+        "policy": Field(OneOf(("BestFit", "Cheapest", "MostCapable", "FirstAvailable")), "Which of several to take."),
+    },
+    "Which GPU or other accelerator to run on.",
+)
+
+_MODEL: Final = Record(
+    "ModelRef",
+    {
+        "name": Field(Text(r".+", "a model's name"), "Name of the BaseModel or ClusterBaseModel.", required=True),
+        "kind": Field(OneOf(("BaseModel", "ClusterBaseModel")), "Its kind; ClusterBaseModel by default."),
+        "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
+        "fineTunedWeights": Field(ListOf(Text()), "Fine-tuned weights to serve it with; one at most."),
+    },
+    hints={"storageUri": "give it in the storage of a BaseModel, and name that here"},
+)
+_RUNTIME: Final = Record(
+    "ServingRuntimeRef",
+    {
+        "name": Field(Text(r".+", "a runtime's name"), "Name of the runtime.", required=True),
+        "kind": Field(OneOf(("ServingRuntime", "ClusterServingRuntime")), "ClusterServingRuntime by default."),
+        "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
+    },
+)
+
+
+@cache
+def extension() -> dict[str, Field]:
+    return {
+        **EXTENSION,
+        "timeoutSeconds": Field(Whole(0), "How long a request may take."),
+        "minAvailable": Field(WholeOrText(), "Pods that an eviction must leave: a number or a percentage."),
+        "maxUnavailable": Field(WholeOrText(), "Pods that an eviction may take: a number or a percentage."),
+        "kedaConfig": Field(KEDA, "Scaling of this component by a Prometheus query."),
+    }
+
+
+@cache
+def record(name: str) -> Record:
+    """A record of this group by name. Built when first needed: each contains all of a pod's fields."""
+    return {
+        "EngineSpec": _engine,
+        "DecoderSpec": _engine,
+        "RouterSpec": _router,
+        "LeaderSpec": _leader,
+        "WorkerSpec": _worker,
+        "PredictorSpec": _predictor,
+        "InferenceServiceSpec": _spec,
+    }[name](name)
+
+
+def inference_service() -> Record:
+    return document(GROUP, Named("InferenceServiceSpec", record))
+
+
+def _component(name: str, own: dict[str, Field], description: str) -> Record:
+    resources = Field(core_fields.core("ResourceRequirements"), "Resources of the runner.")
+    fields = {**pod_fields(), **extension(), "resources": resources, **own}
+    return Record(name, fields, description, _RENAMED)
+
+
+def _runner() -> Field:
+    return Field(container("Runner"), "The main container: image, command, resources and so on.")
+
+
+def _engine(name: str) -> Record:
+    own = {
+        "runner": _runner(),
+        "leader": Field(Named("LeaderSpec", record), "The leading pod of a multi-node component."),
+        "worker": Field(Named("WorkerSpec", record), "The other pods of a multi-node component."),
+        "acceleratorOverride": Field(ACCELERATOR, "Another accelerator for this component."),
+    }
+    return _component(name, own, "A component that computes: the engine, or the decoder beside it.")
+
+
+def _router(name: str) -> Record:
+    own = {"runner": _runner(), "config": Field(MapOf(Text()), "routing_strategy, health_check_interval, …")}
+    return _component(name, own, "The component that spreads requests over the others.")
+
+
+def _leader(name: str) -> Record:
+    return Record(name, {**pod_fields(), "runner": _runner()}, "Pod fields of the leader.")
+
+
+def _worker(name: str) -> Record:
+    return Record(
+        name, {**_leader(name).fields, "size": Field(Whole(0), "How many workers.")}, "Pod fields of a worker."
+    )
+
+
+def _predictor(name: str) -> Record:
+    model = Record(
+        "PredictorModel",
+        {
+            **core_fields.fields("Container", optional=("name",)),
+            "baseModel": Field(Text(), "Name of the model."),
+            "runtime": Field(Text(), "Name of the runtime."),
+            "fineTunedWeights": Field(ListOf(Text()), "Fine-tuned weights."),
+            "storageUri": Field(STORAGE_URI, "Where the model is."),
+            "runtimeVersion": Field(Text(), "Version of the runtime's image."),
+            "protocolVersion": Field(Text(), "Dialect that is spoken."),
+        },
+    )
+    own = {"model": Field(model, "The model."), "workerSpec": Field(Named("WorkerSpec", record), "Workers.")}
+    return _component(name, own, "The older form of model, runtime and engine.")
+
+
+def _spec(name: str) -> Record:
+    use = "use spec.model, spec.runtime and spec.engine"
+    fields = {
+        "model": Field(_MODEL, "The model to serve."),
+        "runtime": Field(_RUNTIME, "What serves it; chosen by the model's format when left out."),
+        "engine": Field(Named("EngineSpec", record), "What answers requests (with a decoder: what reads prompts)."),
+        "decoder": Field(Named("DecoderSpec", record), "What generates tokens, apart from the engine."),
+        "router": Field(Named("RouterSpec", record), "What spreads requests over engine and decoder."),
+        "kedaConfig": Field(KEDA, "Scaling by a Prometheus query, for all components."),
+        "acceleratorSelector": Field(ACCELERATOR, "Which accelerator to run on."),
+        "predictor": Field(Named("PredictorSpec", record), "The older form.", deprecated=use),
+    }
+    return Record(name, fields, "What to serve and how.")

@@ -1,0 +1,206 @@
+"""Every class of the error tree becomes the reply that its docstring draws, and reaches a client or cannot."""
+
+import inspect
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.onnx_models import write_add_sub, write_identity, write_python
+from tests.predictor.zoo import MOODY
+from tests.serving import Answer, RunningServer, json_tensor
+
+from pilotlight_predictor import errors
+from pilotlight_predictor.calls import Call
+from pilotlight_predictor.dispatch import error_reply
+from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.routes.v2_infer import error_body
+
+SLOW_LOAD = """
+import pathlib
+import time
+
+
+class Model:
+    def initialize(self, args):
+        while not (pathlib.Path(__file__).parent / "go").exists():
+            time.sleep(0.01)
+
+    def execute(self, inputs):
+        return inputs
+
+
+INPUTS = {"x": ("FP32", [-1])}
+OUTPUTS = {"x": ("FP32", [-1])}
+"""
+GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
+TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PredictorError)]
+
+
+def nap(seconds: float, **parameters: Any) -> dict[str, Any]:
+    return {"inputs": [json_tensor("seconds", "FP32", [1], [seconds])], "parameters": parameters}
+
+
+def made(kind: type[PredictorError]) -> PredictorError:
+    further = {"RateLimited": (7,), "MethodNotAllowed": ("GET",)}.get(kind.__name__, ())
+    return kind("one sentence", *further)
+
+
+@pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
+def test_a_class_is_drawn_and_becomes_its_reply(kind: type[PredictorError]) -> None:
+    drawn = re.search(rf"\b{kind.__name__}\b +(\d+)? ", errors.__doc__ or "")
+    assert drawn, f"{kind.__name__} is missing in the tree of errors.py"
+    parent = kind.__mro__[1]
+    assert int(drawn[1] or parent.status) == kind.status  # type: ignore[attr-defined]
+    call = Call("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
+    reply = error_reply(error_body, made(kind), call)
+    assert isinstance(reply.body, list)
+    assert (reply.status, json.loads(bytes(reply.body[0]))) == (kind.status, {"error": "one sentence"})
+    headers = reply.headers or {}
+    assert ("Retry-After" in headers) == (kind.status in {429, 503})
+    assert ("WWW-Authenticate" in headers) == (kind.status == 401)
+    assert ("Accept-Encoding" in headers) == (kind.status == 501)
+    assert ("Allow" in headers) == (kind.status == 405)
+
+
+def test_an_error_that_is_none_of_ours_is_opaque() -> None:
+    call = Call("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
+    reply = error_reply(error_body, KeyError("a secret of ours"), call)
+    assert reply.status == 500
+    assert isinstance(reply.body, list)
+    assert b"secret" not in bytes(reply.body[0])
+
+
+# Where a client meets each of them. Those with no test here: nobody is left to read a Cancelled, and the roots of the
+# tree are raised only through error_reply (PredictorError) or through their children (Unavailable).
+REACHED: dict[str, str] = {
+    "BadRequest": "test_a_bad_request_is_400",
+    "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
+    "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
+    "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
+    "MethodNotAllowed": "test_another_method_is_405_with_what_is_allowed (test_routes.py)",
+    "RequestTooLarge": "test_the_size_limit_is_exact_in_both_fronts (test_fronts.py)",
+    "RateLimited": "test_a_client_beyond_its_rate_is_429_with_the_time_to_wait (test_access.py)",
+    "Unsupported": "test_another_encoding_is_501_with_what_is_known (test_compression.py)",
+    "NotReady": "test_a_model_that_loads_is_503_with_retry_after",
+    "QueueFull": "test_a_full_queue_is_503_at_once",
+    "QueueTimeout": "test_a_clients_timeout_in_the_queue_is_503_though_the_model_sets_none",
+    "DeadlineExceeded": "test_an_inference_beyond_its_time_is_504",
+    "BackendFailed": "test_a_model_that_raises_is_500_and_tells_only_the_log",
+    "LoadFailed": "test_a_load_that_fails_says_so_and_why (test_repository_calls.py)",
+}
+UNREACHABLE = {"PredictorError", "Unavailable", "Cancelled", "Stopping"}
+
+
+def test_every_class_is_met_by_a_client_or_cannot_be() -> None:
+    assert {kind.__name__ for kind in TREE} == REACHED.keys() | UNREACHABLE
+    for where in REACHED.values():
+        test, _, file = where.partition(" (")
+        source = (Path(__file__).parent / (file.rstrip(")") or Path(__file__).name)).read_text()
+        assert f"def {test}(" in source
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[..., RunningServer]) -> RunningServer:
+    """A queue of one place and an inference timeout; one model takes as long as a client says."""
+    repository = tmp_path_factory.mktemp("busy")
+    write_python(repository, "moody", MOODY)
+    write_identity(repository, "identity", "FP32")
+    return serve_module(repository, "--max-queue-size", "1", "--inference-timeout-s", "1.5")
+
+
+class Asking(threading.Thread):
+    """A request on its way."""
+
+    def __init__(self, server: RunningServer, document: Any) -> None:
+        super().__init__(daemon=True)
+        self._server, self._document = server, document
+        self.answer: Answer | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._server.infer("moody", self._document)
+
+    def wait(self) -> Answer:
+        self.join(20)
+        assert self.answer is not None
+        return self.answer
+
+
+def queue_depth(text: str) -> float:
+    found = re.search(r'^pilotlight_queue_depth\{[^}]*model="moody"[^}]*\} (\S+)', text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def in_flight(server: RunningServer) -> int:
+    return int(server.get("/status").json()["in_flight"])
+
+
+def test_a_bad_request_is_400(busy: RunningServer) -> None:
+    assert busy.infer("identity", {}).status == 400
+
+
+def test_a_full_queue_is_503_at_once(busy: RunningServer) -> None:
+    running = Asking(busy, nap(1.0))
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 5)
+    queued = Asking(busy, nap(0.0))
+    busy.wait_until(lambda: waiting(busy) == 1, "full", 5)
+    refused = busy.infer("moody", nap(0.0))
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert "Exceeds maximum queue size" in refused.error
+    assert running.is_alive(), "the refusal must not wait for the queue"
+    assert busy.infer("identity", GOOD).status == 200
+    assert [running.wait().status, queued.wait().status] == [200, 200]
+
+
+def waiting(server: RunningServer) -> int:
+    return int(queue_depth(server.get("/metrics").body.decode()))
+
+
+def test_a_clients_timeout_in_the_queue_is_503_though_the_model_sets_none(busy: RunningServer) -> None:
+    running = Asking(busy, nap(1.0))
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 5)
+    late = busy.infer("moody", nap(0.0, timeout=50_000))
+    assert (late.status, "Request timeout expired" in late.error) == (503, True)
+    assert running.is_alive()
+    assert running.wait().status == 200
+
+
+def test_an_inference_beyond_its_time_is_504(busy: RunningServer) -> None:
+    late = busy.infer("moody", nap(3.0))
+    assert (late.status, "--inference-timeout-s" in late.error) == (504, True)
+    busy.wait_until(lambda: busy.infer("moody", nap(0.0)).status == 200, "done with the late one", 10)
+
+
+def test_a_model_that_raises_is_500_and_tells_only_the_log(busy: RunningServer) -> None:
+    failed = busy.infer("moody", nap(-1.0))
+    assert failed.status == 500
+    assert "secret" not in failed.error
+    assert "moody" in failed.error
+    assert any("secret: the model's own words" in json.dumps(line) for line in busy.log())
+
+
+def test_a_model_that_loads_is_503_with_retry_after(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:
+    folder = write_python(tmp_path, "slow", SLOW_LOAD)
+    write_add_sub(tmp_path, "add_sub")
+    server = serve(tmp_path, ready=False)
+    server.wait_until(lambda: server.get("/v2/models/add_sub/ready").status == 200, "serving the other model")
+    for path in ("/v2/models/slow/infer", "/v2/models/slow/versions/1/infer"):
+        refused = server.post(path, GOOD)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    health = server.get("/v2/health/ready")
+    assert (health.status, health.json()["ready"], health.headers["retry-after"]) == (503, False, "1")
+    assert server.get("/v2/models/slow/ready").status == 503
+    (folder / "1" / "go").touch()
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready")
+    assert server.infer("slow", GOOD).status == 200
+
+
+def test_triton_says_400_while_not_ready(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:
+    write_python(tmp_path, "slow", SLOW_LOAD)
+    server = serve(tmp_path, "--compat", "triton", ready=False)
+    server.wait_until(lambda: server.get("/v2/health/live").status == 200, "alive")
+    assert server.get("/v2/health/ready").status == 400

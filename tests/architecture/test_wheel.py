@@ -32,6 +32,13 @@ def test_it_holds_every_source_and_marks_the_packages_as_typed(wheel: Path) -> N
         assert f"{folder.name}/py.typed" in held
 
 
+def test_it_holds_every_template(wheel: Path) -> None:
+    held = set(ZipFile(wheel).namelist())
+    wanted = {f"pilotlight/templates/{path.relative_to(ROOT)}" for path in ROOT.glob("k[ne]*/*.j2")}
+    assert wanted
+    assert wanted <= held
+
+
 def test_it_holds_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(NAMES)

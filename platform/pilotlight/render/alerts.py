@@ -52,14 +52,14 @@ def _queueing(selector: str) -> Rule:
 def _no_model(selector: str) -> Rule:
     ready = f'max by (model) ({METRIC_MODEL_STATE}{{{selector},state="READY"}})'
     return _alert(
-        "PilotlightModelNotReady", f"{ready} == 0", "15m", "warning", "No version of a model has been ready since long"
+        "PilotlightModelNotReady", f"{ready} == 0", "15m", "warning", "No version of a model is ready"
     )
 
 
 def _slow_start(selector: str, deadline: int) -> Rule:
     bound = round(deadline * DEADLINE_SHARE)
     return _alert(
-        "PilotlightSlowStart", f'max({METRIC_COLD_START}{{{selector},phase="total"}}) > {bound}', "0m", "warning",
+        "PilotlightSlowStart", f'max({METRIC_COLD_START}{{{selector},phase="total"}}) > {bound}', "", "warning",
         f"A start took more than {bound} s of the {deadline} s that it may take: raise the progress deadline",
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _alert(name: str, expression: str, pending: str, severity: str, summary: str
     return {
         "alert": name,
         "expr": expression,
-        "for": pending,
+        **({"for": pending} if pending else {}),
         "labels": {"severity": severity},
         "annotations": {"summary": summary},
     }

@@ -17,11 +17,15 @@ CHART_MODES: Final = frozenset({"serverless", "raw", "stateful"})
 
 def render(plan: Plan) -> list[Manifest]:
     """Every object of the service, complete."""
-    values = view(plan)
-    made = [*_service_objects(values)]
+    return in_order(objects_of(view(plan)))
+
+
+def objects_of(values: Mapping[str, Json]) -> Iterator[Manifest]:
+    """What the values of a service amount to, in the order of the tables."""
+    yield from _service_objects(values)
     for workload in values["workloads"]:
-        made += _workload_objects(values, workload)
-    return in_order([*made, *map(Manifest, values["objects"])])
+        yield from _workload_objects(values, workload)
+    yield from map(Manifest, values["objects"])
 
 
 def values_of(plan: Plan) -> dict[str, Json]:

@@ -7,8 +7,7 @@ Json = Any
 Values = Mapping[str, Json]
 
 ALL: Final = frozenset({"serverless", "raw", "multi-node", "stateful"})
-SERVED: Final = frozenset({"raw", "multi-node"})
-SCALED: Final = frozenset({"raw", "multi-node", "stateful"})
+PLAIN: Final = frozenset({"raw", "multi-node", "stateful"})
 
 
 def _always(_: Values) -> bool:
@@ -32,14 +31,14 @@ WORKLOAD_OBJECTS: Final = (
     Row("keda/headless-service.yaml.j2", frozenset({"stateful"})),
     Row("keda/leaderworkerset.yaml.j2", frozenset({"multi-node"}), lambda work: work["cluster"] != "ray"),
     Row("keda/raycluster.yaml.j2", frozenset({"multi-node"}), each="clusters"),
-    Row("keda/service.yaml.j2", SERVED),
+    Row("keda/service.yaml.j2", PLAIN),
     Row("keda/networkpolicy.yaml.j2", frozenset({"raw"})),
-    Row("keda/poddisruptionbudget.yaml.j2", SCALED, lambda work: work["disruption"]),
-    Row("keda/horizontalpodautoscaler.yaml.j2", SCALED, lambda work: work["scaling"]["scaler"] == "hpa"),
-    Row("keda/scaledobject.yaml.j2", SCALED, lambda work: work["scaling"]["scaler"] == "keda"),
-    Row("keda/triggerauthentication.yaml.j2", SCALED, each="authentications"),
-    Row("keda/interceptorroute.yaml.j2", SCALED, lambda work: work["interceptor"]),
-    Row("keda/servicemonitor.yaml.j2", SCALED, lambda work: work["monitored"]),
+    Row("keda/poddisruptionbudget.yaml.j2", PLAIN, lambda work: work["disruption"]),
+    Row("keda/horizontalpodautoscaler.yaml.j2", PLAIN, lambda work: work["scaling"]["scaler"] == "hpa"),
+    Row("keda/scaledobject.yaml.j2", PLAIN, lambda work: work["scaling"]["scaler"] == "keda"),
+    Row("keda/triggerauthentication.yaml.j2", PLAIN, each="authentications"),
+    Row("keda/interceptorroute.yaml.j2", PLAIN, lambda work: work["interceptor"]),
+    Row("keda/servicemonitor.yaml.j2", PLAIN, lambda work: work["monitored"]),
 )
 
 SERVICE_OBJECTS: Final = (

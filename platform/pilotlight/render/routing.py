@@ -1,12 +1,14 @@
 """Where a service's requests go: the shares of its entry, its HTTPRoute, its address in the cluster. Pure."""
 
-from typing import Any
+from typing import Any, Final
 
+from pilotlight import names
 from pilotlight.errors import InternalError
 from pilotlight.plan.model import Plan, Workload
-from pilotlight.render.selectors import ports_of, service_port_of, service_selector_of
+from pilotlight.render.selectors import SERVICE_PORT, ports_of, service_selector_of
 
 Json = Any
+DOMAIN: Final = "svc.cluster.local"
 
 
 def entry_of(plan: Plan) -> Workload | None:
@@ -39,6 +41,7 @@ def route_of(plan: Plan) -> Json:
     if entry is None or entry.mode == "serverless" or not plan.gateway:
         return None
     return {
+        "name": names.route(plan.name),
         "parent": plan.gateway,
         "hosts": plan.hosts,
         "timeout": _timeout(plan, entry),
@@ -50,7 +53,7 @@ def route_of(plan: Plan) -> Json:
 def _backends(plan: Plan) -> list[dict[str, Json]]:
     if plan.front is not None:
         return [{**_namespaced(plan), "name": plan.front.service, "port": plan.front.port, "weight": 100}]
-    return [{"name": work.name, "port": service_port_of(work), "weight": share} for work, share in backends_of(plan)]
+    return [{"name": work.name, "port": SERVICE_PORT, "weight": share} for work, share in backends_of(plan)]
 
 
 def _namespaced(plan: Plan) -> dict[str, str]:
@@ -62,7 +65,7 @@ def _grant(plan: Plan) -> Json:
     """Gateway API lets a route leave its namespace only with the consent of the other one."""
     if plan.front is None or plan.front.namespace == plan.namespace:
         return None
-    name = f"{plan.namespace}-{plan.name}"
+    name = names.fit(f"{plan.namespace}-{plan.name}")
     return {"name": name, "namespace": plan.front.namespace, "service": plan.front.service}
 
 
@@ -80,9 +83,16 @@ def address_of(plan: Plan) -> Json:
     With something in front it is an alias of that, so that a call from inside the cluster wakes the service too.
     """
     entry = entry_of(plan)
-    if entry is None or entry.mode == "serverless" or entry.name == plan.name:
+    name = names.entry_service(plan.name)
+    if entry is None or entry.mode == "serverless" or entry.name == name:
         return None
     if plan.front is not None:
-        return {"externalName": f"{plan.front.service}.{plan.front.namespace}.svc.cluster.local"}
-    (serving, *_) = ports_of(entry)
-    return {"selector": service_selector_of(entry), "port": {**serving, "port": 80}}
+        ports = [{"name": "http", "port": plan.front.port, "protocol": "TCP"}]
+        return {"name": name, "externalName": f"{plan.front.service}.{plan.front.namespace}.{DOMAIN}", "ports": ports}
+    return {"name": name, "selector": service_selector_of(entry), "ports": ports_of(entry)[:1]}
+
+
+def hosts_in_cluster(plan: Plan) -> list[str]:
+    """The Host headers of calls to that address: whoever holds requests must know them as well as the public ones."""
+    name = f"{names.entry_service(plan.name)}.{plan.namespace}"
+    return [name, f"{name}.svc", f"{name}.{DOMAIN}"]

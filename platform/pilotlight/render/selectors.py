@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from pilotlight import names
 from pilotlight.plan.model import Plan, Workload
 
 Json = Any
-WORKLOAD_LABEL: Final = "pilotlight.dev/workload"
 SERVICE_PORT: Final = 80
 METRICS_PORT_NAME: Final = "metrics"
 
@@ -26,7 +26,7 @@ def selector_of(work: Workload) -> dict[str, str]:
         return {"serving.knative.dev/service": work.name}
     if work.mode == "multi-node" and work.cluster == "leader-worker-set":
         return {"leaderworkerset.sigs.k8s.io/name": work.name}
-    return {WORKLOAD_LABEL: work.name}
+    return names.selector(work.name)
 
 
 def service_selector_of(work: Workload) -> dict[str, str]:
@@ -38,13 +38,8 @@ def service_selector_of(work: Workload) -> dict[str, str]:
 
 
 def peers_of(plan: Plan, work: Workload) -> list[dict[str, str]]:
-    """The other workloads of the service: a router calls its engine, an engine hands its cache to the decoder."""
-    return [selector_of(other) for other in plan.workloads if other.name != work.name and other.mode != "virtual"]
-
-
-def service_port_of(work: Workload) -> int:
-    """A headless Service translates no ports, so there the port is the container's."""
-    return work.port if work.mode == "stateful" else SERVICE_PORT
+    """The other components of the service: a router calls its engine, an engine hands its cache to the decoder."""
+    return [selector_of(other) for other in plan.workloads if other.role != work.role and other.mode != "virtual"]
 
 
 def ports_of(work: Workload) -> list[dict[str, Json]]:
@@ -55,7 +50,7 @@ def ports_of(work: Workload) -> list[dict[str, Json]]:
     serving, *metrics = taken
     others = [port for port in _declared(work) if port["containerPort"] not in taken]
     return [
-        _port(work.port_name, service_port_of(work), serving),
+        _port(work.port_name, SERVICE_PORT, serving),
         *(_port(_free_name(port, taken.values()), port["containerPort"], port["containerPort"]) for port in others),
         *(_port(METRICS_PORT_NAME, number, number) for number in metrics),
     ]

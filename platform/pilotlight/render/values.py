@@ -7,12 +7,12 @@ First half of render: every name, port, selector and weight that an object needs
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pilotlight import names
 from pilotlight.plan.model import Plan, Scaling, Traffic, Trigger, Workload
 from pilotlight.render.alerts import rules_of
-from pilotlight.render.routing import address_of, backends_of, route_of
+from pilotlight.render.routing import address_of, backends_of, hosts_in_cluster, route_of
 from pilotlight.render.selectors import (
     SCALE_TARGETS,
-    WORKLOAD_LABEL,
     metrics_port_name_of,
     peers_of,
     ports_of,
@@ -23,7 +23,6 @@ from pilotlight.render.templates import plain
 
 Json = Any
 API_VERSION: Final = "pilotlight.dev/v1alpha1"
-VISIBILITY: Final = "networking.knative.dev/visibility"
 
 
 def view(plan: Plan) -> dict[str, Json]:
@@ -40,12 +39,16 @@ def view(plan: Plan) -> dict[str, Json]:
         "workloads": [_workload(plan, work) for work in plan.workloads if work.mode != "virtual"],
         "address": address_of(plan),
         "route": route_of(plan),
-        "monitoring": {"enabled": plan.monitoring, "rules": rules_of(plan) if plan.monitoring else []},
+        "monitoring": {"enabled": plan.monitoring, "name": names.rules(plan.name), "rules": _rules(plan)},
         "objects": plan.objects,
     }
     made = plain(seen)
     assert isinstance(made, dict)
     return made
+
+
+def _rules(plan: Plan) -> list[dict[str, Json]]:
+    return rules_of(plan) if plan.monitoring else []
 
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
@@ -56,11 +59,13 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "mode": work.mode,
         "cluster": work.cluster if work.mode == "multi-node" else "",
         "revision": {"name": work.revision},
-        "labels": {**plan.labels, **work.labels, **_visibility(work, entry)},
+        "labels": {**plan.labels, **work.labels},
         "annotations": {**plan.annotations, **work.annotations},
         "selector": selector_of(work),
         "serviceSelector": service_selector_of(work),
-        "serviceLabels": {**plan.labels, **work.labels, WORKLOAD_LABEL: work.name},
+        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **_visibility(work, entry)},
+        "headlessName": names.headless(work.name),
+        "monitorSelector": names.selector(work.name),
         "template": _labelled(work, work.template),
         "workerTemplate": _labelled(work, work.worker_template) if work.worker_template is not None else None,
         "groupSize": work.group_size,
@@ -85,20 +90,18 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
 
 def _visibility(work: Workload, entry: bool) -> dict[str, str]:
     """A component behind another one has no business on the public gateway."""
-    if work.mode != "serverless" or entry or VISIBILITY in work.labels:
+    if work.mode != "serverless" or entry or names.LABEL_VISIBILITY in work.labels:
         return {}
-    return {VISIBILITY: "cluster-local"}
+    return {names.LABEL_VISIBILITY: "cluster-local"}
 
 
 def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
-    """The pod template with the labels that select it. Knative's stays as planned: its revision's name is its hash."""
+    """The pod template with the labels that select it. Knative's stays as planned: its name is the hash of it."""
     metadata = template.get("metadata", {})
-    own = selector_of(work) if work.mode in ("raw", "stateful") or work.cluster == "ray" else {}
-    labels = {**metadata.get("labels", {}), **own}
-    return {
-        "metadata": {"labels": labels, "annotations": metadata.get("annotations", {})},
-        "spec": template.get("spec", {}),
-    }
+    own = names.selector(work.name) if work.mode != "serverless" else {}
+    revision = {names.LABEL_REVISION: work.revision} if own and work.revision else {}
+    labels = {**metadata.get("labels", {}), **work.selector, **own, **revision}
+    return {"metadata": {**metadata, "labels": labels}, "spec": template.get("spec", {})}
 
 
 def _traffic(work: Workload) -> list[dict[str, Json]]:
@@ -143,10 +146,10 @@ def _trigger(trigger: Trigger) -> dict[str, Json]:
 
 def _interceptor(plan: Plan, work: Workload) -> Json:
     """The InterceptorRoute that the workload's own trigger asks the HTTP add-on about."""
-    names = [trigger.metadata["interceptorRoute"] for trigger in work.scaling.triggers if _asks_interceptor(trigger)]
-    if not names or plan.front is None:
+    routes = [trigger.metadata["interceptorRoute"] for trigger in work.scaling.triggers if _asks_interceptor(trigger)]
+    if not routes or plan.front is None:
         return None
-    return {"name": names[0], "hosts": plan.hosts, "spec": plan.front.route}
+    return {"name": routes[0], "hosts": [*plan.hosts, *hosts_in_cluster(plan)], "spec": plan.front.route}
 
 
 def _asks_interceptor(trigger: Trigger) -> bool:

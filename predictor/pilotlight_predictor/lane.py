@@ -92,7 +92,7 @@ class Lane(asyncio.Protocol):
             if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
                 self._leave()
             return
-        if end > MAX_HEAD or not self._read_head(buffer[:end]):
+        if not 0 < end <= MAX_HEAD or not self._read_head(buffer[:end]):
             self._leave()
             return
         assert self._head is not None
@@ -215,6 +215,11 @@ class Lane(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         return self._call is None and self._body is None and not self._buffer
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing has arrived on it yet."""
+        return self._head is None and self.idle
 
     @property
     def answering(self) -> bool:

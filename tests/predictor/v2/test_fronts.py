@@ -209,6 +209,17 @@ def test_what_is_no_http_is_refused_in_json(server: RunningServer, raw: bytes) -
     assert len(answer.body) < 400
 
 
+@pytest.mark.parametrize("blank", [b"\r\n", b"\r\n\r\n", b"\r\n" * 9])
+def test_empty_lines_before_a_request_are_no_request(server: RunningServer, blank: bytes) -> None:
+    raw = rendered("POST", INFER, GOOD, None, server.address)
+    assert [answer.status for answer in server.exchange(blank + raw + raw, 2)] == [200, 200]
+    with server.connect() as connection:
+        connection.sendall(raw)
+        assert read_answer(connection).status == 200
+        connection.sendall(blank + raw)
+        assert read_answer(connection).status == 200
+
+
 @pytest.mark.parametrize("length", [5_000, 20_000, 60_000])
 def test_a_long_head_is_read(server: RunningServer, length: int) -> None:
     assert server.get("/v2/health/live", {"X-Long": "a" * length}).status == 200

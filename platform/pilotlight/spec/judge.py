@@ -114,12 +114,35 @@ def objections(
 def _deployment_objections(runtime: Runtime, service: Service, component: Component) -> Iterable[Objection]:
     if component.model is not None and runtime.group == "kserve":
         yield from _kserve_objections(runtime, component, component.model)
+    if runtime.group == "ome" and service.runtime is None:
+        yield from _shape_objections(runtime, service, component)
     offered = runtime.accelerators.get("acceleratorClasses", [])
     for path, name in _demanded_classes(service):
         if ANY not in offered and name not in offered:
             supported = ", ".join(offered) or "none"
             message = f"the service asks for accelerator class {name}, the runtime supports {supported}"
             yield Objection("PL227", path, Mismatch("acceleratorClasses", message))
+
+
+def _shape_objections(runtime: Runtime, service: Service, component: Component) -> Iterable[Objection]:
+    """Beyond OME, which would choose a runtime without a container for the decoder, or for workers, that it is given."""
+    decoder = service.components.get("decoder")
+    if decoder is not None and not runtime.decoder and not brings_image(decoder):
+        message = "the service has a decoder, the runtime has no decoderConfig"
+        yield Objection("PL226", "spec.decoder", Mismatch("decoderConfig", message))
+    if decoder is None and runtime.decoder:
+        message = "it runs prefill and decode apart, the service has no decoder"
+        yield Objection("PL226", "", Mismatch("decoderConfig", message))
+    if (component.worker or component.leader) and not (runtime.engine.get("leader") or runtime.engine.get("worker")):
+        if not any(group and (group.runner or {}).get("image") for group in (component.leader, component.worker)):
+            message = "the service asks for workers, the runtime is for one node"
+            yield Objection("PL225", f"spec.{component.role}.worker", Mismatch("engineConfig", message))
+
+
+def brings_image(component: Component) -> bool:
+    """Is the component's container complete in itself?"""
+    containers = [*component.pod.get("containers", []), component.runner or {}]
+    return any(container.get("image") for container in containers)
 
 
 def _kserve_objections(runtime: Runtime, component: Component, model: ModelSpec) -> Iterable[Objection]:

@@ -1,18 +1,23 @@
-"""Which model a service serves: OME's reference looked up in the catalogue, or KServe's format and storageUri.
+"""Models: reading (Cluster)BaseModel documents, and finding the one that a service serves.
 
-What the document leaves out is derived, and every derivation is kept as a sentence in `BaseModel.reasons`. Pure.
+OME's services refer to one in the catalogue, KServe's describe theirs in place. What a document leaves out is derived,
+and every derivation is kept as a sentence in `BaseModel.reasons`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
+from pilotlight.spec.catalogue_types import model_type
 from pilotlight.spec.model import BaseModel, Catalogue, Component, Group, Reference, Service
+from pilotlight.spec.nodes import Node
 from pilotlight.spec.paths import under
 from pilotlight.spec.problems import Problems
-from pilotlight.spec.sizes import quantity
-from pilotlight.spec.types import suggestion
+from pilotlight.spec.sizes import parameters, quantity, size_of
+from pilotlight.spec.types import read, suggestion
 
+Json = Any
 ANNOTATION_SIZE: Final = "pilotlight.dev/model-size"
 FORMAT_OF_ENDING: Final = {
     ".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript",
@@ -21,6 +26,53 @@ FORMAT_OF_ENDING: Final = {
     ".savedmodel": "tensorflow", ".pdmodel": "paddle", ".mar": "pytorch", ".gguf": "gguf",
 }  # fmt: skip
 FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}}
+
+
+def read_model(node: Node, problems: Problems, namespace: str = "default") -> BaseModel | None:
+    """A model as far as its document is right; None without a name."""
+    document = read(node, model_type(), problems) or {}
+    if not (document.get("metadata") or {}).get("name"):
+        return None
+    size = (document.get("spec") or {}).get("modelParameterSize")
+    if size and parameters(size) is None:
+        path = "spec.modelParameterSize"
+        spec = node.get("spec") or node
+        place = (spec.get("modelParameterSize") or spec).place
+        problems.error("PL213", place, path, f"= {size}, must be a count such as 7B or 560M")
+    return model_from(document, node.place.file, namespace)
+
+
+def model_from(document: Mapping[str, Json], origin: str, namespace: str = "default") -> BaseModel:
+    """The internal form of a checked document."""
+    metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    form, framework = spec.get("modelFormat") or {}, spec.get("modelFramework") or {}
+    storage = spec.get("storage") or {}
+    size, size_reason = _declared_size(document)
+    guess, format_reason = ("", "") if form else guess_format(storage.get("storageUri", ""), "ome")
+    if format_reason and not framework and storage.get("storageUri", "").startswith("hf://"):
+        framework, format_reason = {"name": "transformers"}, f"{format_reason}, framework transformers likewise"
+    kind = str(document["kind"])
+    return BaseModel(
+        name=metadata["name"], kind=kind, format=form.get("name", guess), format_version=str(form.get("version", "")),
+        framework=framework.get("name", ""), framework_version=str(framework.get("version", "")),
+        architecture=spec.get("modelArchitecture", ""), quantization=spec.get("quantization", ""),
+        parameter_size=str(spec.get("modelParameterSize", "")), capabilities=tuple(spec.get("modelCapabilities") or ()),
+        storage_uri=storage.get("storageUri", ""), storage=storage, size_bytes=size, origin=origin,
+        namespace=metadata.get("namespace") or ("" if kind.startswith("Cluster") else namespace),
+        disabled=bool(spec.get("disabled")),
+        pipeline=spec.get("diffusionPipeline") or {}, reasons=tuple(r for r in (format_reason, size_reason) if r),
+    )  # fmt: skip
+
+
+def _declared_size(document: Mapping[str, Json]) -> tuple[int, str]:
+    """By annotation, else from the parameters and what each takes."""
+    spec = document.get("spec") or {}
+    declared = ((document.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION_SIZE, "")
+    if declared and quantity(declared):
+        return quantity(declared) or 0, f"{declared}: annotation {ANNOTATION_SIZE}"
+    config = spec.get("modelConfiguration")
+    dtype = config.get("torch_dtype") or config.get("dtype") or "" if isinstance(config, Mapping) else ""
+    return size_of(str(spec.get("modelParameterSize", "")), spec.get("quantization", ""), str(dtype))
 
 
 def group_of(reference: Reference) -> Group:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pilotlight.spec.fit import size_distance
-from pilotlight.spec.judge import Candidate, judge, objections
+from pilotlight.spec.judge import Candidate, brings_image, judge, objections
 from pilotlight.spec.model import BaseModel, Catalogue, Component, Group, Runtime, Service, SupportedFormat
 from pilotlight.spec.models import group_of, reference_path, resolve_model
 from pilotlight.spec.problems import Problem, Problems
@@ -99,17 +99,12 @@ def _reachable(service: Service, catalogue: Catalogue) -> list[Runtime]:
 
 def _without_model(service: Service, component: Component, problems: Problems) -> Selection:
     """No model and no runtime is named: then the container must be complete in itself."""
-    if _brings_image(component) or problems.errors or component.role == "router":
+    if brings_image(component) or problems.errors or component.role == "router":
         return Selection(None, None, reason="the component brings its own container")
     path = f"spec.{component.role}"
     message = f"names neither a model nor a runtime; add {reference_path(service)} or an image to {path}"
     problems.error("PL228", service.place(path), path, message)
     return Selection(None, None)
-
-
-def _brings_image(component: Component) -> bool:
-    containers = [*component.pod.get("containers", []), component.runner or {}]
-    return any(container.get("image") for container in containers)
 
 
 def _automatic(
@@ -121,7 +116,7 @@ def _automatic(
     best = next((candidate for candidate in ordered if candidate.accepted), None)
     if best is not None:
         return Selection(best.runtime, best.format, tuple(ordered), reason=best.reason)
-    if _brings_image(component):
+    if brings_image(component):
         return Selection(None, None, tuple(ordered), reason="no runtime fits; the component brings its own container")
     path = reference_path(service)
     message = f"no runtime serves {_described(model)}; name one in {_runtime_path(service)}, or see explain --runtime"

@@ -107,6 +107,11 @@ def document(group: str, spec: Named) -> Record:
     )
 
 
+def misplaced(inner: Record, advice: str) -> dict[str, str]:
+    """Hints for fields that were written one level too high."""
+    return dict.fromkeys(inner.fields, advice)
+
+
 def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value[name] for name in value if name in pod_fields()}
 

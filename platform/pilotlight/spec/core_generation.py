@@ -69,6 +69,8 @@ NARROWED: Final = {
     "VolumeResourceRequirements.limits": "{quantity}",
     "VolumeResourceRequirements.requests": "{quantity}",
 }
+# A probe without a port asks the serving port: Knative allows it, and so do KServe's documents.
+OPTIONAL: Final = frozenset({"HTTPGetAction.port", "TCPSocketAction.port"})
 
 
 def generate() -> dict[str, dict[str, str]]:
@@ -81,7 +83,7 @@ def generate() -> dict[str, dict[str, str]]:
         model = waiting.pop()
         if (name := _record_name(model)) in found:
             continue
-        fields = _fields(getattr(models, model))
+        fields = _fields(name, getattr(models, model))
         found[name] = {field: NARROWED.get(f"{name}.{field.rstrip('!')}", text) for field, (text, _) in fields.items()}
         waiting += [
             inner for field, (_, inner) in fields.items() if inner and f"{name}.{field.rstrip('!')}" not in NARROWED
@@ -89,12 +91,12 @@ def generate() -> dict[str, dict[str, str]]:
     return dict(sorted(found.items()))
 
 
-def _fields(model: Any) -> dict[str, tuple[str, str]]:
+def _fields(record: str, model: Any) -> dict[str, tuple[str, str]]:
     """Field name → (type as text, the model inside it or "")."""
     fields = {}
     for attribute, name in sorted(model.attribute_map.items(), key=lambda item: item[1]):
         setter = inspect.getsource(getattr(model, attribute).fset)
-        required = "!" if "must not be `None`" in setter else ""
+        required = "!" if "must not be `None`" in setter and f"{record}.{name}" not in OPTIONAL else ""
         fields[name + required] = _type(model.openapi_types[attribute])
     return fields
 

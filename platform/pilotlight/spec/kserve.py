@@ -157,7 +157,7 @@ def _metric(value: Mapping[str, Json], path: str, reading: Reading) -> ScalingMe
     target = _target(source.get("target", {}), f"{path}.{name}.target", reading)
     return target and ScalingMetric(
         kind=cast(Any, {"podmetric": "pod"}.get(name, name)),
-        name=source.get("name", metric.get("backend", "")),
+        name=source.get("name", metric.get("backend", "prometheus" if name == "external" else "opentelemetry")),
         target_type=target[0],
         target=target[1],
         query=metric.get("query", ""),

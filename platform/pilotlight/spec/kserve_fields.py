@@ -4,7 +4,7 @@ from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
-from pilotlight.spec.components import EXTENSION, NAME, document, pod_fields
+from pilotlight.spec.components import EXTENSION, NAME, document, misplaced, pod_fields
 from pilotlight.spec.storage import STORAGE, STORAGE_URI
 from pilotlight.spec.types import (
     Duration,
@@ -34,6 +34,10 @@ _RENAMED: Final = {
     "runtime": "put it under model",
     "runner": "that is OME's; here the container's fields go under model, or under containers",
     "kedaConfig": "that is OME's; here use autoScaling.metrics",
+    "custom": "give its container under containers",
+    "alibi": "KServe dropped it; give the explainer's container under containers",
+    "aix": "KServe dropped it; give the explainer's container under containers",
+    **dict.fromkeys(("image", "env", "args", "command"), "put it under model, or under containers"),
 }
 
 
@@ -72,7 +76,10 @@ def _spec(name: str) -> Record:
         "explainer": Field(_named("ExplainerSpec"), "What explains answers."),
         "canary": Field(ListOf(_named("CanarySpec")), "Other predictors that get a share of the requests."),
     }
-    return Record(name, fields, "What to serve and how.", {"engine": "that is OME's; here use predictor"})
+    hints = misplaced(record("PredictorSpec"), "put it under predictor") | {
+        "engine": "that is OME's; here use predictor"
+    }
+    return Record(name, fields, "What to serve and how.", hints)
 
 
 def _extension() -> dict[str, Field]:
@@ -162,7 +169,7 @@ def _model(name: str) -> Record:
 def _art(name: str) -> Record:
     fields = {
         **core_fields.fields("Container", optional=("name",)),
-        "type": Field(OneOf(("SquareAttack",)), "Kind of explanation.", required=True),
+        "type": Field(OneOf(("SquareAttack",)), "Kind of explanation."),
         "storageUri": Field(STORAGE_URI, "Where the explainer's model is."),
         "storage": Field(STORAGE, "Where the explainer's model is, by the storage secret."),
         "runtimeVersion": Field(Text(), "Version of the explainer's image."),
@@ -186,7 +193,8 @@ def _storage_uri(name: str) -> Record:
 
 
 def _logger(name: str) -> Record:
-    storage = {**STORAGE.fields, "serviceAccountName": Field(Text(), "Account that may write there.")}
+    storage = {name: known for name, known in STORAGE.fields.items() if name != "schemaPath"}
+    storage["serviceAccountName"] = Field(Text(), "Account that may write there.")
     fields = {
         "url": Field(Text(r"\S+", "a URL"), "Where records are sent."),
         "mode": Field(OneOf(("all", "request", "response")), "What is recorded."),
@@ -239,7 +247,7 @@ def _auto_scaling(name: str) -> Record:
 
 def _external() -> Record:
     fields = {
-        "backend": Field(OneOf(("prometheus", "graphite")), "Kind of server.", required=True),
+        "backend": Field(OneOf(("prometheus", "graphite")), "Kind of server."),
         "serverAddress": Field(Text(), "URL of the server."),
         "query": Field(Text(), "What to ask."),
         "namespace": Field(Text(), "Namespace of the query."),
@@ -250,7 +258,7 @@ def _external() -> Record:
 def _pod_metric() -> Record:
     operations = ("last_one", "avg", "max", "min", "rate", "count")
     fields = {
-        "backend": Field(OneOf(("opentelemetry",)), "Kind of server.", required=True),
+        "backend": Field(OneOf(("opentelemetry",)), "Kind of server."),
         "serverAddress": Field(Text(), "Address of the scaler."),
         "metricNames": Field(ListOf(Text()), "Names of the metrics."),
         "query": Field(Text(), "What to ask."),

@@ -221,8 +221,11 @@ def _events(text: str, file: str) -> Iterator[Any]:
 
 def _syntax_message(error: Any) -> str:
     said = ", ".join(part for part in (error.context, error.problem) if part)
-    hint = "; indent with spaces" if "cannot start any token" in said or "tab" in said else ""
-    return f"not valid YAML: {said}{hint}"
+    if "cannot start any token" in said or "tab" in said:
+        said += "; indent with spaces"
+    elif "did not find expected" in said:
+        said += "; check the indentation, and put values that begin with {, [, * or & in quotes"
+    return f"not valid YAML: {said}"
 
 
 def _place_of(match: re.Match[str] | None, text: str, file: str) -> Place:

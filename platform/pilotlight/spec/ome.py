@@ -84,8 +84,8 @@ def _component(role: Role, value: Mapping[str, Json], path: str, reading: Readin
         role,
         {name: entry for name, entry in value.items() if name != "resources"},
         runner=_runner(value, path, reading),
-        leader=_group(value.get("leader")),
-        worker=_group(value.get("worker", value.get("workerSpec")), size=1),
+        leader=_group(value.get("leader"), f"{path}.leader", reading),
+        worker=_group(value.get("worker", value.get("workerSpec")), f"{path}.worker", reading, size=1),
         timeout_seconds=value.get("timeoutSeconds"),
         min_available=value.get("minAvailable"),
         max_unavailable=value.get("maxUnavailable"),
@@ -107,10 +107,11 @@ def _runner(value: Mapping[str, Json], path: str, reading: Reading) -> dict[str,
     return {"resources": resources, **(runner or {})}
 
 
-def _group(value: Mapping[str, Json] | None, size: int = 0) -> NodeGroup | None:
+def _group(value: Mapping[str, Json] | None, path: str, reading: Reading, size: int = 0) -> NodeGroup | None:
     if value is None:
         return None
-    return NodeGroup(pod_of(value), value.get("runner"), value.get("size", size))
+    pod = {name: entry for name, entry in pod_of(value).items() if name != "resources"}
+    return NodeGroup(pod, _runner(value, path, reading), value.get("size", size))
 
 
 def _migrated(value: Mapping[str, Json], reading: Reading) -> Component:

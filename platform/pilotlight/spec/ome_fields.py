@@ -4,7 +4,7 @@ from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
-from pilotlight.spec.components import EXTENSION, container, document, pod_fields
+from pilotlight.spec.components import EXTENSION, container, document, misplaced, pod_fields
 from pilotlight.spec.storage import STORAGE_URI
 from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Text, Truth, Whole, WholeOrText
 
@@ -17,6 +17,8 @@ _RENAMED: Final = {
     "env": "put it under runner",
     "args": "put it under runner",
     "command": "put it under runner",
+    "model": "put it under spec, beside the component",
+    "runtime": "put it under spec, beside the component",
     "storageUri": "name a model under spec.model, and give a BaseModel with that storage",
 }
 
@@ -183,4 +185,5 @@ def _spec(name: str) -> Record:
         "acceleratorSelector": Field(ACCELERATOR, "Which accelerator to run on."),
         "predictor": Field(Named("PredictorSpec", record), "The older form.", deprecated=use),
     }
-    return Record(name, fields, "What to serve and how.")
+    hints = misplaced(record("EngineSpec"), "put it under engine") | {"transformer": "that is KServe's; use router"}
+    return Record(name, fields, "What to serve and how.", hints)

@@ -14,8 +14,8 @@ from pilotlight.spec.paths import under
 from pilotlight.spec.problems import Problems
 
 Json = Any
-_QUANTITY: Final = re.compile(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
-_DURATION: Final = re.compile(r"0|(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
+QUANTITY: Final = r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
 
 
 class Type(Protocol):
@@ -134,7 +134,7 @@ class Quantity:
             _wrong_type(node, path, problems, "an amount such as 500m, 2 or 16Gi")
             return None
         text = str(node.value)
-        if not _QUANTITY.fullmatch(text):
+        if not re.fullmatch(QUANTITY, text):
             hint = "; did you mean Gi (1024³ bytes)?" if text.lower().endswith("gb") else ""
             _wrong_value(node, path, problems, f"an amount such as 500m, 2 or 16Gi{hint}")
             return None
@@ -160,7 +160,7 @@ class Duration:
         if not isinstance(node.value, str):
             _wrong_type(node, path, problems, "a duration with its unit, such as 90s or 1h30m")
             return None
-        if not _DURATION.fullmatch(node.value):
+        if not re.fullmatch(DURATION, node.value):
             _wrong_value(node, path, problems, "a duration with its unit, such as 90s or 1h30m")
             return None
         return node.value

@@ -1,0 +1,123 @@
+"""Runtime, model and accelerator of a component, merged into one pod and one main container.
+
+Selection and merging are spec's; here they meet the service's modes. A router without an image of its own is our
+gateway in router mode; a component that brings its container needs no runtime at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pilotlight.plan import quantities
+from pilotlight.plan.ledger import Ledger, field_path
+from pilotlight.plan.subject import Choice
+from pilotlight.spec.accelerators import Class, devices_needed, name_of, pool, select_accelerator
+from pilotlight.spec.merge import Merged, merge_component, merge_group, strategic, with_runtime_defaults
+from pilotlight.spec.model import Catalogue, Component, Runtime, Service
+from pilotlight.spec.placeholders import expand, implied_env
+from pilotlight.spec.select import Selection, select_runtime
+
+Json = Any
+SERVES_MODEL = ("engine", "decoder", "predictor")
+
+
+def choose_runtime(service: Service, catalogue: Catalogue, ledger: Ledger) -> Selection:
+    """The one runtime of a service; engine, decoder and router are three parts of it."""
+    main = service.components.get("engine") or service.components.get("predictor")
+    if main is None:
+        path = "spec.engine" if service.group == "ome" else "spec.predictor"
+        ledger.error("PL305", path, "is missing: it is the component that serves the model")
+        return Selection(None, None)
+    selection = select_runtime(service, main, catalogue)
+    ledger.problems.found.extend(selection.problems)
+    if selection.runtime is not None:
+        ledger.decide("", "runtime", selection.runtime.name, selection.reason)
+    for reason in selection.model.reasons if selection.model else ():
+        ledger.decide("", "model", selection.model.name if selection.model else "", reason)
+    return selection
+
+
+def with_defaults(service: Service, runtime: Runtime | None) -> Service:
+    """The service with what its runtime says where the document is silent: OME decides modes on the two merged."""
+    components = {role: with_runtime_defaults(runtime, part) for role, part in service.components.items()}
+    return replace(service, components=components)
+
+
+def merged_choice(
+    service: Service, component: Component, selection: Selection, catalogue: Catalogue, multi_node: bool, ledger: Ledger
+) -> Choice:
+    """What runs in this component's pods."""
+    runtime = _runtime_for(component, selection)
+    if component.role == "router" and runtime is None and not _brings_image(component):
+        pod, container = merge_component(None, component)
+        return Choice(None, None, pod, container, ours=True, gateway=True, reason="our gateway routes")
+    merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
+    worker = merge_group(runtime, component, "worker") if multi_node else Merged({}, {})
+    parts = [_finished(part, service, component, runtime, ledger) for part in (merged, worker)]
+    model = selection.model if component.role in SERVES_MODEL else None
+    ours = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
+    choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason)
+    return _on_accelerator(service, component, choice, catalogue, ledger)
+
+
+def _runtime_for(component: Component, selection: Selection) -> Runtime | None:
+    runtime = selection.runtime
+    if component.role in ("transformer", "explainer") or runtime is None:
+        return None
+    return runtime if component.role != "router" or runtime.router else None
+
+
+def _brings_image(component: Component) -> bool:
+    return bool((component.runner or {}).get("image") or component.pod.get("containers"))
+
+
+def _same_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:
+    """Our runtime with an image of the user's is somebody else's program until told otherwise."""
+    configured = [runtime.engine.get("runner") or {}, *runtime.pod.get("containers", ())]
+    return container.get("image") in {item.get("image") for item in configured} | {None, ""}
+
+
+def _finished(
+    merged: Merged, service: Service, component: Component, runtime: Runtime | None, ledger: Ledger
+) -> Merged:
+    """Placeholders filled in, and the variables that KServe's defaulting would add."""
+    if runtime is None:
+        return merged
+    pod = expand(merged.pod, service, runtime, ledger.problems)
+    container = expand(merged.container, service, runtime, ledger.problems)
+    if component.model is not None and container:
+        implied = implied_env(service, runtime, component.model)
+        if implied:
+            container = strategic({"env": implied}, container)
+    return Merged(pod, container)
+
+
+def _on_accelerator(
+    service: Service, component: Component, choice: Choice, catalogue: Catalogue, ledger: Ledger
+) -> Choice:
+    """The chosen class's node selector and devices, where the document asks for one by class or constraint."""
+    selector = {**(service.accelerator or {}), **(component.accelerator or {})}
+    named = service.annotations.get("ome.io/accelerator-class")
+    if named:
+        selector.setdefault("acceleratorClass", named)
+    if not selector or component.role not in SERVES_MODEL:
+        return choice
+    found, reasons = select_accelerator(selector, pool(choice.runtime, catalogue.accelerators), choice.model)
+    path = field_path(component, "acceleratorOverride") if component.accelerator else "spec.acceleratorSelector"
+    if found is None:
+        ledger.error("PL306", path, "; ".join(reasons))
+        return choice
+    ledger.decide(component.role, "accelerator", name_of(found), reasons[-1])
+    return _with_devices(choice, found)
+
+
+def _with_devices(choice: Choice, found: Class) -> Choice:
+    spec = found.get("spec") or {}
+    selector = (spec.get("discovery") or {}).get("nodeSelector") or {}
+    pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
+    if quantities.gpus(choice.container):
+        return replace(choice, pod=pod)
+    resource = next((item["name"] for item in spec.get("resources") or () if item.get("name")), "nvidia.com/gpu")
+    count = str(devices_needed(found, choice.model))
+    wanted = {"resources": {"limits": {resource: count}, "requests": {resource: count}}}
+    return replace(choice, pod=pod, container=strategic(choice.container, wanted))

@@ -51,9 +51,7 @@ def _queueing(selector: str) -> Rule:
 
 def _no_model(selector: str) -> Rule:
     ready = f'max by (model) ({METRIC_MODEL_STATE}{{{selector},state="READY"}})'
-    return _alert(
-        "PilotlightModelNotReady", f"{ready} == 0", "15m", "warning", "No version of a model is ready"
-    )
+    return _alert("PilotlightModelNotReady", f"{ready} == 0", "15m", "warning", "No version of a model is ready")
 
 
 def _slow_start(selector: str, deadline: int) -> Rule:

@@ -27,6 +27,11 @@ def backends_of(plan: Plan) -> list[tuple[Workload, int]]:
     return [(_side(entry, sides, share.revision, share.latest), share.percent) for share in entry.traffic]
 
 
+def exposed_in(plan: Plan, work: Workload) -> bool:
+    """Do requests from outside reach it? They reach the entry and the other side of its canary."""
+    return not work.internal and (work.canary or work.name in {side.name for side, _ in backends_of(plan)})
+
+
 def _side(entry: Workload, sides: dict[str, Workload], revision: str, latest: bool) -> Workload:
     if latest:
         return entry

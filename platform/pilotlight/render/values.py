@@ -10,7 +10,7 @@ from typing import Any, Final
 from pilotlight import names
 from pilotlight.plan.model import Plan, Scaling, Traffic, Trigger, Workload
 from pilotlight.render.alerts import rules_of
-from pilotlight.render.routing import address_of, backends_of, hosts_in_cluster, route_of
+from pilotlight.render.routing import address_of, exposed_in, hosts_in_cluster, route_of
 from pilotlight.render.selectors import (
     SCALE_TARGETS,
     metrics_port_name_of,
@@ -52,7 +52,7 @@ def _rules(plan: Plan) -> list[dict[str, Json]]:
 
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
-    entry = work.name in {backend.name for backend, _ in backends_of(plan)}
+    exposed = exposed_in(plan, work)
     return {
         "role": work.role,
         "name": work.name,
@@ -63,7 +63,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "annotations": {**plan.annotations, **work.annotations},
         "selector": selector_of(work),
         "serviceSelector": service_selector_of(work),
-        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **_visibility(work, entry)},
+        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **_visibility(work, exposed)},
         "headlessName": names.headless(work.name),
         "monitorSelector": names.selector(work.name),
         "template": _labelled(work, work.template),
@@ -76,7 +76,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "timeoutSeconds": work.timeout_seconds,
         "traffic": _traffic(work),
         "ports": ports_of(work),
-        "network": {"open": entry, "peers": peers_of(plan, work)},
+        "network": {"open": exposed, "peers": peers_of(plan, work)},
         "disruption": work.disruption,
         "scaling": _scaling(work),
         "authentications": [{"name": name, "spec": spec} for name, spec in work.scaling.authentications.items()],
@@ -88,9 +88,9 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
     }
 
 
-def _visibility(work: Workload, entry: bool) -> dict[str, str]:
+def _visibility(work: Workload, exposed: bool) -> dict[str, str]:
     """A component behind another one has no business on the public gateway."""
-    if work.mode != "serverless" or entry or names.LABEL_VISIBILITY in work.labels:
+    if work.mode != "serverless" or exposed or names.LABEL_VISIBILITY in work.labels:
         return {}
     return {names.LABEL_VISIBILITY: "cluster-local"}
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+from collections.abc import Awaitable
 
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
@@ -53,13 +54,14 @@ class Assembly:
         if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
             stop.set()
             return
-        await asyncio.gather(
-            self._fronts[0].prepare_full(),
-            self._watch_gpus(),
-            self._watch_calls(),
-            self._watch_health(),
-            self.server.control.follow(),
-        )
+        duties = {
+            "aiohttp": self._fronts[0].prepare_full(),
+            "GPU metrics": self._watch_gpus(),
+            "traces": self._watch_calls(),
+            "healing": self._watch_health(),
+            "polling": self.server.control.follow(),
+        }
+        await asyncio.gather(*(_survived(name, duty) for name, duty in duties.items()))
 
     async def _load(self) -> None:
         lifecycle, server = self._lifecycle, self.server
@@ -135,3 +137,11 @@ class Assembly:
             await asyncio.wait_for(self.server.registry.close(), patience_s)
         except TimeoutError:
             log("abandoned", f"a model was not done and freed within {patience_s:g} s", level="WARNING")
+
+
+async def _survived(name: str, duty: Awaitable[None]) -> None:
+    """One duty that fails is told and given up; the others and the requests go on."""
+    try:
+        await duty
+    except Exception as error:
+        log("failed", f"{name} is given up: {error}", level="ERROR", error=error)

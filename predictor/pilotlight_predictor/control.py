@@ -53,7 +53,7 @@ class ModelControl:
         self._registry.surveyed = True
         if self._polls:  # before the loads: a file that changes meanwhile is a change for the first poll
             self._acted = self._seen = await in_thread(lambda: _fingerprints(found))
-        loads = (self._load_with_parts(found[name]) for name in self.required if name in found)
+        loads = (self._load_with_parts(found[name], if_absent=True) for name in self.required if name in found)
         for outcome in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(outcome, Exception) and not isinstance(outcome, PredictorError):
                 log.error("a load ended unexpectedly", exc_info=outcome)
@@ -159,7 +159,11 @@ class ModelControl:
         return source
 
     async def _load_with_parts(
-        self, source: ModelSource, override: ModelConfig | None = None, above: tuple[str, ...] = ()
+        self,
+        source: ModelSource,
+        override: ModelConfig | None = None,
+        above: tuple[str, ...] = (),
+        if_absent: bool = False,
     ) -> None:
         """In explicit mode an ensemble brings those of its models that are not there yet."""
         config = override or await in_thread(lambda: _config_or_none(source))
@@ -167,12 +171,12 @@ class ModelControl:
         for part in sorted(parts - {source.name, *above}):  # the registry refuses an ensemble that contains itself
             if not self._registry.is_ready(part):
                 await self._load_part(source.name, part, (*above, source.name))
-        await self._registry.load(source, override)
+        await self._registry.load(source, override, if_absent=if_absent)
 
     async def _load_part(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
         """A part that fails says why in the index; the ensemble is then loaded but not ready, with that reason."""
         try:
-            await self._load_with_parts(await in_thread(lambda: self._find(part)), above=above)
+            await self._load_with_parts(await in_thread(lambda: self._find(part)), above=above, if_absent=True)
         except PredictorError as error:
             log.error("'%s', a model of the ensemble '%s', was not loaded: %s", part, ensemble, error)
 

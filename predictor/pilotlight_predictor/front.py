@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SLOW_REQUEST_S: Final = 30.0  # a head or body that takes longer to arrive is a slow-loris client
 IDLE_S: Final = 75.0
 BACKLOG: Final = 4096
-SETTLE_S: Final = 0.06  # several turns of the loop, in which the backlog is accepted
+FRESH_S: Final = 0.5  # from being accepted to sending a request
+SETTLE_S: Final = 0.06  # in which requests sent before anybody could know of the end arrive
 BOOT_BODY: Final = 1 << 20  # a booting server reads this much of a request that it will refuse
 
 
@@ -31,12 +32,14 @@ class HttpFront:
         self._dispatcher: Dispatcher | None = None
         self._full: FullServer | None = None
         self._full_task: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
 
     async def listen(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        self._listener = listener.dup()  # closing the server leaves this one, for those who were about to be accepted
         self._server = await loop.create_server(lambda: Lane(self), sock=listener, backlog=BACKLOG)
         self._sweeper = loop.create_task(self._sweep())
 
@@ -117,8 +120,17 @@ class HttpFront:
                     lane.close()
 
     def in_flight(self) -> int:
+        """Requests that will be answered: while booting those are answered at once, and what waits for aiohttp will
+        not be when the boot ends early."""
+        if self._dispatcher is None:
+            return 0
         waiting = sum(1 for lane in self.lanes if not lane.idle)
         return waiting + (self._full.in_flight if self._full else 0)
+
+    def _just_come(self) -> bool:
+        """Whether somebody was accepted but has not yet had the time to send a request."""
+        now = monotonic()
+        return any(lane.fresh and now - lane.busy_since < FRESH_S for lane in self.lanes)
 
     async def drain(self, delay_s: float, timeout_s: float, hurry: asyncio.Event | None = None) -> bool:
         """Stops taking connections after the delay and waits for answers; False when the bound ended it first.
@@ -127,16 +139,28 @@ class HttpFront:
         """
         self.closing = True
         hurry = hurry or asyncio.Event()
-        # What is already in the backlog was sent by somebody who believed in us: accept it before closing.
         await _wait(hurry, delay_s + SETTLE_S)
-        if self._server is not None:
-            self._server.close()
+        await self._stop_listening()
         end = monotonic() + timeout_s
-        while self.in_flight() and monotonic() < end and not hurry.is_set():
+        await _wait(hurry, 0.01)  # those accepted last become connections in the next turns of the loop
+        while (self.in_flight() or self._just_come()) and monotonic() < end and not hurry.is_set():
             await _wait(hurry, 0.01)
         finished = not self.in_flight()
         await self._close_all(0.0 if hurry.is_set() else max(0.0, end - monotonic()))
         return finished
+
+    async def _stop_listening(self) -> None:
+        """Whoever is in the backlog believed in us: all of them are accepted, and the port is closed right behind."""
+        if self._server is None or self._listener is None:
+            return
+        self._server.close()
+        accepted: list[socket.socket] = []
+        with suppress(OSError), self._listener as listener:
+            listener.setblocking(False)
+            while True:
+                accepted.append(listener.accept()[0])
+        for connection in accepted:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
 
     async def _close_all(self, timeout_s: float) -> None:
         if self._sweeper is not None:

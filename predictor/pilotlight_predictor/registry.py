@@ -107,14 +107,22 @@ class ModelRegistry:
             del self._entries[name]
 
     async def load(
-        self, source: ModelSource, override: ModelConfig | None = None, changed: frozenset[int] | None = None
+        self,
+        source: ModelSource,
+        override: ModelConfig | None = None,
+        changed: frozenset[int] | None = None,
+        *,
+        if_absent: bool = False,
     ) -> None:
         """Brings the model to what source and config say. `changed` limits what is loaded anew to these versions.
 
-        Raises LoadFailed when a version fails; versions that served before go on serving.
+        Raises LoadFailed when a version fails; versions that served before go on serving. `if_absent`: a model that
+        somebody else loaded meanwhile is good enough.
         """
         entry = self._entries.setdefault(source.name, Entry(source))
         async with entry.lock:
+            if if_absent and entry.serving:
+                return
             entry.source, entry.loading = source, True
             try:
                 await self._bring(entry, override, changed)

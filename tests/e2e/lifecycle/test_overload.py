@@ -1,5 +1,6 @@
 """Clients that leave, queues that fill, models that fail: seen from outside, through both fronts."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def queued(server: RunningServer) -> int:
     return int(float(line.rpartition(" ")[2]))
 
 
-def held(server: RunningServer, signs: Path, value: float = 1) -> object:
+def held(server: RunningServer, signs: Path, value: float = 1) -> socket.socket:
     """A connection whose request holds the one instance."""
     connection = server.connect(60)
     connection.sendall(rendered("POST", "/v2/models/m/infer", body(value), None, server.address))
@@ -49,8 +50,8 @@ def test_a_client_that_leaves_the_queue_is_never_executed(tmp_path: Path, serve:
     leaving.close()
     server.wait_until(lambda: queued(server) == 0, "free of it")
     (tmp_path / "go").touch()
-    assert read_answer(busy).status == 200  # type: ignore[arg-type]
-    busy.close()  # type: ignore[attr-defined]
+    assert read_answer(busy).status == 200
+    busy.close()
     assert server.infer("m", body(3)).status == 200
     assert sorted(path.name for path in tmp_path.glob("began *")) == ["began 1", "began 3"]
     stats = server.get("/v2/models/m/stats").json()["model_stats"][0]
@@ -62,7 +63,7 @@ def test_a_client_that_leaves_the_queue_is_never_executed(tmp_path: Path, serve:
 def test_a_full_queue_answers_503_at_once_with_when_to_come_again(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), "--max-queue-size", "1")
     connections = [held(server, tmp_path), server.connect(60)]
-    connections[1].sendall(rendered("POST", "/v2/models/m/infer", body(2), None, server.address))  # type: ignore[attr-defined]
+    connections[1].sendall(rendered("POST", "/v2/models/m/infer", body(2), None, server.address))
     server.wait_until(lambda: queued(server) == 1, "queueing it")
     for full in (False, True):
         answer = server.infer("m", body(3), full=full)
@@ -70,8 +71,8 @@ def test_a_full_queue_answers_503_at_once_with_when_to_come_again(tmp_path: Path
         assert answer.error == "Exceeds maximum queue size: 1 requests wait for model 'm'"
     (tmp_path / "go").touch()
     for connection in connections:
-        assert read_answer(connection).status == 200  # type: ignore[arg-type]
-        connection.close()  # type: ignore[attr-defined]
+        assert read_answer(connection).status == 200
+        connection.close()
 
 
 def test_a_request_that_waits_longer_than_it_said_is_refused_while_the_model_is_busy(
@@ -82,8 +83,8 @@ def test_a_request_that_waits_longer_than_it_said_is_refused_while_the_model_is_
     answer = server.infer("m", body(2, parameters={"timeout": 50_000}))
     assert (answer.status, answer.error) == (503, "Request timeout expired while it waited in the queue")
     (tmp_path / "go").touch()
-    assert read_answer(busy).status == 200  # type: ignore[arg-type]
-    busy.close()  # type: ignore[attr-defined]
+    assert read_answer(busy).status == 200
+    busy.close()
     assert not (tmp_path / "began 2").exists()
 
 
@@ -91,11 +92,11 @@ def test_an_inference_that_takes_too_long_is_answered_504_waiting_or_running(tmp
     server = serve(write_signed(tmp_path, HELD), "--inference-timeout-s", "0.3")
     busy = held(server, tmp_path)
     started = time.monotonic()
-    for answer in (server.infer("m", body(2)), read_answer(busy)):  # type: ignore[arg-type]
+    for answer in (server.infer("m", body(2)), read_answer(busy)):
         assert answer.status == 504
         assert answer.error == "inference took longer than 0.3 s (--inference-timeout-s)"
     assert time.monotonic() - started < 10
-    busy.close()  # type: ignore[attr-defined]
+    busy.close()
     (tmp_path / "go").touch()
     server.wait_until(lambda: server.infer("m", body(3)).status == 200, "answering again")
     assert not (tmp_path / "began 2").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.lifecycle.models import HELD, SLOW_LOAD, body, wait, write_signed
 from tests.onnx_models import write_add_sub
-from tests.serving import RunningServer
+from tests.serving import RunningServer, rendered
 
 Serve = Callable[..., RunningServer]
 PHASES = {"boot", "listen", "import", "fetch", "load", "warmup", "total"}
@@ -88,7 +88,9 @@ def test_it_answers_before_anything_heavy_is_imported(
 
 def test_it_ends_at_once_when_told_so_before_it_was_imported(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), env=slow_import(tmp_path), ready=False)
-    assert ended(server) == 0
+    with server.connect() as connection:  # what only aiohttp can read waits for it, and must not hold the exit up
+        connection.sendall(rendered("POST", "/v2/models/m/infer", body(1), None, server.address, chunked=True))
+        assert ended(server) == 0
 
 
 def test_while_a_model_loads_everything_says_so_and_then_how_long_it_took(tmp_path: Path, serve: Serve) -> None:

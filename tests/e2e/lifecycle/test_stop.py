@@ -1,6 +1,8 @@
 """From SIGTERM to exit: whatever arrived is answered, within a bound."""
 
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.serving import RunningServer, read_answer, rendered
 Serve = Callable[..., RunningServer]
 
 
-def send(server: RunningServer, value: float, *, full: bool = False) -> object:
+def send(server: RunningServer, value: float, *, full: bool = False) -> socket.socket:
     """A connection on which an inference was sent."""
     connection = server.connect(60)
     connection.sendall(rendered("POST", "/v2/models/m/infer", body(value), None, server.address, chunked=full))
@@ -31,10 +33,10 @@ def test_everything_in_flight_is_answered_running_and_waiting_through_both_front
     assert server.process.poll() is None
     (tmp_path / "go").touch()
     for value, connection in asked.items():
-        answer = read_answer(connection)  # type: ignore[arg-type]
+        answer = read_answer(connection)
         assert answer.json()["outputs"][0]["data"] == [2 * value]
         assert answer.headers["connection"].lower() == "close"
-        connection.close()  # type: ignore[attr-defined]
+        connection.close()
     assert server.process.wait(10) == 0
     assert server.wait_for_event("stopped")["finished"] is True
 
@@ -50,10 +52,10 @@ def test_what_arrives_on_open_connections_during_the_drain_is_answered_too(tmp_p
     kept.sendall(rendered("POST", "/v2/models/m/infer", body(3), None, server.address))
     (tmp_path / "go").touch()
     for connection, value in ((running, 2), (kept, 6)):
-        answer = read_answer(connection)  # type: ignore[arg-type]
+        answer = read_answer(connection)
         assert answer.json()["outputs"][0]["data"] == [value]
         assert answer.headers["connection"].lower() == "close"
-        connection.close()  # type: ignore[attr-defined]
+        connection.close()
     assert server.process.wait(10) == 0
 
 
@@ -78,7 +80,7 @@ def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_pa
     server.process.terminate()
     assert server.process.wait(15) == 0
     assert server.wait_for_event("stopped")["finished"] is False
-    connection.close()  # type: ignore[attr-defined]
+    connection.close()
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, serve: Serve) -> None:
@@ -88,7 +90,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, serve: Serve) -> None:
     stopping(server, signal.SIGINT)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(10) == 1
-    connection.close()  # type: ignore[attr-defined]
+    connection.close()
 
 
 def test_an_idle_server_is_gone_at_once(tmp_path: Path, serve: Serve) -> None:
@@ -100,3 +102,34 @@ def test_an_idle_server_is_gone_at_once(tmp_path: Path, serve: Serve) -> None:
     assert server.process.wait(10) == 0
     assert kept.recv(1) == b""
     kept.close()
+
+
+def test_under_a_hail_of_connections_whoever_was_accepted_is_answered(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "go").touch()
+    server = serve(write_signed(tmp_path, HELD))
+    answered, lost = [0] * 6, []
+    raw = rendered("POST", "/v2/models/m/infer", body(1), None, server.address)
+
+    def client(number: int) -> None:
+        while True:
+            try:
+                connection = server.connect(30)
+            except ConnectionError:  # nobody listens any more: the client knows and goes elsewhere
+                return
+            with connection:
+                try:
+                    connection.sendall(raw)
+                    answered[number] += read_answer(connection).status == 200
+                except OSError as error:
+                    lost.append(error)
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(len(answered))]
+    for thread in clients:
+        thread.start()
+    wait(lambda: min(answered) >= 5, "everybody to be answered a few times")
+    server.process.terminate()
+    assert server.process.wait(20) == 0
+    for thread in clients:
+        thread.join()
+    # Between the last accept and the closing of the port lie microseconds into which one may still fall.
+    assert len(lost) <= 1

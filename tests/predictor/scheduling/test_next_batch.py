@@ -111,7 +111,8 @@ def test_no_batch_is_too_large_or_mixes_shapes(queue: list[Waits], policy: Batch
 def test_everything_leaves_in_order_and_nothing_waits_longer_than_the_delay(
     queue: list[Waits], policy: BatchPolicy
 ) -> None:
-    now, left, sent = 300, list(queue), []
+    now, left = 300, list(queue)
+    sent: list[Waits] = []
     while left:
         take, wait_ns = next_batch(left, policy, now)
         assert bool(take) != bool(wait_ns), "it either goes or says when to look again"

@@ -1,6 +1,6 @@
 """The queue of a model: levels, bounds and time-outs, with the clock in the test's hand."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,10 +10,9 @@ from pilotlight_predictor.repository.model_config import DynamicBatching, QueueP
 from pilotlight_predictor.waiting import Item, WaitingLine
 
 US = 1000
-Push = Callable[..., Item]
 
 
-def item(name: str, **fields: int) -> Item:
+def item(name: str, **fields: Any) -> Item:
     return Item(InferRequest("m", {}, id=name, **fields), lambda answer: None)
 
 

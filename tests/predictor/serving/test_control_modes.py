@@ -416,6 +416,39 @@ def test_an_ensemble_whose_model_is_missing_is_not_ready_until_it_comes(tmp_path
     play(scene())
 
 
+def test_models_that_ensembles_share_are_loaded_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        repository = tmp_path / "models"
+        folder = write_times(repository, "two", 2)
+        noting = f"with open({str(tmp_path / 'loads')!r}, 'a') as loads:\n    loads.write('x')\n"
+        noted = noting + (folder / "1/model.py").read_text()
+        (folder / "1/model.py").write_text(noted)
+        write_ensemble(repository, "ensemble_a", "two")
+        write_ensemble(repository, "ensemble_b", "two", "two")
+        house = await House(repository, mode="explicit", model={"load_models": ("*",)}).start()
+        assert (await house.ask("ensemble_a"), await house.ask("ensemble_b")) == (2, 4)
+        assert (tmp_path / "loads").read_text() == "x"
+        await house.control.load("two", None, {})
+        assert (tmp_path / "loads").read_text() == "xx", "but an operator's call loads anew"
+
+    play(scene())
+
+
+def test_a_model_broken_at_start_is_served_once_it_is_mended(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write_times(tmp_path, "m", 2)
+        good = (tmp_path / "m/1/model.py").read_text()
+        (tmp_path / "m/1/model.py").write_text(BROKEN)
+        house = await House(tmp_path, mode="poll").start()
+        assert not house.server.readiness().ready
+        replace_file(tmp_path / "m/1/model.py", good)
+        await house.polled()
+        assert await house.ask("m") == 2
+        assert house.server.readiness().ready
+
+    play(scene())
+
+
 @pytest.mark.parametrize("mode", ["none", "explicit"])
 def test_ensembles_in_a_circle_are_refused_with_the_way_round(tmp_path: Path, mode: str) -> None:
     async def scene() -> None:

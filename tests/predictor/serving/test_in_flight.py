@@ -1,6 +1,7 @@
 """What happens to requests on their way while models are reloaded, unloaded or die."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_ensemble, write_times
 
+from pilotlight_predictor.backends.python import PythonInstance
 from pilotlight_predictor.errors import NotFound, NotReady
 
 # Multiplies by two once the file `go` exists; tells that it began and that it was finalised.
@@ -132,5 +134,25 @@ def test_a_model_that_exits_drops_the_servers_readiness_until_it_is_loaded_again
         assert house.states() == {"m/1": "UNAVAILABLE"}
         await house.control.load("m", None, {})
         assert house.server.readiness().ready
+
+    play(scene())
+
+
+def test_nothing_of_an_unloaded_or_replaced_model_stays_in_memory(tmp_path: Path) -> None:
+    def instances() -> int:
+        gc.collect()
+        found = (thing for thing in gc.get_objects() if isinstance(thing, PythonInstance))
+        return sum(thing._name == "remembered" for thing in found)
+
+    async def scene() -> None:
+        write_times(tmp_path, "remembered", 2)
+        house = await House(tmp_path, mode="explicit", model={"load_models": ("*",)}).start()
+        for _ in range(3):
+            assert await house.ask("remembered") == 2
+            await house.control.load("remembered", None, {})
+        assert await house.ask("remembered") == 2
+        await until(lambda: instances() == 1)
+        await house.control.unload("remembered", False)
+        await until(lambda: instances() == 0)
 
     play(scene())

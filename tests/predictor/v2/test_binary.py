@@ -1,5 +1,6 @@
 """The binary extension: lengths that lie, raw requests, and tensors that are never copied on the way in."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from tests.serving import RunningServer, binary_body, bytes_blob
 
+from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.inference import InferRequest, InferResponse
+from pilotlight_predictor.lane import Lane
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
 from pilotlight_predictor.tensors import Tensor, TensorSpec
@@ -128,6 +131,53 @@ def test_binary_outputs_are_views_of_the_tensors_and_stay_apart() -> None:
     assert length == len(pieces[0])
     for piece, array in zip(pieces[1:], arrays, strict=True):
         assert np.shares_memory(np.frombuffer(piece, np.uint8), array)
+
+
+class Wire(asyncio.Transport):
+    """Keeps what the fast lane writes."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.written: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def writelines(self, pieces: Any) -> None:
+        self.written.extend(pieces)
+
+
+class OneAnswer:
+    """A front whose only route answers with the given pieces."""
+
+    def __init__(self, pieces: list[Any]) -> None:
+        self.lanes: set[Lane] = set()
+        self.closing = False
+        self._pieces = pieces
+
+    def match(self, method: str, path: str) -> Any:
+        return self
+
+    def reserve(self, length: int) -> int:
+        return 0
+
+    def release(self, length: int) -> None: ...
+
+    def hand_over(self, lane: Lane) -> None: ...
+
+    def serve(self, call: Call, match: Any) -> None:
+        call.finish(Reply(200, self._pieces))
+
+
+def test_a_large_tensor_reaches_the_socket_without_being_joined_to_its_head() -> None:
+    array = np.arange(100_000, dtype="<f4")
+    response = InferResponse("m", 1, {"y": Tensor("FP32", array)})
+    _, pieces = encode_response(InferRequest("m", {}, binary_output=True), response)
+    wire, lane = Wire(), Lane(OneAnswer(pieces))
+    lane.connection_made(wire)
+    lane.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert np.shares_memory(np.frombuffer(wire.written[-1], np.uint8), array)
+    assert b"".join(wire.written).endswith(array.tobytes())
 
 
 def test_an_output_that_is_not_contiguous_is_written_row_by_row() -> None:

@@ -58,11 +58,6 @@ def headless(workload_name: str) -> str:
     return fit(f"{workload_name}-pods")
 
 
-def workers(workload_name: str) -> str:
-    """The label value of a multi-node group's workers, apart from their leader's."""
-    return fit(f"{workload_name}-workers")
-
-
 def scaled_object(workload_name: str) -> str:
     return workload_name
 

@@ -192,7 +192,4 @@ def _worker(subject: Subject, storage: Storage, level: Level, timeout_s: int, ac
     if gpus:
         container["resources"] = strategic({"limits": gpus}, container["resources"])
     spec = _spec(subject, choice.worker_pod or choice.pod, container, storage, level, timeout_s, account)
-    labelled = metadata(subject)
-    # Requests go to leaders: a worker must not match the selector of the workload's Service.
-    labelled["labels"][names.LABEL_WORKLOAD] = names.workers(subject.name)
-    return {"metadata": labelled, "spec": spec}
+    return {"metadata": metadata(subject), "spec": spec}

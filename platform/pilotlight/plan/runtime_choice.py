@@ -12,10 +12,11 @@ from pilotlight.plan import quantities
 from pilotlight.plan.ledger import Ledger, field_path
 from pilotlight.plan.subject import Choice
 from pilotlight.spec.accelerators import Class, devices_needed, name_of, pool, select_accelerator
-from pilotlight.spec.merge import Merged, merge_component, merge_group, strategic, with_runtime_defaults
+from pilotlight.spec.merge import Merged, group_size, merge_component, merge_group, strategic, with_runtime_defaults
 from pilotlight.spec.model import Catalogue, Component, Runtime, Service
 from pilotlight.spec.placeholders import expand, implied_env
 from pilotlight.spec.select import Selection, select_runtime
+from pilotlight.spec.tuning import image_for, with_accelerator_config, with_parallelism
 
 Json = Any
 SERVES_MODEL = ("engine", "decoder", "predictor")
@@ -57,7 +58,7 @@ def merged_choice(
     model = selection.model if component.role in SERVES_MODEL else None
     ours = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
     choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason)
-    return _on_accelerator(service, component, choice, catalogue, ledger)
+    return _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, ledger))
 
 
 def _runtime_for(component: Component, selection: Selection) -> Runtime | None:
@@ -92,8 +93,22 @@ def _finished(
     return Merged(pod, container)
 
 
+def _tuned(component: Component, choice: Choice) -> Choice:
+    """KServe's image by version and device; OME's number of devices over all nodes, where several share a model."""
+    runtime, container = choice.runtime, dict(choice.container)
+    if runtime is None:
+        return choice
+    gpus, version = quantities.gpus(container), component.model.runtime_version if component.model else ""
+    if container.get("image"):
+        container["image"] = image_for(container["image"], runtime, version, gpus)
+    nodes = 1 + (group_size(runtime, component) if choice.worker_container else 0)
+    if runtime.group == "ome" and not runtime.ours and gpus * nodes > 1:
+        container = with_parallelism(container, gpus, nodes)
+    return replace(choice, container=container)
+
+
 def _on_accelerator(
-    service: Service, component: Component, choice: Choice, catalogue: Catalogue, ledger: Ledger
+    service: Service, component: Component, choice: Choice, selection: Selection, catalogue: Catalogue, ledger: Ledger
 ) -> Choice:
     """The chosen class's node selector and devices, where the document asks for one by class or constraint."""
     selector = {**(service.accelerator or {}), **(component.accelerator or {})}
@@ -108,7 +123,8 @@ def _on_accelerator(
         ledger.error("PL306", path, "; ".join(reasons))
         return choice
     ledger.decide(component.role, "accelerator", name_of(found), reasons[-1])
-    return _with_devices(choice, found)
+    tuned = with_accelerator_config(choice.container, selection.format, name_of(found))
+    return _with_devices(replace(choice, container=tuned), found)
 
 
 def _with_devices(choice: Choice, found: Class) -> Choice:

@@ -1,0 +1,39 @@
+"""Who stands in front of a service that may be at zero: whoever its request triggers ask, must see its requests."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pilotlight.plan.model import Capabilities, Front, Trigger, Workload
+
+Json = Any
+GATEWAY_PORT: Final = 8090
+INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
+
+
+def front_of(workloads: Sequence[Workload], capabilities: Capabilities) -> Front | None:
+    """None where no workload is scaled by requests that somebody else counts."""
+    for workload in workloads:
+        for trigger in workload.scaling.triggers:
+            if trigger.type == "external-push":
+                return _front(workload, trigger, capabilities)
+    return None
+
+
+def _front(workload: Workload, trigger: Trigger, capabilities: Capabilities) -> Front:
+    if "interceptorRoute" not in trigger.metadata:
+        name, namespace = _address(capabilities.gateway_scaler)
+        return Front("gateway", name, namespace, GATEWAY_PORT)
+    _, namespace = _address(capabilities.http_scaler)
+    target = workload.container_concurrency or 10
+    route: dict[str, Json] = {
+        "scalingMetric": {"concurrency": {"targetValue": target}},
+        # A cold start takes what the startup budget allows; the add-on's own default would give up at once.
+        "timeouts": {"readiness": f"{workload.progress_deadline_seconds}s", "request": f"{workload.timeout_seconds}s"},
+    }
+    return Front("interceptor", INTERCEPTOR[0], namespace, INTERCEPTOR[1], route)
+
+
+def _address(address: str) -> tuple[str, str]:
+    """`name.namespace.svc:9090` as name and namespace."""
+    name, _, rest = address.partition(":")[0].partition(".")
+    return name, rest.partition(".")[0]

@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.front import BACKLOG, HttpFront
@@ -19,8 +19,6 @@ from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.assembly import Assembly
-
-FREE_S: Final = 5.0  # for models to be freed and user code to finalise, once the last answer is out
 
 
 class Signals:
@@ -94,7 +92,7 @@ async def _serve(
     if work is not None:
         work.cancel()
     if assembly is not None and not signals.hurry.is_set():
-        await assembly.close(FREE_S if finished else 0.0)
+        await assembly.close(free=finished)
     log("stopped", finished=finished, level="INFO" if finished else "WARNING")
     return 1 if failed or signals.hurry.is_set() else 0
 

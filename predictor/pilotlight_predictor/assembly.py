@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 from collections.abc import Awaitable
+from typing import Final
 
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
@@ -21,6 +22,8 @@ from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.storage import Progress
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.tracing import Tracer
+
+FREE_S: Final = 5.0
 
 
 class Assembly:
@@ -127,16 +130,19 @@ class Assembly:
     def _progress(self, progress: Progress) -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
 
-    async def close(self, patience_s: float) -> None:
+    async def close(self, *, free: bool = True) -> None:
+        """`free` waits a bounded while for models to be freed and for user code to finalise."""
         self.server.control.close()
         if self._tracer is not None:
             await in_thread(self._tracer.close)
         for front in self._fronts[1:]:
             await front.drain(0, 1)
+        if not free:
+            return
         try:
-            await asyncio.wait_for(self.server.registry.close(), patience_s)
+            await asyncio.wait_for(self.server.registry.close(), FREE_S)
         except TimeoutError:
-            log("abandoned", f"a model was not done and freed within {patience_s:g} s", level="WARNING")
+            log("abandoned", f"a model was not done and freed within {FREE_S:g} s", level="WARNING")
 
 
 async def _survived(name: str, duty: Awaitable[None]) -> None:

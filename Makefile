@@ -60,6 +60,7 @@ bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton; writes be
 docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m pilotlight_predictor.settings > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
+	$(BIN)/python -m pilotlight.lint.page > docs/lint.md
 
 lock: $(UV) ## bring requirements/*.txt in line with pyproject.toml and requirements/*.in
 	$(BIN)/python requirements/lock.py $(if $(UPGRADE),--upgrade)

@@ -118,7 +118,7 @@ def threshold_not_number(scaled: Part, _: Beside) -> Hits:
         known = TYPES.get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.numbers and entry.number() is None:
-                yield entry, f"{entry.key} = {entry.text(repr(entry.value))}, must be a plain number without a unit"
+                yield entry, f"{entry.key} = {entry.shown}, must be a plain number without a unit"
 
 
 @rule(
@@ -132,7 +132,7 @@ def value_not_text(scaled: Part, _: Beside) -> Hits:
     for trigger in triggers(scaled):
         for entry in trigger.get("metadata").entries():
             if not isinstance(entry.value, str):
-                message = f"{entry.key} = {entry.text(repr(entry.value))}, must be in quotes: metadata values are texts"
+                message = f"{entry.key} = {entry.shown}, must be a text in quotes"
                 yield entry, message
 
 

@@ -4,13 +4,15 @@ Rules read documents that nobody has validated. A `Part` therefore never raises:
 an empty part, whose place is that of the nearest parent that exists.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pilotlight.spec.problems import Place
 
 Path = tuple[str | int, ...]
+SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,13 @@ class Part:
             return str(self.value).lower()
         return str(self.value) if isinstance(self.value, str | int | float) else default
 
+    @property
+    def shown(self) -> str:
+        """The value in a message."""
+        if isinstance(self.value, Mapping):
+            return "a map"
+        return "null" if self.value is None else self.text("a list")
+
     def number(self) -> float | None:
         """A number, or a text that is one: annotations and trigger metadata are texts."""
         try:
@@ -96,12 +105,12 @@ class Part:
 
 
 def path_text(path: Path) -> str:
-    """Keys with a dot are quoted, so that `metadata.annotations["a.b/c"]` cannot be misread."""
+    """As `--set` takes it: `metadata.annotations["a.b/c"]` where a dot would mislead."""
     text = ""
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif "." in step or not step:
+        elif not SIMPLE_NAME.fullmatch(step):
             text += f'["{step}"]'
         else:
             text += f".{step}" if text else step

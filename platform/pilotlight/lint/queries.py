@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 STRING: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`")
-TOKEN: Final = re.compile(r"[A-Za-z_:][\w:]*|\[[^\]]*\]|[(){},]|[=!<>]=|=~|!~|[-+*/%^<>=]|\S")
+TOKEN: Final = re.compile(r"[A-Za-z_:][\w:]*|\.?\d[\w.]*|\[[^\]]*\]|[(){},]|[=!<>]=|=~|!~|[-+*/%^<>=]|\S")
 AGGREGATIONS: Final = frozenset({
     "avg", "bottomk", "count", "count_values", "group", "limit_ratio", "limitk", "max", "min", "quantile", "stddev",
     "stdvar", "sum", "topk",

@@ -6,7 +6,8 @@ from typing import Final
 from pilotlight.lint.objects import PODS, amount, containers, gpu_entries, gpus, name
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import Beside, Hits, rule
-from pilotlight.lint.units import gigabytes, model_bytes
+from pilotlight.lint.units import gigabytes
+from pilotlight.spec import sizes
 
 GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
 CPU_IMAGE: Final = re.compile(r"[-_:./]cpu\b", re.I)
@@ -120,5 +121,5 @@ def size_of(workload: Part, beside: Beside) -> int | None:
     for model in beside.of_kind("BaseModel", "ClusterBaseModel") if called else ():
         spec = model.get("spec")
         if name(model) == called:
-            return model_bytes(spec.get("modelParameterSize").text(), spec.get("quantization").text())
+            return sizes.size_of(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
     return None

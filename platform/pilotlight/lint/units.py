@@ -1,4 +1,4 @@
-"""Durations, quantities and model sizes as Kubernetes objects spell them."""
+"""Durations and quantities as Kubernetes objects spell them."""
 
 import re
 from typing import Final
@@ -10,9 +10,6 @@ QUANTITY_UNITS: Final = {
     "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
 }  # fmt: skip
-PARAMETERS: Final = re.compile(r"(\d+(?:\.\d+)?)([KMBT])")
-PARAMETER_UNITS: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-BYTES_PER_PARAMETER: Final = {"fp8": 1.0, "fbgemm_fp8": 1.0, "int4": 0.5}
 
 
 def duration_seconds(text: str) -> float | None:
@@ -30,14 +27,6 @@ def quantity(text: str) -> float | None:
     """Kubernetes quantities: `500m`, `16Gi`, `2e9`."""
     found = QUANTITY.fullmatch(text)
     return float(found[1]) * QUANTITY_UNITS[found[2] or ""] if found else None
-
-
-def model_bytes(parameters: str, quantization: str) -> int | None:
-    """`8B` parameters at two bytes each, unless quantised: 16 GB."""
-    found = PARAMETERS.fullmatch(parameters.strip().upper())
-    if not found:
-        return None
-    return int(float(found[1]) * PARAMETER_UNITS[found[2]] * BYTES_PER_PARAMETER.get(quantization.lower(), 2.0))
 
 
 def gigabytes(size: float) -> str:

@@ -24,7 +24,7 @@ def value_not_text(part: Part, _: Beside) -> Hits:
         for field in ("annotations", "labels"):
             for entry in metadata.get(field).entries():
                 if not isinstance(entry.value, str):
-                    message = f"{entry.key} = {entry.text(repr(entry.value))}, must be in quotes: {field} are texts"
+                    message = f"{entry.key} = {entry.shown}, must be a text in quotes"
                     yield entry, message
 
 

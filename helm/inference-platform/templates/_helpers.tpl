@@ -1,0 +1,36 @@
+{{- define "inference-platform.labels" -}}
+app.kubernetes.io/name: {{ toJson .Chart.Name }}
+app.kubernetes.io/instance: {{ toJson .Release.Name }}
+app.kubernetes.io/managed-by: {{ toJson .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | toJson }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Everything that a service can consist of, by API group. A test compares it with what is rendered. */}}
+{{- define "inference-platform.resources" -}}
+"": [services, serviceaccounts]
+apps: [deployments, statefulsets]
+autoscaling: [horizontalpodautoscalers]
+policy: [poddisruptionbudgets]
+networking.k8s.io: [networkpolicies]
+gateway.networking.k8s.io: [httproutes, referencegrants]
+serving.knative.dev: [services]
+keda.sh: [scaledobjects, triggerauthentications]
+http.keda.sh: [interceptorroutes]
+leaderworkerset.x-k8s.io: [leaderworkersets]
+ray.io: [rayclusters]
+monitoring.coreos.com: [servicemonitors, podmonitors, prometheusrules]
+{{- end -}}
+
+{{/* A user's or group's subject names the API group; a ServiceAccount's its namespace. */}}
+{{- define "inference-platform.subject" -}}
+kind: {{ .kind }}
+name: {{ toJson .name }}
+{{- if eq .kind "ServiceAccount" }}
+namespace: {{ required "a ServiceAccount among deployers or viewers needs its namespace" .namespace | toJson }}
+{{- else }}
+apiGroup: rbac.authorization.k8s.io
+{{- end }}
+{{- end -}}

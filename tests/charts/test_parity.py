@@ -1,0 +1,50 @@
+"""One plan, two ways: `helm template` of its values gives the objects of render(), each equal in every field."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.charts.conftest import Release
+from tests.control.render.render_plans import PLANS
+
+from pilotlight.plan.model import Plan
+from pilotlight.render import render, values_of
+
+HOSTILE = "\" ' \\ \n---\nkind: Pod {{ .Values.name }} {{{{ $(x) %s é ☃ <&> 1e5 null # :"
+
+
+def by_key(documents: list[Any]) -> dict[str, Any]:
+    """Objects by identity; one that came twice would be lost here, so their number is compared as well."""
+    keyed = {}
+    for each in documents:
+        metadata = each["metadata"]
+        keyed[f"{each['apiVersion']} {each['kind']} {metadata.get('namespace')}/{metadata['name']}"] = each
+    assert len(keyed) == len(documents)
+    return keyed
+
+
+def rendered(plan: Plan) -> dict[str, Any]:
+    return by_key([json.loads(json.dumps(manifest.document)) for manifest in render(plan)])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_helm_and_render_give_the_same_objects(name: str, release: Release) -> None:
+    plan = PLANS[name]()
+    assert by_key(release("inference-service", **values_of(plan))) == rendered(plan)
+
+
+def test_no_string_of_a_user_changes_the_structure(release: Release) -> None:
+    text = json.dumps(values_of(PLANS["raw-latency"]()))
+    values = json.loads(text.replace("s3://models/iris", json.dumps(HOSTILE)[1:-1]))
+    (deployment,) = [each for each in release("inference-service", **values) if each["kind"] == "Deployment"]
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] == HOSTILE
+
+
+def test_a_release_may_have_another_name_than_its_service(release: Release) -> None:
+    plan = PLANS["serverless"]()
+    assert by_key(release("inference-service", called="other", **values_of(plan))) == rendered(plan)
+
+
+def test_a_plan_without_objects_installs_nothing_but_what_it_says(release: Release) -> None:
+    plan = Plan("iris", "default", "virtual", (), "", monitoring=False)
+    assert by_key(release("inference-service", **values_of(plan))) == rendered(plan)

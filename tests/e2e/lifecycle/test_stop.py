@@ -10,6 +10,15 @@ from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
 from tests.serving import RunningServer, read_answer, rendered
 
 Serve = Callable[..., RunningServer]
+FINALISED = """
+
+class Model:
+    def execute(self, inputs):
+        return predict(inputs["x"])
+
+    def finalize(self):
+        (SIGNS / "bye").touch()
+"""
 
 
 def send(server: RunningServer, value: float, *, full: bool = False) -> socket.socket:
@@ -133,3 +142,13 @@ def test_under_a_hail_of_connections_whoever_was_accepted_is_answered(tmp_path: 
         thread.join()
     # Between the last accept and the closing of the port lie microseconds into which one may still fall.
     assert len(lost) <= 1
+
+
+def test_user_code_is_finalised_before_the_process_goes(tmp_path: Path, serve: Serve) -> None:
+    source = HELD + FINALISED
+    (tmp_path / "go").touch()
+    server = serve(write_signed(tmp_path, source))
+    assert server.infer("m", body(2)).status == 200
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    assert (tmp_path / "bye").exists()

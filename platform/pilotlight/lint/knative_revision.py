@@ -101,10 +101,9 @@ def slow_probe(service: Part, _: Beside) -> Hits:
         timeoutSeconds: 600""",
 )  # fmt: skip
 def long_timeout(service: Part, _: Beside) -> Hits:
-    for key in ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
-        given = revision(service).get(key)
-        if given and not 0 <= given.whole(-1) <= MAX_TIMEOUT:
-            yield given, f"{key} = {given.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more"
+    given = revision(service).get("timeoutSeconds")
+    if given and not 0 <= given.whole(-1) <= MAX_TIMEOUT:
+        yield given, f"timeoutSeconds = {given.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more"
 
 
 @rule(

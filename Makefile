@@ -9,7 +9,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint format types unit bench lock docs clean
+.PHONY: help demo test test-long lint format types unit bench charts lock docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -56,6 +56,10 @@ test-long: $(VENV)/.test ## soak tests and many repetitions
 
 bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton; writes bench/results
 	$(BIN)/python -m bench
+
+charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
+	$(BIN)/python helm/document.py
+	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
 docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m pilotlight_predictor.settings > docs/settings.md

@@ -1,8 +1,12 @@
-"""The real helm: the one on the PATH, or one built from its pinned Go module and kept in the cache."""
+"""The real helm: the one on the PATH, or one built from its pinned Go module and kept in the cache.
+
+`python -m tests.judges.helm dist CHART…` lints charts, with each of their ci/ cases, and packs them: `make charts`.
+"""
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -50,6 +54,14 @@ def package(chart: Path, into: Path) -> str:
     return _run([helm(), "package", str(chart), "--destination", str(into)])
 
 
+def lint_and_pack(into: Path, charts: Sequence[Path]) -> None:
+    for chart in charts:
+        for case in sorted((chart / "ci").glob("*-values.yaml")):
+            lint(chart, "-f", str(case))
+        lint(chart)
+        say(package(chart, into).strip())
+
+
 def documents(text: str) -> list[dict[str, Any]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [document for document in yaml.load_all(text, Loader=loader) if document]
@@ -72,3 +84,10 @@ def _build(folder: Path) -> None:
         )
     if done.returncode or not os.access(folder / "helm", os.X_OK):
         raise Unavailable(f"helm is not on the PATH and cannot be built: {done.stderr.strip()[-300:]}")
+
+
+if __name__ == "__main__":
+    try:
+        lint_and_pack(Path(sys.argv[1]), [Path(chart) for chart in sys.argv[2:]])
+    except (HelmFailed, Unavailable) as reason:
+        sys.exit(str(reason))

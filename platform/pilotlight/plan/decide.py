@@ -16,7 +16,7 @@ from pilotlight.plan.mode import decide_modes, service_mode
 from pilotlight.plan.model import Capabilities, Current, Mode, Plan, Workload
 from pilotlight.plan.requirements import collect
 from pilotlight.plan.runtime_choice import choose_runtime, merged_choice, with_defaults
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import BOOT_S, Subject
 from pilotlight.plan.workload import decide_workloads
 from pilotlight.spec.model import Catalogue, Component, Role, Service
 from pilotlight.spec.select import Selection
@@ -71,12 +71,24 @@ def _workloads(
     for role, mode in modes.items():
         component = _with_overrides(service, service.components[role], current, ledger)
         choice = merged_choice(service, component, selection, catalogue, mode == "multi-node", ledger)
-        name = names.workload(service.name, role)
+        variant = "" if mode == "serverless" else component.name
+        name = names.workload(service.name, role, variant)
         subject = Subject(service, component, mode, choice, capabilities, name)
         check_fields(subject, ledger)
+        _note(subject, ledger)
         others = _written_canaries(subject, catalogue, ledger) if role == "predictor" else []
         made += decide_workloads(subject, others, role == entry, current, ledger)
     return tuple(made)
+
+
+def _note(subject: Subject, ledger: Ledger) -> None:
+    """What a mode costs, said where it is chosen."""
+    role = subject.component.role
+    if subject.component.min_replicas == 0 and subject.serves_model:
+        wait = f"about {BOOT_S // 4 + subject.load_seconds} s" if subject.model_bytes else "as long as the model loads"
+        ledger.decide(role, "cold start", wait, "the first request after an idle time waits for boot and model")
+    if subject.mode == "multi-node":
+        ledger.decide(role, "network", "RDMA advised", "nodes exchange tensors: RoCE or InfiniBand decides the speed")
 
 
 def _written_canaries(subject: Subject, catalogue: Catalogue, ledger: Ledger) -> list[tuple[Subject, int]]:
@@ -99,7 +111,7 @@ def _written_canaries(subject: Subject, catalogue: Catalogue, ledger: Ledger) ->
 
 def _with_overrides(service: Service, component: Component, current: Current, ledger: Ledger) -> Component:
     """`scale` is a live override: kept, and said, until --reset."""
-    written = current.overrides.get(names.workload(service.name, component.role)) or {}
+    written = current.overrides.get(names.workload(service.name, component.role, component.name)) or {}
     found = {
         field: int(written[key])
         for field, key in (("min_replicas", "minReplicas"), ("max_replicas", "maxReplicas"))

@@ -63,7 +63,7 @@ def _ome_mode(service: Service, component: Component, ledger: Ledger) -> tuple[M
     if explicit and role != "decoder":
         return _beside_decoder(service, component, *explicit, ledger)
     if component.leader or component.worker:
-        return "multi-node", f"{role}.{'leader' if component.leader else 'worker'} is set"
+        return "multi-node", f"{role}.{'worker' if component.worker else 'leader'} is set"
     if role == "decoder":
         return "raw", "a decoder without leader or worker is a Deployment"
     if component.min_replicas == 0:

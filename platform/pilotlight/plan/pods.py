@@ -83,7 +83,7 @@ def _main(
     if choice.gateway:
         base |= {"command": list(routing.COMMAND)}
         base["env"] = [*environment.identity(subject), *routing.router_environment(subject, ledger)]
-    container = strategic(base, brought)
+    container = {"name": brought.get("name", "main"), **strategic(base, brought)}
     container |= _peers(subject, container)
     container |= {"resources": resources, "ports": _ports(subject, port, port_name)}
     container |= decide_probes(subject, port, ledger)
@@ -109,7 +109,7 @@ def _peers(subject: Subject, container: Mapping[str, Json]) -> dict[str, Json]:
     if subject.component.role not in ("transformer", "explainer"):
         return {}
     service = subject.service
-    host = f"{names.workload(service.name, 'predictor')}.{service.namespace}"
+    host = f"{subject.predictor}.{service.namespace}"
     wanted = {"--model_name": service.name, "--predictor_host": host}
     args = list(container.get("args") or ())
     given = {argument.partition("=")[0] for argument in args}
@@ -185,7 +185,7 @@ def _worker(subject: Subject, storage: Storage, level: Level, timeout_s: int, ac
         "env": [*environment.identity(subject), *storage.env],
         "volumeMounts": [*storage.mounts, *shared_memory(brought, has_gpus)[1], *_scratch_mount(subject)],
     }
-    container = strategic(base, brought)
+    container = {"name": brought.get("name", "worker"), **strategic(base, brought)}
     container["securityContext"] = container_context(level, choice.ours, brought.get("securityContext") or {})
     requests = (container.get("resources") or {}).get("requests") or {}
     gpus = {name: count for name, count in requests.items() if quantities.is_gpu(name)}

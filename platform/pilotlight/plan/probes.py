@@ -34,6 +34,8 @@ def decide_probes(subject: Subject, port: int, ledger: Ledger) -> dict[str, Json
 
 
 def _budget_reason(subject: Subject) -> str:
+    if subject.choice.gateway:
+        return "no model to load"
     if not subject.model_bytes:
         return "the model's size is unknown"
     rate = subject.capabilities.load_rate_bytes_s

@@ -30,7 +30,9 @@ def decide_resources(subject: Subject, ledger: Ledger) -> dict[str, Json]:
 
 
 def _memory(subject: Subject, ledger: Ledger) -> str:
-    if not subject.model_bytes:
+    if subject.choice.gateway:
+        size, reason = LEAST_MEMORY, "no model in it"
+    elif not subject.model_bytes:
         size, reason = 2 * LEAST_MEMORY, "the model's size is unknown"
     else:
         size = max(LEAST_MEMORY, 2 * subject.model_bytes)

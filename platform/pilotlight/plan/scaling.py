@@ -121,6 +121,8 @@ _TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue")
 def _shape(trigger: Trigger) -> str:
     if trigger.type == "external-push":
         return "whoever holds the requests reports them, also at zero replicas"
+    if trigger.type in ("cpu", "memory"):
+        return "by the HPA's own metric"
     return (
         "a level: replicas × value / target" if trigger.metric_type == "Value" else "a total, divided by the replicas"
     )

@@ -58,7 +58,8 @@ def _beyond_baseline(pod: Mapping[str, Json], container: Mapping[str, Json], vol
 
 
 def container_context(level: Level, ours: bool, written: Mapping[str, Json]) -> dict[str, Json]:
-    if level == "privileged" and not ours:
+    added = (written.get("capabilities") or {}).get("add")
+    if not ours and (written.get("privileged") or added):
         return dict(written)
     context: dict[str, Json] = {"allowPrivilegeEscalation": False, "seccompProfile": dict(SECCOMP)}
     if level == "restricted" or ours:

@@ -39,6 +39,9 @@ class Storage:
 def decide_storage(subject: Subject, ledger: Ledger) -> Storage:
     if not subject.serves_model or subject.choice.gateway:
         return Storage()
+    if subject.component.storage_uris:
+        ledger.decide(subject.component.role, "storage", "init container each", "storageUris lists several sources")
+        return _several(subject)
     uri, path = location(subject)
     way, reason = _way(subject, uri, ledger)
     if way is None:
@@ -139,28 +142,50 @@ def _in_place(subject: Subject, uri: str, path: str) -> Storage:
 
 def _init_container(subject: Subject, uri: str, path: str) -> Storage:
     mount = {"name": VOLUME, "mountPath": MODEL_DIR}
-    fetch: dict[str, Json] = {
-        "name": "storage-initializer",
-        "image": subject.capabilities.image,
-        "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, MODEL_DIR],
-        "env": list(_token(subject)),
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
-        "volumeMounts": [mount],
-    }
-    if not fetch["env"]:
-        del fetch["env"]
+    fetch = _fetch("storage-initializer", subject, uri, mount)
     read = {**mount, "readOnly": True}
     return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), ({"name": VOLUME, "emptyDir": {}},), (read,), (fetch,))
 
 
+def _fetch(name: str, subject: Subject, uri: str, mount: Mapping[str, str]) -> dict[str, Json]:
+    variables = list(_token(subject))
+    return {
+        "name": name,
+        "image": subject.capabilities.image,
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, mount["mountPath"]],
+        **({"env": variables} if variables else {}),
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        "volumeMounts": [dict(mount)],
+    }
+
+
 def _volume_claim(subject: Subject, uri: str, path: str) -> Storage:
-    """`pvc://claim/folder`; OME writes `pvc://namespace:claim/folder`, and a pod only sees claims of its namespace."""
-    claim, _, folder = uri.removeprefix("pvc://").partition("/")
-    volume = {"name": VOLUME, "persistentVolumeClaim": {"claimName": claim.rpartition(":")[2], "readOnly": True}}
-    mount: dict[str, Json] = {"name": VOLUME, "mountPath": MODEL_DIR, "readOnly": True}
-    if folder.strip("/"):
-        mount["subPath"] = folder.strip("/")
+    volume, mount = _claim(VOLUME, uri, MODEL_DIR)
     return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), (volume,), (mount,))
+
+
+def _claim(name: str, uri: str, folder: str) -> tuple[dict[str, Json], dict[str, Json]]:
+    """`pvc://claim/folder`; OME writes `pvc://namespace:claim/folder`, and a pod only sees claims of its namespace."""
+    claim, _, inside = uri.removeprefix("pvc://").partition("/")
+    volume = {"name": name, "persistentVolumeClaim": {"claimName": claim.rpartition(":")[2], "readOnly": True}}
+    mount: dict[str, Json] = {"name": name, "mountPath": folder, "readOnly": True}
+    return volume, mount | ({"subPath": inside.strip("/")} if inside.strip("/") else {})
+
+
+def _several(subject: Subject) -> Storage:
+    """KServe's `storageUris`: each under a folder of its own. Claims are mounted, the rest is fetched before."""
+    volumes, mounts, fetches = [], [], []
+    for index, entry in enumerate(subject.component.storage_uris):
+        name, uri, folder = f"model-{index}", entry["uri"], entry.get("mountPath") or MODEL_DIR
+        volume, mount = _claim(name, uri, folder)
+        if not uri.startswith("pvc://"):
+            volume, mount = {"name": name, "emptyDir": {}}, {"name": name, "mountPath": folder, "readOnly": True}
+            target = {"name": name, "mountPath": folder}
+            fetches.append(_fetch(f"storage-initializer-{index}", subject, uri, target))
+        volumes.append(volume)
+        mounts.append(mount)
+    path = subject.component.storage_uris[0].get("mountPath") or MODEL_DIR
+    return Storage(path, _model_path(subject, path), tuple(volumes), tuple(mounts), tuple(fetches))
 
 
 def _image_volume(subject: Subject, uri: str, path: str) -> Storage:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pilotlight import names
 from pilotlight.plan import annotations, quantities
 from pilotlight.plan.model import Capabilities, Mode
 from pilotlight.spec.model import BaseModel, Component, Runtime, Service
@@ -15,6 +16,7 @@ from pilotlight.spec.model import BaseModel, Component, Runtime, Service
 Json = Any
 # From the start of a container to the first byte of a model: image, interpreter, imports, a device's context.
 BOOT_S: Final = 60
+UNKNOWN_BUDGET_S: Final = 600
 GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
 
 
@@ -63,7 +65,16 @@ class Subject:
     @property
     def start_budget_s(self) -> int:
         """A start may take twice what it should: 30 GB at 200 MB/s loads in 150 s and gets 360 s with the boot."""
-        return BOOT_S + 2 * self.load_seconds if self.model_bytes else 600
+        if self.choice.gateway:
+            return BOOT_S
+        return BOOT_S + 2 * self.load_seconds if self.model_bytes else UNKNOWN_BUDGET_S
+
+    @property
+    def predictor(self) -> str:
+        """The workload that transformers and explainers ask."""
+        component = self.service.components.get("predictor", self.component)
+        variant = "" if self.serverless else component.name
+        return names.workload(self.service.name, "predictor", variant)
 
     @property
     def gpus(self) -> int:

@@ -125,7 +125,7 @@ def _deployment_objections(runtime: Runtime, service: Service, component: Compon
 
 
 def _shape_objections(runtime: Runtime, service: Service, component: Component) -> Iterable[Objection]:
-    """Beyond OME, which would choose a runtime without a container for the decoder, or for workers, that it is given."""
+    """Beyond OME, which would choose a runtime that has no container for the decoder or the workers asked for."""
     decoder = service.components.get("decoder")
     if decoder is not None and not runtime.decoder and not brings_image(decoder):
         message = "the service has a decoder, the runtime has no decoderConfig"
@@ -133,10 +133,11 @@ def _shape_objections(runtime: Runtime, service: Service, component: Component) 
     if decoder is None and runtime.decoder:
         message = "it runs prefill and decode apart, the service has no decoder"
         yield Objection("PL226", "", Mismatch("decoderConfig", message))
-    if (component.worker or component.leader) and not (runtime.engine.get("leader") or runtime.engine.get("worker")):
-        if not any(group and (group.runner or {}).get("image") for group in (component.leader, component.worker)):
-            message = "the service asks for workers, the runtime is for one node"
-            yield Objection("PL225", f"spec.{component.role}.worker", Mismatch("engineConfig", message))
+    groups = [group for group in (component.leader, component.worker) if group is not None]
+    for_nodes = {"leader", "worker"} & runtime.engine.keys()
+    if groups and not for_nodes and not any((group.runner or {}).get("image") for group in groups):
+        message = "the service asks for workers, the runtime is for one node"
+        yield Objection("PL225", f"spec.{component.role}.worker", Mismatch("engineConfig", message))
 
 
 def brings_image(component: Component) -> bool:

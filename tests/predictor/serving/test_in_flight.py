@@ -141,7 +141,7 @@ def test_a_model_that_exits_drops_the_servers_readiness_until_it_is_loaded_again
 def test_nothing_of_an_unloaded_or_replaced_model_stays_in_memory(tmp_path: Path) -> None:
     def instances() -> int:
         gc.collect()
-        found = (thing for thing in gc.get_objects() if isinstance(thing, PythonInstance))
+        found = (thing for thing in gc.get_objects() if type(thing) is PythonInstance)
         return sum(thing._name == "remembered" for thing in found)
 
     async def scene() -> None:

@@ -1,0 +1,92 @@
+"""The pipeline of a deployment, from files to manifests: load, plan, render. What a target does with them comes after.
+
+All services are planned before anything is told, so that one call names every problem of every document.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from pilotlight.errors import InvalidDocument
+from pilotlight.manifests import Manifest
+from pilotlight.plan import plan
+from pilotlight.plan.model import Capabilities, Current, Plan
+from pilotlight.render import render
+from pilotlight.spec.catalogue import builtin, catalogue_from, merge
+from pilotlight.spec.load import Loaded, load
+from pilotlight.spec.model import Catalogue, Service
+from pilotlight.spec.problems import Problem, Problems
+
+ServiceKey = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is read: files, directories or `-`. `catalogues` are searched after the files, before the built-in one."""
+
+    files: Sequence[str]
+    catalogues: Sequence[str] = ()
+    sets: Sequence[str] = ()
+    environ: Mapping[str, str] | None = None  # None: `${VAR}` stays as it is
+    stdin: TextIO | None = None
+    namespace: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Every service of the sources with what was decided about it, and the warnings of reading and planning."""
+
+    plans: tuple[Plan, ...]
+    warnings: tuple[Problem, ...] = ()
+    catalogue: Catalogue = field(default_factory=Catalogue)
+
+    def manifests(self) -> list[Manifest]:
+        """Service after service, each in the order of applying."""
+        return [manifest for planned in self.plans for manifest in render(planned)]
+
+
+def plan_all(
+    sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
+) -> Planned:
+    """Raises InvalidDocument with all errors of all documents, those of planning only once reading found none."""
+    loaded = load(
+        sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
+    )
+    catalogue = _catalogue(sources, loaded)
+    _raise_errors(loaded.problems.found)
+    plans, found = _plans(loaded.services, catalogue, capabilities or Capabilities(), current or {})
+    _raise_errors(found)
+    warnings = (*loaded.problems.warnings, *(warning for planned in plans for warning in planned.warnings))
+    return Planned(tuple(plans), warnings, catalogue)
+
+
+def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:
+    """The documents beside the services come first, then those of --catalog, then ours. Problems join the others."""
+    problems: Problems = loaded.problems
+    own = catalogue_from(loaded.others, problems, sources.namespace)
+    given = load(sources.catalogues, environ=sources.environ, namespace=sources.namespace)
+    problems.found.extend(given.problems.found)
+    return merge(own, catalogue_from(given.others, problems, sources.namespace), builtin())
+
+
+def _plans(
+    services: Sequence[Service],
+    catalogue: Catalogue,
+    capabilities: Capabilities,
+    current: Mapping[ServiceKey, Current],
+) -> tuple[list[Plan], list[Problem]]:
+    plans: list[Plan] = []
+    found: list[Problem] = []
+    for service in services:
+        try:
+            known = current.get((service.namespace, service.name), Current())
+            plans.append(plan(service, catalogue, capabilities, known))
+        except InvalidDocument as error:
+            found.extend(error.problems)
+    return plans, found
+
+
+def _raise_errors(found: Sequence[Problem]) -> None:
+    """Warnings stay with the errors: one of them may be the reason."""
+    if any(problem.severity == "error" for problem in found):
+        raise InvalidDocument(found)

@@ -97,7 +97,7 @@ def _visibility(work: Workload, exposed: bool) -> dict[str, str]:
 
 def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
     """The pod template with the labels that select it. Knative's stays as planned: its name is the hash of it."""
-    metadata = template.get("metadata", {})
+    metadata = {key: value for key, value in template.get("metadata", {}).items() if value}
     own = names.selector(work.name) if work.mode != "serverless" else {}
     revision = {names.LABEL_REVISION: work.revision} if own and work.revision else {}
     labels = {**metadata.get("labels", {}), **work.selector, **own, **revision}

@@ -133,6 +133,11 @@ def test_the_pod_template_of_a_revision_is_exactly_the_planned_one() -> None:
     assert template["spec"] == made.template["spec"]
 
 
+def test_empty_annotations_are_left_out_of_a_pod_template() -> None:
+    made = workload(template={"metadata": {"labels": {"a": "b"}, "annotations": {}}, "spec": {"containers": []}})
+    assert "annotations" not in only(service(made), "Deployment")["spec"]["template"]["metadata"]
+
+
 def test_without_a_revisions_name_all_goes_to_the_latest() -> None:
     plan = service(workload(mode="serverless", scaling=KPA, revision=""))
     (made,) = (manifest.document for manifest in render(plan) if manifest.api_version == KNATIVE)

@@ -8,11 +8,13 @@ from typing import Final
 
 from pilotlight.spec.core_fields import core, fields
 from pilotlight.spec.model import Group
+from pilotlight.spec.ome_fields import record
 from pilotlight.spec.types import (
     Anything,
     Field,
     ListOf,
     MapOf,
+    Named,
     OneOf,
     Quantity,
     Record,
@@ -41,7 +43,7 @@ POD_FIELDS: Final = (
     "dnsPolicy",
     "hostNetwork",
 )
-CONFIGS: Final = {"engine": "engineConfig", "decoder": "decoderConfig", "router": "routerConfig"}
+CONFIGS: Final = {"engineConfig": "EngineSpec", "decoderConfig": "DecoderSpec", "routerConfig": "RouterSpec"}
 _OPERATORS: Final = OneOf(("Equal", "GreaterThan", "GreaterThanOrEqual"))
 
 
@@ -192,26 +194,7 @@ def _ome_spec() -> Record:
         "modelSizeRange": Field(Record("modelSizeRange", {"min": Field(Text()), "max": Field(Text())})),
         "disabled": Field(Truth()),
         "protocolVersions": Field(ListOf(Text())),
-        **{name: Field(_component_type(role)) for role, name in CONFIGS.items()},
+        **{name: Field(Named(component, record)) for name, component in CONFIGS.items()},
         "workers": Field(Record("workers", {**pod, "size": Field(Whole(1))})),
         "acceleratorRequirements": Field(requirements),
     })  # fmt: skip
-
-
-def _component_type(role: str) -> Record:
-    """engineConfig and its like: a component of a service, as the runtime would have it."""
-    pod = fields("PodSpec", optional=("containers",))
-    runner = Field(Record("runner", fields("Container", optional=("name",))))
-    scaling = {name: Field(Whole(0)) for name in ("minReplicas", "maxReplicas", "scaleTarget")}
-    scaling |= {name: Field(Whole(0)) for name in ("containerConcurrency", "timeoutSeconds", "canaryTrafficPercent")}
-    scaling |= {
-        "scaleMetric": Field(OneOf(("cpu", "memory", "concurrency", "rps"))), "kedaConfig": Field(Anything()),
-        "minAvailable": Field(Anything()), "maxUnavailable": Field(Anything()), "labels": _texts(),
-        "annotations": _texts(), "deploymentStrategy": Field(core("DeploymentStrategy")),
-    }  # fmt: skip
-    if role == "router":
-        return Record("routerConfig", {**pod, **scaling, "runner": runner, "config": _texts()})
-    leader = Field(Record("leader", {**pod, "runner": runner}))
-    worker = Field(Record("worker", {**pod, "runner": runner, "size": Field(Whole(1))}))
-    parts = {"runner": runner, "leader": leader, "worker": worker, "acceleratorOverride": Field(Anything())}
-    return Record(CONFIGS[role], {**pod, **scaling, **parts})

@@ -27,7 +27,7 @@ _NOT_POD: Final = frozenset((
     "runner", "leader", "worker", "size", "minReplicas", "maxReplicas", "scaleTarget", "scaleMetric", "config",
     "containerConcurrency", "timeoutSeconds", "canaryTrafficPercent", "labels", "annotations", "minAvailable",
     "maxUnavailable", "deploymentStrategy", "kedaConfig", "acceleratorOverride", "pipelineParallelSize",
-    "tensorParallelSize",
+    "tensorParallelSize", "resources",
 ))  # fmt: skip
 
 
@@ -71,7 +71,8 @@ def merge_component(runtime: Runtime | None, component: Component) -> Merged:
         return _kserve(runtime, component)
     config = _config(runtime, component)
     base = _split({key: value for key, value in config.items() if key not in _NOT_POD}, MAIN_CONTAINER["ome"])
-    base = _over(base, {}, config.get("runner"))
+    resources = {"resources": config["resources"]} if config.get("resources") else {}
+    base = _over(base, {}, strategic(resources, config.get("runner") or {}))
     return _named(_over(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
 
 

@@ -84,13 +84,18 @@ def reference_path(service: Service) -> str:
     return "spec.model.name" if service.group == "ome" else "spec.predictor.model.modelFormat"
 
 
-def resolve_model(service: Service, catalogue: Catalogue, problems: Problems | None = None) -> BaseModel | None:
-    """The model with format, size and storage filled in; None where the service names none, or none can be found."""
+def resolve_model(
+    service: Service, catalogue: Catalogue, problems: Problems | None = None, component: Component | None = None
+) -> BaseModel | None:
+    """The model with format, size and storage filled in; None where the service names none, or none can be found.
+
+    KServe's canaries have models of their own: `component` is then the canary's, else the predictor's is meant.
+    """
     found = problems if problems is not None else Problems()
     if service.model is not None:
         model = _referenced(service, service.model, catalogue, found)
     else:
-        model = _inline(service, found)
+        model = _inline(service, component or service.components.get("predictor"), found)
     return _with_declared_size(service, model, found) if model is not None else None
 
 
@@ -112,9 +117,8 @@ def _referenced(service: Service, reference: Reference, catalogue: Catalogue, pr
     return model
 
 
-def _inline(service: Service, problems: Problems) -> BaseModel | None:
+def _inline(service: Service, component: Component | None, problems: Problems) -> BaseModel | None:
     """KServe: the predictor's model is described in place."""
-    component = service.components.get("predictor")
     if component is None or component.model is None:
         return None
     spec = component.model

@@ -39,7 +39,7 @@ def select_runtime(service: Service, component: Component, catalogue: Catalogue)
     problems = Problems()
     if component.role in ("transformer", "explainer"):
         return Selection(None, None, reason=f"the {component.role} brings its own container")
-    model = resolve_model(service, catalogue, problems)
+    model = resolve_model(service, catalogue, problems, component)
     name = _named_runtime(service, component)
     if name:
         selection = _explicit(name, service, component, model, catalogue, problems)

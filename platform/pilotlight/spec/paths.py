@@ -49,6 +49,8 @@ def _note(node: Node, path: str, found: dict[str, Place]) -> None:
         found[path] = node.key if node.key.line else node.place
         for name, child in value.items():
             _note(child, under(path, name), found)
+            # The key as it stands is found too: `metadata.annotations.ome.io/deploymentMode` is how people say it.
+            found.setdefault(f"{path}.{name}" if path else name, child.place)
     elif isinstance(value, list):
         found[path] = node.key if node.key.line else node.place
         for index, child in enumerate(value):

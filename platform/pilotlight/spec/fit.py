@@ -13,6 +13,7 @@ from pilotlight.spec.sizes import parameters
 
 ANY: Final = "*"
 _VERSION: Final = re.compile(r"(v?)(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*)([.+-].+)?)?")
+_GUESSED: Final = ("modelFormat.name", "modelFramework.name")
 _PIPELINE_PARTS: Final = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
 
 
@@ -25,9 +26,9 @@ class Mismatch(NamedTuple):
 
 
 def mismatches(line: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
-    """Everything that keeps this line from serving this model; empty: it fits."""
+    """Everything that keeps this line from serving this model; empty: it fits. What was guessed was not said."""
     return tuple(
-        found
+        found._replace(unsaid=True) if model.guessed and found.field in _GUESSED else found
         for found in (
             _name("format", "modelFormat.name", line.name, model.format),
             _version("format", "modelFormat.version", line.version, model.format_version, line.operator),

@@ -73,7 +73,8 @@ def _line_mismatches(runtime: Runtime, line: SupportedFormat, model: BaseModel) 
     if runtime.group == "ome":
         return mismatches(line, model)
     if line.name != model.format:
-        return (Mismatch("modelFormat.name", f"the model has format {model.format}, the runtime serves {line.name}"),)
+        message = f"the model has format {model.format}, the runtime serves {line.name}"
+        return (Mismatch("modelFormat.name", message, unsaid=model.guessed),)
     if model.format_version and model.format_version != line.version != ANY:
         served = line.version or "none"
         message = f"the model has {line.name} version {model.format_version}, the runtime serves {served}"

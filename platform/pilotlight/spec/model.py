@@ -213,6 +213,7 @@ class BaseModel:
     origin: str = "built-in"
     pipeline: Mapping[str, Json] = field(default_factory=dict)  # OME's diffusionPipeline
     reasons: tuple[str, ...] = ()  # what was derived rather than declared, one sentence each
+    guessed: bool = False  # format and framework were told from the address
 
 
 @dataclass(frozen=True, slots=True)

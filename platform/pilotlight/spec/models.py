@@ -60,7 +60,8 @@ def model_from(document: Mapping[str, Json], origin: str, namespace: str = "defa
         storage_uri=storage.get("storageUri", ""), storage=storage, size_bytes=size, origin=origin,
         namespace=metadata.get("namespace") or ("" if kind.startswith("Cluster") else namespace),
         disabled=bool(spec.get("disabled")),
-        pipeline=spec.get("diffusionPipeline") or {}, reasons=tuple(r for r in (format_reason, size_reason) if r),
+        pipeline=spec.get("diffusionPipeline") or {}, guessed=bool(guess),
+        reasons=tuple(reason for reason in (format_reason, size_reason) if reason),
     )  # fmt: skip
 
 
@@ -105,7 +106,8 @@ def _referenced(service: Service, reference: Reference, catalogue: Catalogue, pr
     named = [model for model in reachable if model.name == reference.name]
     if not named:
         hint = suggestion(reference.name, tuple(model.name for model in reachable))
-        message = f"no model is called {reference.name}{hint or f'; add its {reference.kind} document to the files'}"
+        hint = f"{hint} Else" if hint else ";"
+        message = f"no model is called {reference.name}{hint} add its {reference.kind} document to the files"
         problems.error("PL210", service.place(path), path, message)
         return None
     of_kind = [model for model in named if model.kind == reference.kind]
@@ -135,7 +137,7 @@ def _guess_format(service: Service, component: Component, model: BaseModel, prob
     where = model.storage_uri or str(model.storage.get("path", ""))
     guess, why = guess_format(where, service.group)
     if guess:
-        return replace(model, format=guess, reasons=(*model.reasons, why))
+        return replace(model, format=guess, guessed=True, reasons=(*model.reasons, why))
     if component.model is not None and component.model.runtime:
         return None
     path = "spec.predictor.model.modelFormat.name"

@@ -66,16 +66,21 @@ def _explicit(
     named = _lookup(name, service, catalogue)
     if named is None:
         hint = suggestion(name, tuple(runtime.name for runtime in _reachable(service, catalogue)))
-        message = f"no runtime is called {name}{hint or '; add its document to the files or with --catalog'}"
+        hint = f"{hint} Else" if hint else ";"
+        message = f"no runtime is called {name}{hint} add its document to the files or with --catalog"
         problems.error("PL220", place, path, message)
         return Selection(None, None)
     candidate = judge(named, service, component, model, explicit=True)
     if named.disabled:
         problems.error("PL221", place, path, f"runtime {name} is disabled; choose another or enable it")
-    for code, field, found in objections(candidate.format, named, service, component, model):
-        report = problems.warn if found.unsaid else problems.error
+    found = list(objections(candidate.format, named, service, component, model))
+    for code, field, mismatch in (objection for objection in found if not objection.mismatch.unsaid):
         where = field or path
-        report(code, service.place(where), where, f"runtime {name} does not fit: {found.message}")
+        problems.error(code, service.place(where), where, f"runtime {name} does not fit: {mismatch.message}")
+    unsaid = ", ".join(objection.mismatch.field for objection in found if objection.mismatch.unsaid)
+    if unsaid:
+        message = f"runtime {name} cannot be checked: the model's document does not say {unsaid}"
+        problems.warn("PL229", place, path, message)
     return Selection(named, candidate.format, (candidate,), reason=f"{path} names it")
 
 
@@ -99,7 +104,9 @@ def _reachable(service: Service, catalogue: Catalogue) -> list[Runtime]:
 
 def _without_model(service: Service, component: Component, problems: Problems) -> Selection:
     """No model and no runtime is named: then the container must be complete in itself."""
-    if brings_image(component) or problems.errors or component.role == "router":
+    if problems.errors:
+        return Selection(None, None)
+    if brings_image(component) or component.role == "router":
         return Selection(None, None, reason="the component brings its own container")
     path = f"spec.{component.role}"
     message = f"names neither a model nor a runtime; add {reference_path(service)} or an image to {path}"

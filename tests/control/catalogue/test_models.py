@@ -28,7 +28,7 @@ def test_an_unknown_model_is_told_with_a_suggestion() -> None:
     assert found is None
     assert told == [
         "s.yaml:6:11: error PL210: spec.model.name: no model is called llama-3-70b-instuct; "
-        "did you mean llama-3-70b-instruct?"
+        "did you mean llama-3-70b-instruct? Else add its ClusterBaseModel document to the files"
     ]
 
 
@@ -118,3 +118,13 @@ def test_what_a_model_leaves_unsaid_only_warns_where_its_runtime_is_named() -> N
     assert [problem.severity for problem in selection.problems] == ["warning"]
     automatic = ome()
     assert select_runtime(automatic, automatic.components["engine"], catalogue(asks)).runtime is None
+
+
+def test_a_guess_never_contradicts_a_runtime_that_is_named() -> None:
+    diffusers = runtime("r", line("diffusers", framework="diffusers"))
+    guessed = model(framework="transformers", guessed=True)
+    service = ome(runtime_name="r")
+    selection = select_runtime(service, service.components["engine"], catalogue(diffusers, models=(guessed,)))
+    (problem,) = selection.problems
+    assert (problem.code, problem.severity) == ("PL229", "warning")
+    assert problem.message.endswith("does not say modelFormat.name, modelFramework.name")

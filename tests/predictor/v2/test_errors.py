@@ -36,12 +36,30 @@ class Model:
 INPUTS = {"x": ("FP32", [-1])}
 OUTPUTS = {"x": ("FP32", [-1])}
 """
+# Answers once the file that the client names is there.
+GATE = """
+import os
+import time
+
+INPUTS = {"path": ("BYTES", [1])}
+OUTPUTS = {"path": ("BYTES", [1])}
+
+
+def predict(path):
+    while path[0] and not os.path.exists(path[0]):  # the warm-up has no path
+        time.sleep(0.005)
+    return {"path": path}
+"""
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PredictorError)]
 
 
-def nap(seconds: float, **parameters: Any) -> dict[str, Any]:
-    return {"inputs": [json_tensor("seconds", "FP32", [1], [seconds])], "parameters": parameters}
+def nap(seconds: float) -> dict[str, Any]:
+    return {"inputs": [json_tensor("seconds", "FP32", [1], [seconds])]}
+
+
+def wait_at(gate: Path, **parameters: Any) -> dict[str, Any]:
+    return {"inputs": [json_tensor("path", "BYTES", [1], [str(gate)])], "parameters": parameters}
 
 
 def made(kind: type[PredictorError]) -> PredictorError:
@@ -105,11 +123,12 @@ def test_every_class_is_met_by_a_client_or_cannot_be() -> None:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[..., RunningServer]) -> RunningServer:
-    """A queue of one place and an inference timeout; one model takes as long as a client says."""
+    """Queues of one place; one model takes as long as a client wants it to."""
     repository = tmp_path_factory.mktemp("busy")
     write_python(repository, "moody", MOODY)
+    write_python(repository, "gate", GATE)
     write_identity(repository, "identity", "FP32")
-    return serve_module(repository, "--max-queue-size", "1", "--inference-timeout-s", "1.5")
+    return serve_module(repository, "--max-queue-size", "1")
 
 
 class Asking(threading.Thread):
@@ -122,7 +141,7 @@ class Asking(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.answer = self._server.infer("moody", self._document)
+        self.answer = self._server.infer("gate", self._document)
 
     def wait(self) -> Answer:
         self.join(20)
@@ -131,7 +150,7 @@ class Asking(threading.Thread):
 
 
 def queue_depth(text: str) -> float:
-    found = re.search(r'^pilotlight_queue_depth\{[^}]*model="moody"[^}]*\} (\S+)', text, re.MULTILINE)
+    found = re.search(r'^pilotlight_queue_depth\{[^}]*model="gate"[^}]*\} (\S+)', text, re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
@@ -143,16 +162,17 @@ def test_a_bad_request_is_400(busy: RunningServer) -> None:
     assert busy.infer("identity", {}).status == 400
 
 
-def test_a_full_queue_is_503_at_once(busy: RunningServer) -> None:
-    running = Asking(busy, nap(1.0))
-    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 5)
-    queued = Asking(busy, nap(0.0))
-    busy.wait_until(lambda: waiting(busy) == 1, "full", 5)
-    refused = busy.infer("moody", nap(0.0))
+def test_a_full_queue_is_503_at_once(busy: RunningServer, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    running = Asking(busy, wait_at(gate))
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 20)
+    queued = Asking(busy, wait_at(gate))
+    busy.wait_until(lambda: waiting(busy) == 1, "full", 20)
+    refused = busy.infer("gate", wait_at(gate))
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "Exceeds maximum queue size" in refused.error
-    assert running.is_alive(), "the refusal must not wait for the queue"
     assert busy.infer("identity", GOOD).status == 200
+    gate.touch()
     assert [running.wait().status, queued.wait().status] == [200, 200]
 
 
@@ -160,19 +180,23 @@ def waiting(server: RunningServer) -> int:
     return int(queue_depth(server.get("/metrics").body.decode()))
 
 
-def test_a_clients_timeout_in_the_queue_is_503_though_the_model_sets_none(busy: RunningServer) -> None:
-    running = Asking(busy, nap(1.0))
-    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 5)
-    late = busy.infer("moody", nap(0.0, timeout=50_000))
+def test_a_clients_timeout_in_the_queue_is_503_though_the_model_sets_none(busy: RunningServer, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    running = Asking(busy, wait_at(gate))
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 20)
+    late = busy.infer("gate", wait_at(gate, timeout=50_000))
     assert (late.status, "Request timeout expired" in late.error) == (503, True)
-    assert running.is_alive()
+    gate.touch()
     assert running.wait().status == 200
 
 
-def test_an_inference_beyond_its_time_is_504(busy: RunningServer) -> None:
-    late = busy.infer("moody", nap(3.0))
+def test_an_inference_beyond_its_time_is_504(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:
+    write_python(tmp_path, "gate", GATE)
+    server = serve(tmp_path, "--inference-timeout-s", "0.2")
+    late = server.infer("gate", wait_at(tmp_path / "open"))
     assert (late.status, "--inference-timeout-s" in late.error) == (504, True)
-    busy.wait_until(lambda: busy.infer("moody", nap(0.0)).status == 200, "done with the late one", 10)
+    (tmp_path / "open").touch()
+    server.wait_until(lambda: server.infer("gate", wait_at(tmp_path / "open")).status == 200, "done with it", 20)
 
 
 def test_a_model_that_raises_is_500_and_tells_only_the_log(busy: RunningServer) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import yaml
-
 from pilotlight.spec.interpolation import interpolate
 from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.scalars import Scalar, key_text, resolve
@@ -94,7 +92,7 @@ class _Composer:
 
     def documents(self) -> Iterator[Node]:
         for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
+            if _is(event, "DocumentStartEvent"):
                 self._anchors.clear()
                 node = self._node(next(self._events), 0)
                 if node.value is not None:
@@ -104,13 +102,13 @@ class _Composer:
         place = self._place(event)
         if depth > MAX_DEPTH:
             raise _Unreadable(place, f"nested more than {MAX_DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
+        if _is(event, "AliasEvent"):
             return self._alias(event.anchor, place)
         before = self._count
         self._count += 1
-        if isinstance(event, yaml.ScalarEvent):
+        if _is(event, "ScalarEvent"):
             node = Node(place, self._scalar(event, place))
-        elif isinstance(event, yaml.SequenceStartEvent):
+        elif _is(event, "SequenceStartEvent"):
             node = Node(place, self._list(event, depth))
         else:
             node = Node(place, self._map(event, depth))
@@ -156,7 +154,7 @@ class _Composer:
     def _list(self, event: Any, depth: int) -> list[Node]:
         self._refuse_tag(event, "seq")
         items = []
-        while not isinstance(child := next(self._events), yaml.SequenceEndEvent):
+        while not _is(child := next(self._events), "SequenceEndEvent"):
             items.append(self._node(child, depth + 1))
         return items
 
@@ -164,11 +162,11 @@ class _Composer:
         self._refuse_tag(event, "map")
         entries: dict[str, Node] = {}
         merged: list[Node] = []
-        while not isinstance(child := next(self._events), yaml.MappingEndEvent):
+        while not _is(child := next(self._events), "MappingEndEvent"):
             key = self._node(child, depth + 1)
             value = self._node(next(self._events), depth + 1)
             value.key = key.place
-            if key.value == "<<" and isinstance(child, yaml.ScalarEvent) and child.implicit[0]:
+            if key.value == "<<" and _is(child, "ScalarEvent") and child.implicit[0]:
                 merged.extend(self._merge_sources(value))
             else:
                 self._add(entries, key, value)
@@ -206,7 +204,14 @@ class _Composer:
         return Place(self._file, mark.line + 1, mark.column + 1)
 
 
+def _is(event: Any, name: str) -> bool:
+    """By name, so that the library is imported in one place only."""
+    return type(event).__name__ == name
+
+
 def _events(text: str, file: str) -> Iterator[Any]:
+    import yaml
+
     text = _as_yaml(text.removeprefix("\ufeff"))
     try:
         yield from yaml.parse(text, Loader=yaml.CBaseLoader)

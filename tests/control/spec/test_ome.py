@@ -178,3 +178,10 @@ def test_every_path_of_a_service_has_its_place() -> None:
         assert (place.file, place.column) == (file, column)
         assert path.rpartition(".")[2] in text[place.line - 1]
     assert found.place("spec.engine.runner.nothing.at.all") == found.place("spec.engine.runner")
+
+
+def test_the_example_on_the_page_of_documents_reads() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "documents.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    runner = service(example).components["engine"].runner
+    assert runner == {"resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -56,6 +56,7 @@ CODES: Final[dict[str, Code]] = {
     "PL226": Code("Runtime and service differ about a decoder.", "Choose a runtime with a decoderConfig, or without."),
     "PL227": Code("The runtime does not support the accelerator class.", "Choose another class, or another runtime."),
     "PL228": Code("Nothing says what the component runs.", "Name a model, a runtime, or an image."),
+    "PL229": Code("A named runtime cannot be checked against its model.", "Say in the model what is missing."),
     "PL230": Code("A runtime has an unknown placeholder.", "Use .Name, .Namespace, .Labels, .Annotations."),
     "PL231": Code("A label or annotation that a runtime uses is missing (warning).", "Add it to the service."),
 }

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from catalogue_cases import kserve, ome
@@ -126,3 +127,8 @@ def test_every_runtime_of_it_merges_and_expands() -> None:
 
 def _selected(service: Service, role: Role) -> Selection:
     return select_runtime(service, service.components[role], builtin())
+
+
+def test_the_page_names_every_runtime_of_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "catalogue.md").read_text()
+    assert [runtime.name for runtime in builtin().runtimes if f"`{runtime.name}`" not in page] == []

@@ -21,7 +21,8 @@ MAX_DEPTH: Final = 100
 # How many nodes aliases may stand for in one text: a bomb of nine lines would stand for a billion.
 MAX_ALIASED: Final = 100_000
 _CORE_TAG: Final = "tag:yaml.org,2002:"
-_NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Compiled when first needed: its ranges take 10 ms, and few texts need it.
+_NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
@@ -220,7 +221,7 @@ def _events(text: str, file: str) -> Iterator[Any]:
         place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
         raise _Unreadable(place, _syntax_message(error)) from None
     except (yaml.reader.ReaderError, UnicodeEncodeError):
-        place = _place_of(_NOT_YAML.search(text), text, file)
+        place = _place_of(re.search(_NOT_YAML, text), text, file)
         raise _Unreadable(place, "this character cannot stand in YAML; escape it") from None
 
 

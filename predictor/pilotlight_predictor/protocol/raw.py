@@ -32,7 +32,7 @@ def _decode_numbers(where: str, datatype: str, shape: Shape, data: Buffer) -> Ar
         )
     array = np.frombuffer(data, dtype)
     if datatype == "BOOL" and expected and array.view(np.uint8).max() > 1:
-        return array.view(np.uint8) != 0  # any other byte than 0 is true, but numpy trusts it to be 1
+        array = array.view(np.uint8).astype(np.bool_)  # any byte but 0 is true; numpy would trust a 2 to be a 1
     return array
 
 

@@ -11,6 +11,7 @@ from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.compression import choose_encoding, compress
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
+from pilotlight_predictor.safeguards import check_values
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
@@ -35,6 +36,9 @@ def infer(server: Server, call: Call) -> None:
     version = version_of(call)
     served = server.find(call.params["model"], version)
     request = _decode(served, call, version)
+    longest = server.limits.max_sequence_length
+    if longest is not None:
+        check_values(request, longest, served.config.max_batch_size > 0 and not request.batch_first)
 
     def done(result: InferResponse | Exception) -> None:
         call.on_abandon = None

@@ -140,5 +140,15 @@ def test_the_length_of_the_json_is_that_of_the_unpacked_answer(server: RunningSe
     assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": len(body) - length}
 
 
+def test_what_does_not_shrink_stays_plain(server: RunningServer) -> None:
+    noise = np.random.default_rng(0).random(5000, dtype=np.float32)
+    described = {"name": "x", "datatype": "FP32", "shape": [5000], "parameters": {"binary_data_size": noise.nbytes}}
+    document = {"inputs": [described], "parameters": {"binary_data_output": True}}
+    body, headers = binary_body(document, noise.tobytes())
+    answer = server.infer("identity_fp32", body, headers | {"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in answer.headers
+    assert answer.body.endswith(noise.tobytes())
+
+
 def test_a_small_answer_stays_plain(server: RunningServer) -> None:
     assert "content-encoding" not in server.infer("identity_fp32", SMALL, {"Accept-Encoding": "gzip"}).headers

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pilotlight.spec.model import Component, NodeGroup, Runtime
+from pilotlight.spec.sizes import amount
 
 Json = Any
 Object = dict[str, Json]
@@ -149,7 +150,7 @@ def _kserve(runtime: Runtime | None, component: Component) -> Merged:
     base = _split(runtime.pod, main) if runtime is not None else Merged({}, {})
     if component.model is not None:
         over = dict(component.model.container)
-        container = strategic(base.container, over)
+        container = _agreed(strategic(base.container, over), over)
         args = [*base.container.get("args", ()), *over.get("args", ())]
         return _named(Merged(strategic(base.pod, component.pod), container | ({"args": args} if args else {})), main)
     mine = _split(component.pod, main) if component.runner is None else Merged(dict(component.pod), {})
@@ -182,7 +183,29 @@ def _over(base: Merged, pod: Mapping[str, Json], container: Mapping[str, Json] |
     if same is not None:
         pod = {**pod, "containers": [item for item in pod["containers"] if item is not same]}
         container = strategic(same, container or {})
-    return Merged(strategic(base.pod, pod), strategic(base.container, container or {}))
+    merged = strategic(base.container, container or {})
+    return Merged(strategic(base.pod, pod), _agreed(merged, container or {}))
+
+
+def _agreed(container: Object, own: Mapping[str, Json]) -> Object:
+    """A request above its limit is refused by every cluster, and devices must be equal: where the user gave one of
+    the two, the runtime's other follows it. (Both projects render the refused pod.)"""
+    said = own.get("resources") or {}
+    resources = container.get("resources") or {}
+    requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})
+    for name in requests.keys() & limits.keys():
+        given = [part for part in ("requests", "limits") if name in (said.get(part) or {})]
+        asked, most = amount(str(requests[name])), amount(str(limits[name]))
+        conflict = asked is not None and most is not None and (asked > most or ("/" in name and asked != most))
+        if conflict and given == ["requests"]:
+            limits[name] = requests[name]
+        elif conflict and given == ["limits"]:
+            requests[name] = limits[name]
+    return (
+        container | {"resources": resources | {"requests": requests, "limits": limits}}
+        if requests and limits
+        else container
+    )
 
 
 def _named(merged: Merged, name: str) -> Merged:

@@ -9,7 +9,7 @@ _BYTES_PER_PARAMETER: Final = {
     "fp32": 4.0, "float32": 4.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5, "fp4": 0.5,
 }  # fmt: skip
 _UNITS: Final = {
-    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "": 1, "m": 0.001, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
 }  # fmt: skip
 
@@ -20,13 +20,19 @@ def parameters(size: str) -> float | None:
     return float(found[1]) * _SCALE.get(found[2].upper(), 1.0) if found else None
 
 
-def quantity(text: str) -> int | None:
-    """Bytes of a Kubernetes quantity (`16Gi`, `500M`, `1.5e9`); None where it is none."""
+def amount(text: str) -> float | None:
+    """A Kubernetes quantity as a number (`16Gi`, `500m`, `1.5e9`); None where it is none."""
     unit = text.lstrip("+0123456789.")
     try:
-        return int(float(text) if unit[:1] in "eE" and unit else float(text[: len(text) - len(unit)]) * _UNITS[unit])
+        return float(text) if unit[:1] in ("e", "E") else float(text[: len(text) - len(unit)]) * _UNITS[unit]
     except (KeyError, ValueError, OverflowError):
         return None
+
+
+def quantity(text: str) -> int | None:
+    """Bytes of a Kubernetes quantity; None where it is none."""
+    found = amount(text)
+    return None if found is None else int(found)
 
 
 def size_of(parameter_size: str, quantization: str, dtype: str = "") -> tuple[int, str]:

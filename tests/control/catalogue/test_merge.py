@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from catalogue_cases import runtime
 
 from pilotlight.spec.merge import group_size, merge_component, merge_group, strategic, with_runtime_defaults
@@ -125,3 +126,25 @@ def test_the_runtimes_word_on_scaling_holds_where_the_component_is_silent() -> N
     assert (component.min_replicas, component.max_replicas) == (0, 5)
     assert component.labels == {"a": "1", "b": "2"}
     assert component.worker == NodeGroup(size=1)
+
+
+@pytest.mark.parametrize(
+    ("own", "requests", "limits"),
+    [
+        ({"requests": {"nvidia.com/gpu": "2"}}, ("4", "8Gi", "2"), ("4", "16Gi", "2")),
+        ({"limits": {"nvidia.com/gpu": "4"}}, ("4", "8Gi", "4"), ("4", "16Gi", "4")),
+        ({"limits": {"cpu": "500m", "memory": "4Gi"}}, ("500m", "4Gi", "1"), ("500m", "4Gi", "1")),
+        ({"requests": {"memory": "32Gi"}}, ("4", "32Gi", "1"), ("4", "32Gi", "1")),
+        ({"requests": {"cpu": "1"}}, ("1", "8Gi", "1"), ("4", "16Gi", "1")),
+    ],
+)
+def test_a_request_never_ends_above_its_limit(
+    own: dict[str, Any], requests: tuple[str, ...], limits: tuple[str, ...]
+) -> None:
+    names = ("cpu", "memory", "nvidia.com/gpu")
+    base = {"requests": dict(zip(names, ("4", "8Gi", "1"), strict=True))}
+    base["limits"] = dict(zip(names, ("4", "16Gi", "1"), strict=True))
+    rt = runtime("r", engine={"runner": {"image": "i", "resources": base}})
+    resources = merge_component(rt, Component("engine", runner={"resources": own})).container["resources"]
+    assert tuple(resources["requests"][name] for name in names) == requests
+    assert tuple(resources["limits"][name] for name in names) == limits

@@ -1,15 +1,28 @@
-"""One plan, two ways: `helm template` of its values gives the objects of render(), each equal in every field."""
+"""One plan, two ways: `helm template` of its values gives the objects of render(), each equal in every field.
+
+Plans written by hand reach every branch of the templates; documents, ours and the examples, come the way of a user.
+"""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.charts.conftest import Release
+from tests.charts.conftest import CHARTS, Release
 from tests.control.render.render_plans import PLANS
+from tests.judges.verdict import assert_valid
 
+from pilotlight.plan import plan
 from pilotlight.plan.model import Plan
 from pilotlight.render import render, values_of
+from pilotlight.spec.catalogue import builtin, catalogue_from, merge
+from pilotlight.spec.load import load, services_or_raise
 
+SERVICES = sorted(
+    path
+    for path in (*(Path(__file__).parent / "services").glob("*.yaml"), *(CHARTS.parent / "examples").rglob("*.yaml"))
+    if "kind: InferenceService\n" in path.read_text()
+)
 HOSTILE = "\" ' \\ \n---\nkind: Pod {{ .Values.name }} {{{{ $(x) %s é ☃ <&> 1e5 null # :"
 
 
@@ -23,14 +36,28 @@ def by_key(documents: list[Any]) -> dict[str, Any]:
     return keyed
 
 
-def rendered(plan: Plan) -> dict[str, Any]:
-    return by_key([json.loads(json.dumps(manifest.document)) for manifest in render(plan)])
+def rendered(made: Plan) -> dict[str, Any]:
+    return by_key([json.loads(json.dumps(manifest.document)) for manifest in render(made)])
+
+
+def planned(path: Path) -> list[Plan]:
+    loaded = load([str(path)])
+    catalogue = merge(catalogue_from(loaded.others, loaded.problems), builtin())
+    return [plan(service, catalogue) for service in services_or_raise(loaded)]
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_helm_and_render_give_the_same_objects(name: str, release: Release) -> None:
-    plan = PLANS[name]()
-    assert by_key(release("inference-service", **values_of(plan))) == rendered(plan)
+    made = PLANS[name]()
+    assert by_key(release("inference-service", **values_of(made))) == rendered(made)
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_a_document_gives_the_same_valid_objects_both_ways(path: Path, release: Release) -> None:
+    for made in planned(path):
+        objects = by_key(release("inference-service", **values_of(made)))
+        assert objects == rendered(made)
+        assert_valid(objects.values())
 
 
 def test_no_string_of_a_user_changes_the_structure(release: Release) -> None:
@@ -41,10 +68,10 @@ def test_no_string_of_a_user_changes_the_structure(release: Release) -> None:
 
 
 def test_a_release_may_have_another_name_than_its_service(release: Release) -> None:
-    plan = PLANS["serverless"]()
-    assert by_key(release("inference-service", called="other", **values_of(plan))) == rendered(plan)
+    made = PLANS["serverless"]()
+    assert by_key(release("inference-service", called="other", **values_of(made))) == rendered(made)
 
 
 def test_a_plan_without_objects_installs_nothing_but_what_it_says(release: Release) -> None:
-    plan = Plan("iris", "default", "virtual", (), "", monitoring=False)
-    assert by_key(release("inference-service", **values_of(plan))) == rendered(plan)
+    made = Plan("iris", "default", "virtual", (), "", monitoring=False)
+    assert by_key(release("inference-service", **values_of(made))) == rendered(made)

@@ -113,6 +113,8 @@ CONTAINER = "spec|template|spec|containers|0|"
         (DEPLOYMENT, "kind", "Deploy", "no schema judges apps/v1 Deploy"),
         (KNATIVE, "spec|template|spec|concurrency", 1, "'concurrency' was unexpected"),
         (KNATIVE, "spec|template|spec|tolerations", [{"kei": "gpu"}], "'kei' was unexpected"),
+        (KNATIVE, "spec|template|spec|volumes", [{"name": "a", "nfs": {}}], "'nfs' was unexpected"),
+        (KNATIVE, "spec|template|spec|volumes", [{"name": "a", "hostPath": {}}], "'path' is a required property"),
         (KNATIVE, "metadata|name", "1iris", "no name of a Service"),
         (SCALED, "spec|fallbacks", {}, "'fallbacks' was unexpected"),
         (SCALED, "spec|triggers|0|type", "promtheus", "KEDA has no trigger 'promtheus'"),

@@ -110,7 +110,7 @@ def mistake(query: str) -> str:
     return f"has a {stack[-1]} that is never closed" if stack else "" if query.strip() else "is empty"
 
 
-_MARK: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|`[^`]*`|#[^\n]*|(["\'`(){}\[\]])')
+_MARK: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|`[^`]*`|#[^\r\n]*|(["\'`(){}\[\]])')
 
 
 def _marks(query: str) -> list[str]:

@@ -30,7 +30,17 @@ def runtime(name: str, group: Any, image: str, ours: bool, protocols: tuple[str,
     formats = (SupportedFormat("onnx", auto_select=True), SupportedFormat("safetensors", auto_select=True))
     config = {"engine": {"runner": containers[0]}, "decoder": {"runner": containers[0]}} if group == "ome" else {}
     pod = {"containers": containers} if group == "kserve" else {}
-    return Runtime(name, "ClusterServingRuntime", group, formats, pod=pod, ours=ours, protocols=protocols, **config)
+    return Runtime(
+        name,
+        "ClusterServingRuntime",
+        group,
+        formats,
+        pod=pod,
+        ours=ours,
+        protocols=protocols,
+        accelerators={"acceleratorClasses": ["*"]},
+        **config,
+    )
 
 
 CATALOGUE = Catalogue(

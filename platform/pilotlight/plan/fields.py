@@ -7,6 +7,7 @@ docs/modes.md shows it, a test walks it, and plan() takes its warnings from it. 
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from pilotlight.plan import annotations
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.model import Mode
 from pilotlight.plan.subject import Subject
@@ -161,6 +162,7 @@ def check_fields(subject: Subject, ledger: Ledger) -> None:
         if cell.verdict == "no effect" and row.is_set(subject):
             ledger.warn("PL360", _place(row, subject), f"has no effect in {subject.mode} mode: {cell.how}")
     _check_service_keda(subject, ledger)
+    _check_annotations(subject, ledger)
     _check_foreign(subject, ledger)
 
 
@@ -172,6 +174,22 @@ def _check_service_keda(subject: Subject, ledger: Ledger) -> None:
     config = subject.service.keda
     if subject.serverless and subject.serves_model and config is not None and config.enabled is not False:
         ledger.warn("PL360", "spec.kedaConfig", f"has no effect in serverless mode: {_KNATIVE_SCALES.how}")
+
+
+def _check_annotations(subject: Subject, ledger: Ledger) -> None:
+    """Annotations that belong to the other autoscaler."""
+    written = {**subject.service.annotations, **subject.component.annotations}
+    for key in written:
+        if subject.serverless and key in _FOR_DEPLOYMENTS:
+            ledger.warn(
+                "PL360", subject.annotation_path(key), f"has no effect in serverless mode: {_KNATIVE_SCALES.how}"
+            )
+        elif not subject.serverless and key.startswith(annotations.KNATIVE_SCALING):
+            message = f"has no effect in {subject.mode} mode: Knative does not scale it"
+            ledger.warn("PL360", subject.annotation_path(key), message)
+
+
+_FOR_DEPLOYMENTS: Final = frozenset((*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA))
 
 
 def _check_foreign(subject: Subject, ledger: Ledger) -> None:

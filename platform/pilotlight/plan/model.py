@@ -100,6 +100,7 @@ class Workload:
     internal: bool = False  # behind another workload of the service: no address outside the cluster
     canary: bool = False  # the second side of its role, beside the stable one
     pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
+    model_bytes: int = 0  # of the model it serves; 0: unknown, or none
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ def _workload(subject: Subject, entry: bool, current: Current, least: int, ledge
         labels={"app.kubernetes.io/component": component.role}, annotations=_object_annotations(subject),
         ours=subject.choice.ours, cluster="ray" if wants_ray(subject.service, component) else "leader-worker-set",
         internal=not entry, pod_security=template.level,
+        model_bytes=subject.model_bytes if subject.serves_model else 0,
     )  # fmt: skip
 
 

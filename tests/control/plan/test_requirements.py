@@ -1,0 +1,62 @@
+import re
+from pathlib import Path
+
+from tests.control.plan.building import codes, in_mode, keda, kserve, ome, planned
+
+from pilotlight.plan.model import Capabilities
+from pilotlight.spec.model import NodeGroup, Service
+from pilotlight.spec.problems_table import CODES
+
+PLAN = Path(__file__).parents[3] / "platform" / "pilotlight" / "plan"
+
+
+def needs(service: Service, kind: str) -> set[str]:
+    return {need.name for need in planned(service).requirements if need.kind == kind}
+
+
+def test_each_mode_names_the_crds_of_its_objects() -> None:
+    assert "services.serving.knative.dev" in needs(ome(min_replicas=0), "crd")
+    assert "scaledobjects.keda.sh" in needs(ome(keda=keda()), "crd")
+    assert "leaderworkersets.leaderworkerset.x-k8s.io" in needs(ome(worker=NodeGroup(size=1)), "crd")
+    ray = in_mode(ome(worker=NodeGroup(size=1)), "MultiNodeRayVLLM")
+    assert "rayclusters.ray.io" in needs(ray, "crd")
+    assert needs(ome(), "crd") == {"httproutes.gateway.networking.k8s.io"}
+
+
+def test_pod_fields_that_knative_locks_away_name_their_flag() -> None:
+    pod = {
+        "nodeSelector": {"a": "b"}, "tolerations": [{}], "affinity": {"nodeAffinity": {}}, "runtimeClassName": "nvidia",
+        "volumes": [{"name": "c", "csi": {}}],
+    }  # fmt: skip
+    assert needs(ome(min_replicas=0, pod=pod), "feature") == {
+        f"kubernetes.podspec-{flag}"
+        for flag in ("nodeselector", "tolerations", "affinity", "runtimeclassname", "volumes-csi")
+    }
+    assert not needs(ome(pod=pod), "feature")
+
+
+def test_our_own_serverless_pods_need_no_flag_at_all() -> None:
+    assert not needs(ome(min_replicas=0), "feature")
+    assert not needs(kserve(), "feature")
+
+
+def test_a_timeout_above_knative_s_limit_is_a_need() -> None:
+    assert needs(ome(min_replicas=0, timeout_seconds=900), "feature") == {
+        "config-defaults max-revision-timeout-seconds >= 900"
+    }
+
+
+def test_an_image_volume_needs_a_kubernetes_that_mounts_folders_of_it() -> None:
+    assert "Kubernetes >= 1.33" in needs(kserve(uri="oci://registry/model:1"), "version")
+
+
+def test_a_flag_that_the_target_has_not_switched_on_is_warned_about() -> None:
+    service = ome(min_replicas=0, pod={"nodeSelector": {"a": "b"}})
+    assert "PL355" in codes(planned(service, Capabilities(features=frozenset({"other"}))).warnings)
+    on = Capabilities(features=frozenset({"kubernetes.podspec-nodeselector"}))
+    assert not planned(service, on).warnings
+
+
+def test_every_code_of_the_plan_is_listed_and_every_listed_one_is_used() -> None:
+    used = {code for file in PLAN.glob("*.py") for code in re.findall(r"PL3\d\d", file.read_text())}
+    assert used == {code for code in CODES if code.startswith("PL3")}

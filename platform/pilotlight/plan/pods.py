@@ -11,7 +11,9 @@ from typing import Any, Final
 from pilotlight import names
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from pilotlight.plan import annotations, environment, quantities, routing
+from pilotlight.plan.knative_pods import fit_to_knative
 from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.pod_rules import check_pod
 from pilotlight.plan.probes import decide_probes
 from pilotlight.plan.resources import SHM_VOLUME, decide_resources, shared_memory
 from pilotlight.plan.security import Level, container_context, decide_level, pod_context
@@ -41,7 +43,12 @@ def decide_template(subject: Subject, timeout_s: int, account: str, ledger: Ledg
     port, port_name = serving_port(subject)
     container = _main(subject, storage, level, port, port_name, timeout_s, ledger)
     spec = _spec(subject, subject.choice.pod, container, storage, level, timeout_s, account)
+    if subject.serverless:
+        spec = fit_to_knative(subject, spec, ledger)
     worker = _worker(subject, storage, level, timeout_s, account) if subject.mode == "multi-node" else None
+    check_pod(subject, spec, "", ledger)
+    if worker is not None:
+        check_pod(subject, worker["spec"], "worker", ledger)
     metrics = METRICS_PORT if subject.choice.ours and not subject.choice.gateway else None
     return Template({"metadata": metadata(subject), "spec": spec}, port, port_name, metrics, level, worker)
 
@@ -142,6 +149,11 @@ def _spec(
         volumes += shared_memory({}, True)[0]
     if subject.choice.ours:
         volumes.append({"name": SCRATCH, "emptyDir": {}})
+    mounted = {
+        mount["name"] for item in (container, *storage.init_containers) for mount in item.get("volumeMounts") or ()
+    }
+    # A folder that the user mounts otherwise leaves our volume unused, and Knative refuses unused volumes.
+    volumes = [volume for volume in volumes if volume["name"] in mounted]
     base: dict[str, Json] = {"serviceAccountName": account, "enableServiceLinks": False, "volumes": volumes}
     if subject.choice.ours:
         base["automountServiceAccountToken"] = False

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT
 from pilotlight.plan import annotations
+from pilotlight.plan.knative_pods import quick
 from pilotlight.plan.kpa import seconds_of
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.subject import Subject
@@ -71,9 +72,7 @@ def _for_knative(subject: Subject, port: int, brought: Mapping[str, Json], ledge
     if live:
         probes["livenessProbe"] = {**live, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5}
     if "readinessProbe" in brought:
-        probes["readinessProbe"] = {
-            key: value for key, value in brought["readinessProbe"].items() if key != "periodSeconds"
-        }
+        probes["readinessProbe"] = quick(brought["readinessProbe"])
     if "livenessProbe" in brought:
         probes["livenessProbe"] = brought["livenessProbe"]
     if "startupProbe" in brought:

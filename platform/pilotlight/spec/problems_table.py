@@ -149,11 +149,14 @@ CODES: Final[dict[str, Code]] = {
     "PL356": Code("Both bounds of a disruption budget are given.", "Keep one of them."),
     "PL357": Code("A component behind another one cannot have a canary.", "Split where requests enter."),
     "PL358": Code("`spec.canary` needs Deployments.", "Annotate Standard, or use canaryTrafficPercent."),
+    "PL359": Code("Knative refuses the field; it is left out (warning).", "Remove it, or use raw."),
     "PL360": Code(
         "The field has no effect in the mode (warning).",
         "Remove it, or choose a mode that honours it: docs/modes.md.",
     ),
     "PL361": Code("Only our predictor could do that (warning).", "Use the server's own setting."),
+    "PL362": Code("Requests and limits of a device differ.", "Write the same number, or only the limit."),
+    "PL363": Code("A mount has no volume.", "Add the volume where the message says, or remove the mount."),
 }
 
 

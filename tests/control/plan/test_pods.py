@@ -256,3 +256,21 @@ def test_an_accelerator_class_brings_its_node_and_devices() -> None:
 def test_a_kserve_model_s_own_container_fields_win() -> None:
     model = ModelSpec("onnx", runtime=FOREIGN, storage_uri="s3://m/x", container={"args": ["--fast"]})
     assert container(workload(changed(kserve(), model=model)))["args"] == ["--fast"]
+
+
+def test_what_knative_would_reject_is_left_out_of_its_pods_with_a_warning() -> None:
+    pod = {"hostname": "a", "automountServiceAccountToken": True, "restartPolicy": "Always"}
+    runner = {"lifecycle": {"preStop": {}}, "securityContext": {"privileged": True, "runAsUser": 7}}
+    made = planned(ome(min_replicas=0, pod=pod, runner=runner))
+    left = made.workloads[0].template["spec"]
+    assert not {"hostname", "automountServiceAccountToken", "restartPolicy"} & left.keys()
+    assert "lifecycle" not in left["containers"][0]
+    assert "privileged" not in left["containers"][0]["securityContext"]
+    assert codes(made.warnings).count("PL359") == 5
+    assert spec(workload(ome(pod={"hostname": "a"})))["hostname"] == "a"
+
+
+def test_our_volumes_are_there_only_where_they_are_mounted() -> None:
+    mine = {"volumeMounts": [{"name": "mine", "mountPath": "/tmp"}]}
+    made = spec(workload(ome(min_replicas=0, runner=mine, pod={"volumes": [{"name": "mine", "emptyDir": {}}]})))
+    assert [volume["name"] for volume in made["volumes"]] == ["model-cache", "mine"]

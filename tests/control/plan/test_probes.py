@@ -32,7 +32,7 @@ def test_serverless_pods_leave_knative_its_quick_probing() -> None:
 
 def test_a_startup_probe_that_is_brought_counts_into_the_deadline_in_serverless_mode() -> None:
     probe = {"httpGet": {"path": "/up", "port": 80}, "periodSeconds": 10, "failureThreshold": 120}
-    slow = {"httpGet": {"path": "/up", "port": 80}, "periodSeconds": 5}
+    slow = {"httpGet": {"path": "/up", "port": 80}, "periodSeconds": 5, "failureThreshold": 3, "timeoutSeconds": 1}
     made = planned(ome(min_replicas=0, runner={"startupProbe": probe, "readinessProbe": slow}))
     main = made.workloads[0].template["spec"]["containers"][0]
     assert "startupProbe" not in main

@@ -1,0 +1,39 @@
+"""What an API server refuses in a pod though each of its fields is right. Asked last, of the template as it is applied.
+
+A document and a runtime are each read and checked alone; what they do not share shows only when they are joined.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pilotlight.plan import quantities
+from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.subject import Subject
+
+Json = Any
+
+
+def check_pod(subject: Subject, spec: Mapping[str, Json], group: str, ledger: Ledger) -> None:
+    """`group` is `worker` for the workers of a multi-node component, else empty."""
+    prefix = f"{group}." if group else ""
+    field = "runner" if subject.service.group == "ome" else "model"
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        for name, asked, limit in _overcommitted(container):
+            message = f"requests {asked} of {name} and limits it to {limit}; devices are not shared, write one number"
+            ledger.error("PL362", subject.path(f"{prefix}{field}.resources"), message)
+        for name in _without_volume(spec, container):
+            message = f"container {container.get('name', '')} mounts {name}, and no volume of the pod is called that"
+            ledger.error("PL363", subject.path(f"{prefix}volumes"), message)
+
+
+def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    for name, asked in (resources.get("requests") or {}).items():
+        if quantities.is_gpu(name) and quantities.number(asked) != quantities.number(limits.get(name)):
+            yield name, asked, limits.get(name)
+
+
+def _without_volume(spec: Mapping[str, Json], container: Mapping[str, Json]) -> list[str]:
+    volumes = {volume["name"] for volume in spec.get("volumes", ())}
+    return sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes)

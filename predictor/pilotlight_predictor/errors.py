@@ -12,8 +12,7 @@
     ├── Unavailable                503 UNAVAILABLE     with Retry-After
     │   ├── NotReady                                   the model is loading, failed or unloading
     │   ├── QueueFull                                  beyond the bound of a queue or of bytes in flight
-    │   ├── QueueTimeout                               waited longer than its queue policy allows
-    │   └── Stopping                                   the server is draining
+    │   └── QueueTimeout                               waited longer than its queue policy allows
     ├── DeadlineExceeded           504 DEADLINE        the inference timeout passed
     ├── Cancelled                  499 CANCELLED       the client left; nobody reads this
     ├── BackendFailed              500 INTERNAL        the model raised: opaque to the client, logged in full
@@ -87,10 +86,6 @@ class QueueFull(Unavailable):
 
 
 class QueueTimeout(Unavailable):
-    pass
-
-
-class Stopping(Unavailable):
     pass
 
 

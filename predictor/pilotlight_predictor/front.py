@@ -36,6 +36,7 @@ class HttpFront:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
+        self._waiting: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 
     async def listen(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -86,7 +87,8 @@ class HttpFront:
             return
         lane.hold()
         task = asyncio.get_running_loop().create_task(self._hand_over_later(lane))
-        task.add_done_callback(lambda _: None)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
 
     async def _hand_over_later(self, lane: Lane) -> None:
         try:

@@ -31,7 +31,7 @@ def metrics(server: Server, call: Call) -> Reply:
 DIALECT = Dialect(
     "status",
     (
-        Route("GET", "/status", status, Action.HEALTH),
+        Route("GET", "/status", status, Action.READ),
         Route("GET", "/metrics", metrics, Action.METRICS),
     ),
     error_body,

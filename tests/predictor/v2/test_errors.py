@@ -110,7 +110,7 @@ REACHED: dict[str, str] = {
     "BackendFailed": "test_a_model_that_raises_is_500_and_tells_only_the_log",
     "LoadFailed": "test_a_load_that_fails_says_so_and_why (test_repository_calls.py)",
 }
-UNREACHABLE = {"PredictorError", "Unavailable", "Cancelled", "Stopping"}
+UNREACHABLE = {"PredictorError", "Unavailable", "Cancelled"}
 
 
 def test_every_class_is_met_by_a_client_or_cannot_be() -> None:

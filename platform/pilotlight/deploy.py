@@ -33,6 +33,15 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
+class Documents:
+    """What the sources say, before anything is decided."""
+
+    services: tuple[Service, ...]
+    catalogue: Catalogue
+    warnings: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """Every service of the sources with what was decided about it, and the warnings of reading and planning."""
 
@@ -45,19 +54,25 @@ class Planned:
         return [manifest for planned in self.plans for manifest in render(planned)]
 
 
-def plan_all(
-    sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
-) -> Planned:
-    """Raises InvalidDocument with all errors of all documents, those of planning only once reading found none."""
+def read(sources: Sources) -> Documents:
+    """Raises InvalidDocument with all errors of all documents."""
     loaded = load(
         sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
     )
     catalogue = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.found)
-    plans, found = _plans(loaded.services, catalogue, capabilities or Capabilities(), current or {})
-    _raise_errors(found)
-    warnings = (*loaded.problems.warnings, *(warning for planned in plans for warning in planned.warnings))
-    return Planned(tuple(plans), warnings, catalogue)
+    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings))
+
+
+def plan_all(
+    sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
+) -> Planned:
+    """Raises InvalidDocument with all errors of all documents, those of planning only once reading found none."""
+    documents = read(sources)
+    plans, found = _plans(documents.services, documents.catalogue, capabilities or Capabilities(), current or {})
+    _raise_errors([*documents.warnings, *found])
+    warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
+    return Planned(tuple(plans), warnings, documents.catalogue)
 
 
 def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:

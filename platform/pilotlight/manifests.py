@@ -62,14 +62,14 @@ class Manifest:
 
 
 def in_order(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """As they are applied. A Knative Service is applied with the workloads, though it shares its kind's name."""
+    """As they are applied."""
+    return sorted(manifests, key=lambda manifest: (rank(manifest), manifest.namespace, manifest.name))
 
-    def rank(manifest: Manifest) -> tuple[int, str, str]:
-        kind = "Deployment" if manifest.api_version.startswith("serving.knative.dev/") else manifest.kind
-        place = APPLY_ORDER.index(kind) if kind in APPLY_ORDER else len(APPLY_ORDER)
-        return (place, manifest.namespace, manifest.name)
 
-    return sorted(manifests, key=rank)
+def rank(manifest: Manifest) -> int:
+    """Its place in the order. A Knative Service is applied with the workloads, though it shares its kind's name."""
+    kind = "Deployment" if manifest.api_version.startswith("serving.knative.dev/") else manifest.kind
+    return APPLY_ORDER.index(kind) if kind in APPLY_ORDER else len(APPLY_ORDER)
 
 
 def to_yaml(manifests: Sequence[Manifest]) -> str:

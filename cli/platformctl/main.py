@@ -7,15 +7,25 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from platformctl import output
 from platformctl.errors import INTERNAL, CommandError
 
+if TYPE_CHECKING:
+    from pilotlight.spec.problems import Problem
+
 VERBS = {
     "demo": "Serve the example models and send them real requests.",
+    "init": "Write a commented service.yaml for a model.",
+    "validate": "Say everything that is wrong with documents, and where.",
+    "render": "Print the manifests that documents amount to.",
+    "diff": "Compare what would be rendered with manifests in files.",
+    "values": "Print a service as values of the Helm chart.",
+    "explain": "Say what was decided about a service, and why.",
+    "lint": "Say what is dangerous in ScaledObjects, Knative Services and workloads.",
     "serve": "Serve models; all flags are the predictor's.",
     "fetch": "Download a model: URI DIR.",
     "version": "Versions of this program and of what it runs on.",
@@ -50,7 +60,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@output.output_option
+@output.formats(*output.FORMATS)
 def platformctl() -> None:
     """Serves models that cost nothing while nobody asks for them."""
 
@@ -77,8 +87,29 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:
-        return _internal(error)
+        return _failed(error)
     return result if isinstance(result, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """What the control plane raises, which only then is imported; anything else is a defect."""
+    from pilotlight.errors import InternalError, InvalidDocument, PlatformError
+
+    if isinstance(error, InvalidDocument):
+        output.problems(error.problems)
+        output.error(summary(error.problems))
+    elif isinstance(error, PlatformError) and not isinstance(error, InternalError):
+        output.error(str(error))
+    else:
+        return _internal(error)
+    return error.exit_code
+
+
+def summary(problems: "Sequence[Problem]") -> str:
+    """`2 errors and 1 warning; nothing was done`: the end of a list, however long."""
+    counts = {word: sum(problem.severity == word for problem in problems) for word in ("error", "warning")}
+    told = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    return f"{' and '.join(told)}; nothing was done"
 
 
 def _internal(error: Exception) -> int:

@@ -1,0 +1,63 @@
+"""`platformctl diff`: what would change if documents were rendered over manifests that exist in files."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from platformctl import documents, manifest_files, output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pilotlight.manifests import Change, Manifest
+    from pilotlight.plan.model import Plan
+
+
+@click.command()
+@documents.options
+@click.option(
+    "--against", required=True, multiple=True, metavar="FILE", help="Manifests: file, directory or -; repeatable."
+)
+@output.formats("table", "json")
+def diff(given: documents.Given, against: tuple[str, ...]) -> int:
+    """Compare what would be rendered with manifests in files. Ends with 1 where they differ."""
+    from pilotlight import manifests
+
+    planned = given.plan()
+    new = planned.manifests()
+    old, others = belonging(manifest_files.manifests(against), new, planned.plans)
+    if others:
+        output.note(f"not compared, of no service here: {', '.join(f'{m.kind} {m.name}' for m in others)}")
+    changes = manifests.diff(old, new)
+    output.data([told(change) for change in changes], [output.diff_coloured(line) for c in changes for line in c.lines])
+    output.note(summary(changes))
+    return 1 if changes else 0
+
+
+def belonging(
+    old: "Sequence[Manifest]", new: "Sequence[Manifest]", plans: "Sequence[Plan]"
+) -> "tuple[list[Manifest], list[Manifest]]":
+    """Objects of these services, and the rest: a file may hold more than we were asked about."""
+    from pilotlight.names import LABEL_SERVICE
+
+    keys = {manifest.key for manifest in new}
+    services = {(plan.namespace, plan.name) for plan in plans}
+
+    def ours(manifest: "Manifest") -> bool:
+        labels = manifest.document["metadata"].get("labels") or {}
+        return manifest.key in keys or (manifest.namespace, labels.get(LABEL_SERVICE)) in services
+
+    return [m for m in old if ours(m)], [m for m in old if not ours(m)]
+
+
+def told(change: "Change") -> dict[str, Any]:
+    group, kind, namespace, name = change.key
+    return {
+        "change": change.kind, "group": group, "kind": kind, "namespace": namespace, "name": name,
+        "diff": list(change.lines),
+    }  # fmt: skip
+
+
+def summary(changes: "Sequence[Change]") -> str:
+    counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "changed", "removed")}
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "no difference"

@@ -1,0 +1,64 @@
+"""`platformctl lint`: what is dangerous in manifests, anybody's. Services are judged as what they become."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from platformctl import manifest_files, output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pilotlight.deploy import Planned
+    from pilotlight.lint import Finding
+    from pilotlight.spec.nodes import Node
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="File, directory or -; repeatable."
+)
+@click.option("--strict", is_flag=True, help="Warnings end with 1, as errors do.")
+@click.option("--fix", "with_fix", is_flag=True, help="Print with each finding what to write instead.")
+@output.formats("table", "json")
+def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
+    """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors."""
+    from pilotlight.lint import lint as judge
+
+    nodes = manifest_files.nodes(files)
+    planned = plan_services(nodes)
+    rendered = [manifest.document for manifest in planned.manifests()] if planned else []
+    found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
+    output.data([finding.as_json() for finding in found], [line for f in found for line in lines(f, with_fix)])
+    counts = Counter(finding.severity for finding in found)
+    told = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+    output.note(f"{len(nodes) + len(rendered)} objects: {told or 'nothing dangerous'}")
+    return 1 if counts["error"] or (strict and counts["warning"]) else 0
+
+
+def plan_services(nodes: "Sequence[Node]") -> "Planned | None":
+    """The services of files that hold only documents of ours; others are told how to be linted."""
+    from pilotlight.deploy import Sources, plan_all
+    from pilotlight.spec.load import UNDERSTOOD
+
+    kinds: dict[str, set[str]] = {}
+    for node in nodes:
+        kinds.setdefault(node.place.file, set()).add(node.text("kind"))
+    services = [file for file, found in kinds.items() if "InferenceService" in found]
+    readable = [file for file in services if file != "-" and kinds[file] <= set(UNDERSTOOD)]
+    for file in sorted(set(services) - set(readable)):
+        output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
+    return plan_all(Sources(readable)) if readable else None
+
+
+def model_bytes(planned: "Planned") -> dict[str, int]:
+    """By workload, where the plan knows it: a pod's memory is judged by its model."""
+    return {work.name: work.model_bytes for plan in planned.plans for work in plan.workloads if work.model_bytes}
+
+
+def lines(finding: "Finding", with_fix: bool) -> list[str]:
+    """One line, which names the object where no file does, and with --fix the snippet below it."""
+    where = "" if finding.place.line else f"{finding.object}: "
+    first = where + output.severity_coloured(str(finding), finding.severity)
+    return [first, *(f"    {line}" for line in finding.fix.splitlines())] if with_fix else [first]

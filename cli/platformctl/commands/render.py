@@ -1,0 +1,41 @@
+"""`platformctl render`: the manifests of documents, as a stream or as one file per object."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from platformctl import documents, manifest_files, output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pilotlight.manifests import Manifest
+
+
+@click.command()
+@documents.options
+@click.option("--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="One file per object.")
+@output.formats("yaml", "json")
+def render(given: documents.Given, split: Path | None) -> None:
+    """Print the manifests that documents amount to, in the order of applying."""
+    manifests = given.plan().manifests()
+    if split is None:
+        output.text(stream(manifests, as_json=output.chosen() == "json"))
+        return
+    written, removed = manifest_files.write(split, manifests, as_json=output.chosen() == "json")
+    output.text("".join(f"{split / name}\n" for name in written))
+    for name in removed:
+        output.note(f"removed {split / name}: it is no longer rendered")
+
+
+def stream(manifests: "Sequence[Manifest]", as_json: bool) -> str:
+    """YAML documents, or the List that kubectl takes as JSON."""
+    from pilotlight.manifests import to_yaml
+
+    if not as_json:
+        return to_yaml(manifests)
+    import json
+
+    items: list[Any] = [manifest.document for manifest in manifests]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, ensure_ascii=False) + "\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
-from tests.judges.gomodules import GoModule, cache_root, files_of, made_once, say
+from tests.judges.gomodules import GoModule, Unavailable, cache_root, files_of, made_once, say
 
 Json = Any
 
@@ -50,9 +50,23 @@ class Sources(NamedTuple):
     triggers: dict[str, list[Json]]  # KEDA trigger type → the parameters it reads
 
 
-@cache
 def sources() -> Sources:
-    """Everything, from the cache where it is; the first call on a machine fetches it."""
+    """Everything, from the cache where it is; the first call on a machine fetches it, once, even if in vain."""
+    found = _sources()
+    if isinstance(found, Unavailable):
+        raise found
+    return found
+
+
+@cache
+def _sources() -> Sources | Unavailable:
+    try:
+        return _read()
+    except Unavailable as reason:
+        return reason
+
+
+def _read() -> Sources:
     digest = hashlib.sha256(repr((FORM, PINS)).encode()).hexdigest()[:12]
     folder = cache_root() / f"schemas-{digest}"
     if not folder.is_dir():

@@ -22,8 +22,8 @@ def check_pod(subject: Subject, spec: Mapping[str, Json], group: str, ledger: Le
             message = f"requests {asked} of {name} and limits it to {limit}; devices are not shared, write one number"
             ledger.error("PL362", subject.path(f"{prefix}{field}.resources"), message)
         for name in _without_volume(spec, container):
-            message = f"container {container.get('name', '')} mounts {name}, and no volume of the pod is called that"
-            ledger.error("PL363", subject.path(f"{prefix}volumes"), message)
+            message = f"{name} is mounted and no volume of the pod; add it to {subject.path(f'{prefix}volumes')}"
+            ledger.error("PL363", subject.path(f"{prefix}{field}.volumeMounts"), message)
 
 
 def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:

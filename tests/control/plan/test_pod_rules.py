@@ -1,0 +1,43 @@
+"""Where document and runtime do not fit together, the plan says so: the API server would, one pod at a time."""
+
+import io
+
+import pytest
+
+from pilotlight.errors import InvalidDocument
+from pilotlight.plan import plan
+from pilotlight.spec.catalogue import builtin
+from pilotlight.spec.load import load, services_or_raise
+
+PREDICTOR = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    model:
+      modelFormat: {name: onnx}
+      storageUri: s3://models/iris
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said", "line"),
+    [
+        ('resources: {requests: {nvidia.com/gpu: "2"}, limits: {nvidia.com/gpu: "1"}}', "PL362", "requests 2 of", 9),
+        ("volumeMounts: [{name: data, mountPath: /data}]", "PL363", "add it to spec.predictor.volumes", 9),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_refused_at_its_place(lines: str, code: str, said: str, line: int) -> None:
+    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(f"{PREDICTOR}      {lines}\n")))
+    with pytest.raises(InvalidDocument) as raised:
+        plan(service, builtin())
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.place.line) == (code, line)
+    assert said in problem.message
+
+
+def test_one_number_written_in_two_ways_is_one_number() -> None:
+    lines = '      resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: "1"}}\n'
+    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(PREDICTOR + lines)))
+    assert plan(service, builtin()).workloads

@@ -33,9 +33,19 @@ def choose_runtime(service: Service, catalogue: Catalogue, ledger: Ledger) -> Se
     ledger.problems.found.extend(selection.problems)
     if selection.runtime is not None:
         ledger.decide("", "runtime", selection.runtime.name, selection.reason)
+        selection = replace(selection, runtime=_expanded(selection.runtime, service, ledger))
     for reason in selection.model.reasons if selection.model else ():
         ledger.decide("", "model", selection.model.name if selection.model else "", reason)
     return selection
+
+
+def _expanded(runtime: Runtime, service: Service, ledger: Ledger) -> Runtime:
+    """Placeholders are the runtime's: filled in before the user's own texts join, which may hold any braces."""
+    parts = {
+        part: expand(getattr(runtime, part), service, runtime, ledger.problems, part)
+        for part in ("pod", "engine", "decoder", "router", "workers")
+    }
+    return replace(runtime, **parts)
 
 
 def with_defaults(service: Service, runtime: Runtime | None) -> Service:
@@ -54,7 +64,7 @@ def merged_choice(
         return Choice(None, None, pod, container, ours=True, gateway=True, reason="our gateway routes")
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
     worker = merge_group(runtime, component, "worker") if multi_node else Merged({}, {})
-    parts = [_finished(part, service, component, runtime, ledger) for part in (merged, worker)]
+    parts = [_finished(part, service, component, runtime) for part in (merged, worker)]
     model = selection.model if component.role in SERVES_MODEL else None
     ours = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
     choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason)
@@ -78,19 +88,12 @@ def _same_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:
     return container.get("image") in {item.get("image") for item in configured} | {None, ""}
 
 
-def _finished(
-    merged: Merged, service: Service, component: Component, runtime: Runtime | None, ledger: Ledger
-) -> Merged:
-    """Placeholders filled in, and the variables that KServe's defaulting would add."""
-    if runtime is None:
+def _finished(merged: Merged, service: Service, component: Component, runtime: Runtime | None) -> Merged:
+    """With the variables that KServe's defaulting would add; the container's own win."""
+    if runtime is None or component.model is None or not merged.container:
         return merged
-    pod = expand(merged.pod, service, runtime, ledger.problems)
-    container = expand(merged.container, service, runtime, ledger.problems)
-    if component.model is not None and container:
-        implied = implied_env(service, runtime, component.model)
-        if implied:
-            container = strategic({"env": implied}, container)
-    return Merged(pod, container)
+    implied = implied_env(service, runtime, component.model)
+    return Merged(merged.pod, strategic({"env": implied}, merged.container)) if implied else merged
 
 
 def _tuned(component: Component, choice: Choice) -> Choice:

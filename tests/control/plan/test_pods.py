@@ -274,3 +274,8 @@ def test_our_volumes_are_there_only_where_they_are_mounted() -> None:
     mine = {"volumeMounts": [{"name": "mine", "mountPath": "/tmp"}]}
     made = spec(workload(ome(min_replicas=0, runner=mine, pod={"volumes": [{"name": "mine", "emptyDir": {}}]})))
     assert [volume["name"] for volume in made["volumes"]] == ["model-cache", "mine"]
+
+
+def test_braces_in_a_user_s_own_texts_are_left_alone() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert container(workload(ome(runner={"args": ["--chat-template", template]})))["args"][1] == template

@@ -55,7 +55,7 @@ def of(service: Service, component: Component, *keys: str) -> tuple[str, str]:
     return first(keys, component.annotations, service.annotations)
 
 
-def path_of(service: Service, component: Component, key: str) -> str:
+def path_of(component: Component, key: str) -> str:
     if key in component.annotations:
         return f"spec.{component.role}.annotations.{key}"
     return f"metadata.annotations.{key}"

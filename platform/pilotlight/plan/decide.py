@@ -104,7 +104,7 @@ def _written_canaries(subject: Subject, catalogue: Catalogue, ledger: Ledger) ->
         selection = choose_runtime(other, catalogue, ledger)
         choice = merged_choice(other, component, selection, catalogue, subject.mode == "multi-node", ledger)
         name = names.workload(other.name, "predictor", str(written["name"]))
-        side = Subject(other, component, subject.mode, choice, subject.capabilities, name, str(written["name"]))
+        side = Subject(other, component, subject.mode, choice, subject.capabilities, name)
         found.append((side, int(written["trafficPercent"])))
     return found
 
@@ -153,5 +153,5 @@ def _plan(
         hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if routed else (),
         gateway=dict(capabilities.route_parent) if routed else {},
         monitoring=capabilities.prometheus_operator and scraping,
-        front=front_of(made, capabilities),
+        front=front_of(made, service, capabilities),
     )

@@ -4,27 +4,29 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pilotlight.plan.model import Capabilities, Front, Trigger, Workload
+from pilotlight.plan.trigger_choice import concurrency_target
+from pilotlight.spec.model import Service
 
 Json = Any
 GATEWAY_PORT: Final = 8090
 INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
 
 
-def front_of(workloads: Sequence[Workload], capabilities: Capabilities) -> Front | None:
+def front_of(workloads: Sequence[Workload], service: Service, capabilities: Capabilities) -> Front | None:
     """None where no workload is scaled by requests that somebody else counts."""
     for workload in workloads:
         for trigger in workload.scaling.triggers:
             if trigger.type == "external-push":
-                return _front(workload, trigger, capabilities)
+                target = concurrency_target(service.components[workload.role])
+                return _front(workload, trigger, target, capabilities)
     return None
 
 
-def _front(workload: Workload, trigger: Trigger, capabilities: Capabilities) -> Front:
+def _front(workload: Workload, trigger: Trigger, target: int, capabilities: Capabilities) -> Front:
     if "interceptorRoute" not in trigger.metadata:
         name, namespace = _address(capabilities.gateway_scaler)
         return Front("gateway", name, namespace, GATEWAY_PORT)
     _, namespace = _address(capabilities.http_scaler)
-    target = workload.container_concurrency or 10
     route: dict[str, Json] = {
         "scalingMetric": {"concurrency": {"targetValue": target}},
         # A cold start takes what the startup budget allows; the add-on's own default would give up at once.

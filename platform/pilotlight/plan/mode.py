@@ -29,8 +29,8 @@ DISAGGREGATED: Final = "PDDisaggregated"
 
 def decide_modes(service: Service, capabilities: Capabilities, ledger: Ledger) -> dict[Role, Mode]:
     """One mode per component, recorded with its reason; problems go to the ledger."""
-    rule = _ome_modes if service.group == "ome" else _kserve_modes
-    chosen = rule(service, capabilities, ledger)
+    ome = service.group == "ome"
+    chosen = _ome_modes(service, ledger) if ome else _kserve_modes(service, capabilities, ledger)
     for role, (mode, reason) in chosen.items():
         ledger.decide(role, "mode", mode, reason)
         _check_available(service.components[role], mode, reason, capabilities, ledger)
@@ -48,7 +48,7 @@ def wants_ray(service: Service, component: Component) -> bool:
     return annotations.of(service, component, *annotations.DEPLOYMENT_MODE)[1] == RAY
 
 
-def _ome_modes(service: Service, capabilities: Capabilities, ledger: Ledger) -> dict[Role, tuple[Mode, str]]:
+def _ome_modes(service: Service, ledger: Ledger) -> dict[Role, tuple[Mode, str]]:
     if service.annotations.get(annotations.DEPLOYMENT_MODE[0]) == "VirtualDeployment":
         reason = "metadata.annotations ome.io/deploymentMode = VirtualDeployment"
         return dict.fromkeys(service.components, ("virtual", reason))
@@ -61,19 +61,17 @@ def _ome_mode(service: Service, component: Component, ledger: Ledger) -> tuple[M
     role = component.role
     explicit = _annotated(component, component.annotations, field_path(component, "annotations"), ledger)
     if explicit and role != "decoder":
-        return _beside_decoder(service, component, *explicit, ledger)
+        return _beside_decoder(service, component, *explicit)
     if component.leader or component.worker:
         return "multi-node", f"{role}.{'worker' if component.worker else 'leader'} is set"
     if role == "decoder":
         return "raw", "a decoder without leader or worker is a Deployment"
     if component.min_replicas == 0:
-        return _beside_decoder(service, component, "serverless", f"{role}.minReplicas = 0", ledger)
+        return _beside_decoder(service, component, "serverless", f"{role}.minReplicas = 0")
     return "raw", f"{role}.minReplicas = {component.min_replicas or 1}, and no annotation says otherwise"
 
 
-def _beside_decoder(
-    service: Service, component: Component, mode: Mode, reason: str, ledger: Ledger
-) -> tuple[Mode, str]:
+def _beside_decoder(service: Service, component: Component, mode: Mode, reason: str) -> tuple[Mode, str]:
     """Prefill and decode talk to each other by address: an engine beside a decoder cannot hide behind an activator."""
     if component.role == "engine" and mode == "serverless" and "decoder" in service.components:
         return "raw", f"{reason}, but an engine beside a decoder is never serverless"

@@ -160,7 +160,7 @@ def _spec(
     if not subject.serverless:
         base["terminationGracePeriodSeconds"] = environment.grace_seconds(timeout_s)
     spec = strategic(base, {key: value for key, value in pod.items() if key != "containers"})
-    spec["securityContext"] = pod_context(subject, level)
+    spec["securityContext"] = pod_context(subject)
     spec["nodeSelector"] = {**storage.node_selector, **pod.get("nodeSelector", {})}
     spec["topologySpreadConstraints"] = pod.get("topologySpreadConstraints") or _spread(subject)
     init = [_secured(item, level, True) for item in storage.init_containers]

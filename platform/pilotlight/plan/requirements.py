@@ -52,7 +52,7 @@ CRDS: Final[Mapping[str, str]] = {
 def collect(workloads: tuple[Workload, ...], capabilities: Capabilities, routed: bool, ledger: Ledger) -> None:
     """Everything the workloads need, into the ledger; what the target is known to lack becomes a warning."""
     for workload in workloads:
-        for requirement in (*_objects(workload), *_pod_flags(workload), *_add_ons(workload, capabilities)):
+        for requirement in (*_objects(workload), *_pod_flags(workload), *_add_ons(workload)):
             ledger.need(requirement)
     if routed and any(workload.mode != "serverless" for workload in workloads):
         ledger.need(Requirement("crd", "httproutes.gateway.networking.k8s.io", "requests from outside reach raw pods"))
@@ -91,7 +91,7 @@ def _pod_flags(workload: Workload) -> Iterator[Requirement]:
         yield Requirement("feature", name, f"{role}: a timeout above Knative's limit of 600 s")
 
 
-def _add_ons(workload: Workload, capabilities: Capabilities) -> Iterator[Requirement]:
+def _add_ons(workload: Workload) -> Iterator[Requirement]:
     for trigger in workload.scaling.triggers:
         if trigger.type == "external-push":
             name = "keda-http-add-on" if "interceptorRoute" in trigger.metadata else "pilotlight-gateway"

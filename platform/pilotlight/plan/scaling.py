@@ -35,7 +35,7 @@ def decide_scaling(subject: Subject, least: int, ledger: Ledger) -> Scaling:
     return Scaling("none", minimum, maximum)
 
 
-def replicas_of(subject: Subject, scaling: Scaling, ledger: Ledger) -> int | None:
+def replicas_of(subject: Subject, scaling: Scaling) -> int | None:
     """A fixed count only where nobody scales: with an autoscaler each apply would undo its last decision."""
     external = subject.annotation(*annotations.AUTOSCALER_CLASS) == "external"
     return scaling.min_replicas if scaling.scaler == "none" and not external else None
@@ -44,7 +44,10 @@ def replicas_of(subject: Subject, scaling: Scaling, ledger: Ledger) -> int | Non
 def limits(subject: Subject, least: int, ledger: Ledger) -> tuple[int, int]:
     """Minimum and maximum with both projects' defaults: min 1; OME's max is 3, a router's 2; KServe's is open."""
     component = subject.component
-    minimum = max(least, 1 if component.min_replicas is None else component.min_replicas)
+    asked = 1 if component.min_replicas is None else component.min_replicas
+    minimum = max(least, asked)
+    if least > asked:
+        ledger.decide(component.role, "min replicas", least, "both sides of a canary stay up")
     if component.role == "decoder" and minimum == 0:
         ledger.warn("PL311", subject.path("minReplicas"), "a decoder gets no requests that could wake it; 1 is kept")
         minimum = 1

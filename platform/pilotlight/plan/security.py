@@ -69,7 +69,7 @@ def container_context(level: Level, ours: bool, written: Mapping[str, Json]) -> 
     return {**context, **written}
 
 
-def pod_context(subject: Subject, level: Level) -> dict[str, Json]:
+def pod_context(subject: Subject) -> dict[str, Json]:
     """Only what a container cannot say: the group that volumes belong to. Empty in serverless mode."""
     written = dict(subject.choice.pod.get("securityContext") or {})
     if subject.serverless or not subject.choice.ours:

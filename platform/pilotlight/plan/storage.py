@@ -42,12 +42,12 @@ def decide_storage(subject: Subject, ledger: Ledger) -> Storage:
     if subject.component.storage_uris:
         ledger.decide(subject.component.role, "storage", "init container each", "storageUris lists several sources")
         return _several(subject)
-    uri, path = location(subject)
+    uri, _ = location(subject)
     way, reason = _way(subject, uri, ledger)
     if way is None:
         return Storage()
     ledger.decide(subject.component.role, "storage", way.__name__.strip("_").replace("_", " "), reason)
-    return way(subject, uri, path)
+    return way(subject, uri)
 
 
 def location(subject: Subject) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def _from_parameters(storage: Mapping[str, Json]) -> str:
     return f"{scheme}://{bucket}/{path}" if scheme and bucket else ""
 
 
-Way = Callable[[Subject, str, str], Storage]
+Way = Callable[[Subject, str], Storage]
 
 
 def _way(subject: Subject, uri: str, ledger: Ledger) -> tuple[Way | None, str]:
@@ -129,18 +129,18 @@ def _model_path(subject: Subject, path: str) -> tuple[dict[str, Json], ...]:
     return ({"name": name, "value": path},) if subject.choice.ours or subject.service.group == "ome" else ()
 
 
-def _in_process(subject: Subject, uri: str, path: str) -> Storage:
+def _in_process(subject: Subject, uri: str) -> Storage:
     cache: dict[str, Json] = {"name": "model-cache", "emptyDir": {}}
     env = (*_model_path(subject, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(subject))
     return Storage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
 
 
-def _in_place(subject: Subject, uri: str, path: str) -> Storage:
+def _in_place(subject: Subject, uri: str) -> Storage:
     found = uri.partition("://")[2] or uri
     return Storage(found, _model_path(subject, found))
 
 
-def _init_container(subject: Subject, uri: str, path: str) -> Storage:
+def _init_container(subject: Subject, uri: str) -> Storage:
     mount = {"name": VOLUME, "mountPath": MODEL_DIR}
     fetch = _fetch("storage-initializer", subject, uri, mount)
     read = {**mount, "readOnly": True}
@@ -159,7 +159,7 @@ def _fetch(name: str, subject: Subject, uri: str, mount: Mapping[str, str]) -> d
     }
 
 
-def _volume_claim(subject: Subject, uri: str, path: str) -> Storage:
+def _volume_claim(subject: Subject, uri: str) -> Storage:
     volume, mount = _claim(VOLUME, uri, MODEL_DIR)
     return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), (volume,), (mount,))
 
@@ -188,7 +188,7 @@ def _several(subject: Subject) -> Storage:
     return Storage(path, _model_path(subject, path), tuple(volumes), tuple(mounts), tuple(fetches))
 
 
-def _image_volume(subject: Subject, uri: str, path: str) -> Storage:
+def _image_volume(subject: Subject, uri: str) -> Storage:
     """KServe's model images keep the files under /models."""
     reference = uri.partition("://")[2]
     volume = {"name": VOLUME, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
@@ -196,7 +196,7 @@ def _image_volume(subject: Subject, uri: str, path: str) -> Storage:
     return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), (volume,), (mount,))
 
 
-def _node_directory(subject: Subject, uri: str, path: str) -> Storage:
+def _node_directory(subject: Subject, _: str) -> Storage:
     model = subject.choice.model
     assert model is not None
     folder = str(model.storage["path"])

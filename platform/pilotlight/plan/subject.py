@@ -43,7 +43,6 @@ class Subject:
     choice: Choice
     capabilities: Capabilities
     name: str  # of the workload
-    variant: str = ""
 
     @property
     def serverless(self) -> bool:
@@ -99,4 +98,4 @@ class Subject:
 
     def annotation_path(self, *keys: str) -> str:
         key, _ = annotations.of(self.service, self.component, *keys)
-        return annotations.path_of(self.service, self.component, key)
+        return annotations.path_of(self.component, key)

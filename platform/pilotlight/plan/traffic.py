@@ -38,12 +38,12 @@ def decide_traffic(subject: Subject, rendered: str, current: Current, ledger: Le
     """Shares that add up to 100, the rendered revision first."""
     role = subject.component.role
     written = (current.overrides.get(subject.name) or {}).get("traffic")
-    if written:
+    if written and subject.serverless:
         ledger.decide(
             role, "traffic", _told(shares := _live(written, rendered)), "kept as set by hand; --reset clears it"
         )
         return shares
-    percent = canary_percent(subject)
+    percent = canary_percent(subject, current)
     stable = stable_revision(subject.name, rendered, current)
     if percent is None or percent == 100 or not stable:
         reason = "no canaryTrafficPercent" if percent is None else "100 %" if percent == 100 else "nothing else runs"
@@ -55,8 +55,11 @@ def decide_traffic(subject: Subject, rendered: str, current: Current, ledger: Le
     return shares
 
 
-def canary_percent(subject: Subject) -> int | None:
-    return subject.component.canary_traffic_percent
+def canary_percent(subject: Subject, current: Current) -> int | None:
+    """The rendered revision's share. Between workloads only two sides can be, so a share set by hand is this one."""
+    written = (current.overrides.get(subject.name) or {}).get("traffic") or ()
+    by_hand = [int(share["percent"]) for share in written if share["revision"] in ("", "latest")]
+    return by_hand[0] if by_hand else subject.component.canary_traffic_percent
 
 
 def _live(written: list[Mapping[str, Json]], rendered: str) -> tuple[Traffic, ...]:

@@ -14,10 +14,11 @@ from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.model import Trigger
 from pilotlight.plan.queries import Kind
 from pilotlight.plan.subject import Subject
-from pilotlight.spec.model import KedaConfig, ScalingMetric
+from pilotlight.spec.model import Component, KedaConfig, ScalingMetric
 
 OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
 DEFAULT_CONCURRENCY: Final = 10
+DEFAULT_RPS: Final = 200  # Knative's default target
 OME_THRESHOLD: Final = "10"
 OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -66,7 +67,7 @@ def config_path(subject: Subject, field: str) -> str:
 def choose_triggers(subject: Subject, min_replicas: int, ledger: Ledger) -> list[Trigger]:
     """All that was asked for, in the order of its sources; with a request trigger wherever the minimum is 0."""
     asks = [*_from_annotation(subject, ledger), *_from_config(subject, ledger), *_from_metrics(subject, ledger)]
-    plain = _plain(subject, ledger)
+    plain = _plain(subject)
     kinds = _simple_kinds(subject, bool(asks or plain))
     if min_replicas > 0 and subject.choice.ours:
         asks += [_own(subject, kind, target) for kind, target in kinds.items()]
@@ -80,17 +81,21 @@ def choose_triggers(subject: Subject, min_replicas: int, ledger: Ledger) -> list
 def _simple_kinds(subject: Subject, others: bool) -> dict[Kind, str]:
     """scaleMetric and scaleTarget; without any wish at all, requests in flight per replica."""
     component = subject.component
-    target = component.scale_target or component.container_concurrency or DEFAULT_CONCURRENCY
-    if component.scale_metric in ("concurrency", "rps"):
-        return {cast(Kind, component.scale_metric): str(target)}
-    if others or component.scale_metric in ("cpu", "memory"):
+    if component.scale_metric == "rps":
+        return {"rps": str(component.scale_target or DEFAULT_RPS)}
+    if component.scale_metric in ("cpu", "memory") or (others and component.scale_metric is None):
         return {}
-    return {"concurrency": str(target)}
+    return {"concurrency": str(concurrency_target(component))}
+
+
+def concurrency_target(component: Component) -> int:
+    """Requests in flight that a replica shall have; a scaleTarget of another metric is none of them."""
+    written = component.scale_target if component.scale_metric in (None, "concurrency") else None
+    return written or component.container_concurrency or DEFAULT_CONCURRENCY
 
 
 def _push(subject: Subject, kinds: dict[Kind, str], min_replicas: int, ledger: Ledger) -> Iterator[Trigger]:
-    target = int(float(kinds.get("concurrency") or subject.component.container_concurrency or DEFAULT_CONCURRENCY))
-    trigger = keda.push(subject, target)
+    trigger = keda.push(subject, concurrency_target(subject.component))
     if trigger is None:
         _refuse_without_push(subject, min_replicas, ledger)
         return
@@ -230,7 +235,7 @@ def _external(subject: Subject, metric: ScalingMetric, index: int, path: str, le
     )  # fmt: skip
 
 
-def _plain(subject: Subject, ledger: Ledger) -> list[Trigger]:
+def _plain(subject: Subject) -> list[Trigger]:
     """Triggers that need no guard: cpu, memory, graphite, a collector of pod metrics."""
     component = subject.component
     found: list[Trigger] = []

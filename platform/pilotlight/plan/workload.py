@@ -33,8 +33,9 @@ def decide_workloads(
     """The component's workload, and beside it the other sides of its canary: `others` are written in the document."""
     if subject.serverless:
         return [_workload(subject, entry, current, 0, ledger)]
-    percent = canary_percent(subject)
-    side = percent is not None and percent < 100
+    percent = canary_percent(subject, current)
+    known = bool(current.revisions.get(subject.name) or current.traffic.get(subject.name))
+    side = percent is not None and percent < 100 and (known or subject.mode == "stateful")
     if others:
         return _with_written_canaries(subject, others, entry, current, ledger)
     made = _workload(subject, entry, current, 1 if side else 0, ledger)
@@ -60,7 +61,7 @@ def _workload(subject: Subject, entry: bool, current: Current, least: int, ledge
         template=_with_revision(subject, template, revision), scaling=scaling,
         traffic=decide_traffic(subject, revision, current, ledger),
         strategy=decide_strategy(subject, scaling, ledger),
-        replicas=replicas_of(subject, scaling, ledger),
+        replicas=replicas_of(subject, scaling),
         worker_template=template.worker, group_size=1 + _workers(subject),
         port=template.port, port_name=template.port_name, metrics_port=template.metrics_port,
         container_concurrency=component.container_concurrency, timeout_seconds=timeout_s,

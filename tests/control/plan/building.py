@@ -28,7 +28,9 @@ FOREIGN = "foreign"
 def runtime(name: str, group: Any, image: str, ours: bool, protocols: tuple[str, ...] = ()) -> Runtime:
     containers = [{"name": "main", **({"image": image} if image else {})}]
     formats = (SupportedFormat("onnx", auto_select=True), SupportedFormat("safetensors", auto_select=True))
-    config = {"engine": {"runner": containers[0]}, "decoder": {"runner": containers[0]}} if group == "ome" else {}
+    config: dict[str, Any] = (
+        {"engine": {"runner": containers[0]}, "decoder": {"runner": containers[0]}} if group == "ome" else {}
+    )
     pod = {"containers": containers} if group == "kserve" else {}
     return Runtime(
         name,

@@ -16,7 +16,7 @@ from tests.control.plan.building import (
 from pilotlight.plan.model import Capabilities
 from pilotlight.spec.model import NodeGroup, Service
 
-WORKERS = {"worker": NodeGroup(size=1), "leader": NodeGroup()}
+WORKERS: dict[str, Any] = {"worker": NodeGroup(size=1), "leader": NodeGroup()}
 RAW_DEFAULT = Capabilities(default_mode="raw")
 
 DECIDED = [

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,21 @@ def test_a_promoted_canary_keeps_its_revision() -> None:
     _, canary = planned(raw(ome(canary_traffic_percent=10)), current=running(template)).workloads
     (promoted,) = planned(raw(ome()), current=running(template)).workloads
     assert promoted.revision == canary.revision
+
+
+def test_a_share_set_by_hand_moves_a_raw_canary() -> None:
+    template = {"metadata": {}, "spec": {"containers": [{"name": "old"}]}}
+    shares = [{"revision": "latest", "percent": 40}, {"revision": "iris-engine-0ld", "percent": 60}]
+    current = replace(running(template), overrides={"iris-engine": {"traffic": shares}})
+    stable, canary = planned(ome(canary_traffic_percent=10), current=current).workloads
+    assert [(share.revision, share.percent) for share in stable.traffic] == [
+        (canary.revision, 40),
+        ("iris-engine-0ld", 60),
+    ]
+
+
+def test_a_canary_with_nothing_beside_it_keeps_its_own_minimum() -> None:
+    assert workload(raw(ome(min_replicas=0, canary_traffic_percent=10))).scaling.min_replicas == 0
 
 
 def test_a_raw_canary_whose_other_side_is_unknown_is_refused() -> None:

@@ -1,11 +1,11 @@
 """The one gate that every request passes, whichever front it came through: who, how large, how many, how often."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from time import monotonic
 from typing import Final
 
 from pilotlight_predictor.access import Access, Action, authorize
-from pilotlight_predictor.calls import Call
 from pilotlight_predictor.errors import QueueFull, RateLimited, RequestTooLarge
 from pilotlight_predictor.settings import Limits
 
@@ -64,11 +64,11 @@ class Admission:
     def give_back(self, length: int) -> None:
         self.bytes_in_flight -= length
 
-    def admit(self, call: Call, action: Action) -> None:
-        """Raises Unauthenticated, Forbidden or RateLimited."""
+    def admit(self, headers: Mapping[str, str], peer: str, action: Action) -> None:
+        """Raises Unauthenticated, Forbidden or RateLimited. Asked once per request, before its body is read."""
         if action is Action.HEALTH or (self._nothing_to_ask and action is not Action.ADMIN):
             return
-        identity = self._access.identify(call.headers, call.peer)
+        identity = self._access.identify(headers, peer)
         authorize(identity, action)
         if self._limiter is not None and action is Action.INFER:
             wait = self._limiter.allow(identity.client, monotonic())

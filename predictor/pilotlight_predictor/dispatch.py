@@ -91,16 +91,19 @@ class Dispatcher:
         except PredictorError:
             return self._dialects[0]
 
-    def serve(self, call: Call, match: Match | None = None) -> None:
-        """Answers the call, now or later, through `call.finish`."""
-        dialect = self._dialects[0] if match is None else match.dialect
+    def admit(self, call: Call) -> Match:
+        """The route of a call whose body is still to be read; raises what the caller is to be told instead."""
+        match = self.match(call.method, call.path)
+        self.admission.admit(call.headers, call.peer, match.route.action)
+        return match
+
+    def serve(self, call: Call, match: Match) -> None:
+        """Answers an admitted call, now or later, through `call.finish`."""
+        dialect = match.dialect
+        call.params = match.params
+        if self.watch is not None:
+            self.watch.attach(call, match.route.pattern)
         try:
-            match = match or self.match(call.method, call.path)
-            dialect = match.dialect
-            self.admission.admit(call, match.route.action)
-            call.params = match.params
-            if self.watch is not None:
-                self.watch.attach(call, match.route.pattern)
             if "content-encoding" in call.headers:
                 self._unpack(call)
             outcome = match.route.handler(self._server, call)

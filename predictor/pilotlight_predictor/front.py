@@ -7,15 +7,16 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from pilotlight.wire.http1 import Head
 from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.lane import Lane
+from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.dispatch import Dispatcher
     from pilotlight_predictor.http import FullServer
 
-SLOW_REQUEST_S: Final = 30.0  # a head or body that takes longer to arrive is a slow-loris client
-IDLE_S: Final = 75.0
 BACKLOG: Final = 4096
 FRESH_S: Final = 0.5  # from being accepted to sending a request
 SETTLE_S: Final = 0.06  # in which requests sent before anybody could know of the end arrive
@@ -53,13 +54,20 @@ class HttpFront:
     def match(self, method: str, path: str) -> Any | None:
         if self._dispatcher is None:
             return self  # any plain request is answered by the booting server
-        from pilotlight_predictor.errors import PredictorError
-
         try:
             found = self._dispatcher.match(method, path)
         except PredictorError:
             return None
         return found if found.route.hot else None
+
+    def admits(self, head: Head, peer: str, match: Any) -> bool:
+        if match is self or self._dispatcher is None:
+            return True
+        try:
+            self._dispatcher.admission.admit(head.headers, peer, match.route.action)
+        except PredictorError:
+            return False
+        return True
 
     def reserve(self, length: int) -> int | None:
         if self._dispatcher is None:
@@ -107,8 +115,6 @@ class HttpFront:
         await self._full_task
 
     async def _make_full(self) -> None:
-        from pilotlight_predictor.threads import in_thread
-
         module = await in_thread(_import_full)
         self._full = module.FullServer(self._dispatcher, self)
 
@@ -118,8 +124,9 @@ class HttpFront:
             await asyncio.sleep(5)
             now = monotonic()
             for lane in list(self.lanes):
-                if not lane.answering and now - lane.busy_since > (IDLE_S if lane.idle else SLOW_REQUEST_S):
-                    lane.close()
+                lane.end_if_overdue(now)
+            if self._full is not None:
+                self._full.end_overdue(now)
 
     def in_flight(self) -> int:
         """Requests that will be answered: while booting those are answered at once, and what waits for aiohttp will

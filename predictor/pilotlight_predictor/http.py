@@ -1,7 +1,7 @@
 """All of HTTP by aiohttp: what the fast lane does not serve itself. Same dispatcher, same answers."""
 
 import asyncio
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -11,7 +11,7 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dispatcher, error_reply
 from pilotlight_predictor.errors import BadRequest, PredictorError
-from pilotlight_predictor.lane import JOIN_BELOW, with_request_id
+from pilotlight_predictor.lane import IDLE_S, JOIN_BELOW, LEAST_RATE, SLOW_S, with_request_id
 from pilotlight_predictor.logs import log
 
 MAX_LINE: Final = 1 << 16  # the header that carries a whole request in the oldest dialect is long
@@ -25,6 +25,12 @@ class Closing(Protocol):
 
 class Handler(web.RequestHandler):
     """aiohttp's connection, with errors in our words: JSON, and no more of the client's bytes than a sentence."""
+
+    last_data = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.last_data = monotonic()
+        super().data_received(data)
 
     def handle_error(
         self,
@@ -64,19 +70,25 @@ class FullServer:
             tcp_keepalive=True,
         )
 
+    def end_overdue(self, now: float) -> None:
+        """Ends connections on which nothing was asked for long, whole or in part."""
+        for handler in self._server.connections:
+            if isinstance(handler, Handler) and handler._current_request is None and now - handler.last_data > IDLE_S:
+                handler.force_close()
+
     async def close(self, timeout_s: float) -> None:
         await self._server.shutdown(timeout_s)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.in_flight += 1
         body = bytearray()
+        call, reply = self._call(request, body)
         try:
+            match = self._dispatcher.admit(call)
             await self._read(request, body)
-            call, reply = self._call(request, body)
-            self._dispatcher.serve(call)
+            self._dispatcher.serve(call, match)
             return await self._answer(request, call, await self._reply(call, reply))
         except PredictorError as error:
-            call, _ = self._call(request, b"")
             told = error_reply(self._dispatcher.dialect_of(call).error_body, error, call)
             return await self._answer(request, call, told)
         finally:
@@ -89,11 +101,16 @@ class FullServer:
         admission.check_size(request.content_length or 0)
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(CONTINUE)
+        started = asyncio.get_running_loop().time()
         try:
-            async for chunk in request.content.iter_any():
-                admission.check_size(len(body) + len(chunk))
-                admission.take(len(chunk))
-                body += chunk
+            async with asyncio.timeout(SLOW_S) as limit:
+                async for chunk in request.content.iter_any():
+                    admission.check_size(len(body) + len(chunk))
+                    admission.take(len(chunk))
+                    body += chunk
+                    limit.reschedule(started + SLOW_S + len(body) / LEAST_RATE)
+        except TimeoutError:
+            raise BadRequest(f"the body came too slowly: {len(body)} bytes are here") from None
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
 

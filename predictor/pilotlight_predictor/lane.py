@@ -9,10 +9,14 @@ import asyncio
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, Head, parse_head, render_head
 from pilotlight_predictor.calls import Call, Reply
 
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests held while one is being answered
+SLOW_S: Final = 30.0  # a request that takes longer to arrive, beyond what LEAST_RATE allows, is a slow-loris client's
+LEAST_RATE: Final = 1 << 14  # bytes a second: 64 MiB may take 68 minutes, a stalled body 30 seconds
+IDLE_S: Final = 75.0
 JOIN_BELOW: Final = 1 << 14  # small bodies are cheaper to copy behind their head than to write apart
 
 
@@ -25,6 +29,9 @@ class Front(Protocol):
     def match(self, method: str, path: str) -> Any | None:
         """The route when this lane may serve it, else None."""
 
+    def admits(self, head: Head, peer: str, match: Any) -> bool:
+        """Whether the caller may do this; asked before a body is read. A refusal is aiohttp's to say."""
+
     def reserve(self, length: int) -> int | None:
         """The bytes reserved for a body of this length; None: refused, which is aiohttp's to say."""
 
@@ -35,15 +42,15 @@ class Front(Protocol):
 
 class Lane(asyncio.Protocol):
     __slots__ = (
-        "_body", "_buffer", "_call", "_filled", "_head", "_head_bytes", "_held", "_match", "_paused", "busy_since",
-        "front", "peer", "transport",
+        "_body", "_buffer", "_call", "_clogged", "_filled", "_half", "_head", "_head_bytes", "_held", "_match",
+        "_paused", "_unsent", "busy_since", "front", "peer", "transport",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
         self.front = front
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        self.busy_since = monotonic()  # since when a request is incomplete, or the connection idle
+        self.busy_since = monotonic()  # since when a request is incomplete, an answer stuck, or the connection idle
         self._buffer: bytes = b""
         self._head_bytes: bytes = b""
         self._head: Head | None = None
@@ -53,6 +60,9 @@ class Lane(asyncio.Protocol):
         self._held = 0
         self._call: Call | None = None
         self._paused = False
+        self._half = False  # the head of the next request has begun to arrive
+        self._clogged = False  # the client does not read: no further request is served until it does
+        self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
@@ -78,24 +88,27 @@ class Lane(asyncio.Protocol):
         self._buffer = self._buffer + data if self._buffer else data
         if self._call is None:
             self._next()
-        elif len(self._buffer) > READ_AHEAD and not self._paused and self.transport is not None:
+        if len(self._buffer) > READ_AHEAD and not self._paused and (self._call is not None or self._clogged):
             self._paused = True
-            self.transport.pause_reading()
+            self.hold()
 
     def _next(self) -> None:
         """Serves the request at the front of the buffer, if its head is whole and plain."""
         buffer = self._buffer
-        if not buffer or self._call is not None or self.transport is None:
+        if not buffer or self._call is not None or self._clogged or self.transport is None:
             return
         end = buffer.find(END)
         if end < 0:
-            if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
-                self._leave()
+            self._wait_for_head(buffer)
             return
+        self._half = False
         if not 0 < end <= MAX_HEAD or not self._read_head(buffer[:end]):
             self._leave()
             return
         assert self._head is not None
+        if not self.front.admits(self._head, self.peer, self._match):
+            self._leave()
+            return
         length = self._head.length
         if not length:
             self._buffer = buffer[end + 4 :]
@@ -105,6 +118,12 @@ class Lane(asyncio.Protocol):
         else:
             self._held = held
             self._take_body(buffer, end + 4, length)
+
+    def _wait_for_head(self, buffer: bytes) -> None:
+        if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
+            self._leave()
+        elif not self._half:
+            self._half, self.busy_since = True, monotonic()
 
     def _read_head(self, head: bytes) -> bool:
         """A client on a kept connection repeats its head, so the last one is remembered with its route."""
@@ -159,11 +178,24 @@ class Lane(asyncio.Protocol):
             self.transport.close()
             return
         self.busy_since = monotonic()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._clogged or self.transport is None:
+            return
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
         if self._buffer:
             asyncio.get_running_loop().call_soon(self._next)
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        if self._call is None:
+            self._go_on()
 
     def _write(self, call: Call, reply: Reply, close: bool) -> None:
         assert self.transport is not None
@@ -212,24 +244,36 @@ class Lane(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
+    def end_if_overdue(self, now: float) -> None:
+        """Closes a connection that is idle too long, whose request does not come, or whose client does not read."""
+        if self.transport is None or self._call is not None:
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self.busy_since = unsent, now
+        waited = now - self.busy_since
+        if unsent and waited > SLOW_S:
+            self.transport.abort()  # closing would wait for the client to read
+        elif waited > (IDLE_S if self.idle else SLOW_S + self._filled / LEAST_RATE):
+            self.transport.close()
+
     @property
     def idle(self) -> bool:
-        return self._call is None and self._body is None and not self._buffer
+        """Nothing is asked, nothing is being answered, and every answer has left."""
+        if self._call is not None or self._body is not None or self._buffer:
+            return False
+        return self.transport is None or self.transport.get_write_buffer_size() == 0
 
     @property
     def fresh(self) -> bool:
         """Nothing has arrived on it yet."""
         return self._head is None and self.idle
 
-    @property
-    def answering(self) -> bool:
-        return self._call is not None
-
 
 def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
     """Replies carry the request's id and trace context, so that a client can find itself in our logs."""
     headers = dict(reply.headers) if reply.headers else None
-    for name in ("x-request-id", "traceparent"):
+    for name in (HEADER_REQUEST_ID, HEADER_TRACEPARENT):
         value = call.headers.get(name)
         if value is not None and value.isascii():
             headers = headers or {}

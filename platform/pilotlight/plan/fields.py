@@ -77,6 +77,11 @@ def _has_keda(name: str) -> Callable[[Subject], bool]:
     return is_set
 
 
+def _is_confidential(subject: Subject) -> bool:
+    model = subject.component.model
+    return model is not None and bool(model.confidential.get("enabled"))
+
+
 _KNATIVE_SCALES: Final = no("Knative scales it, and Knative cannot see latency or queries; use raw for KEDA")
 _ONE_GROUP: Final = no("only a multi-node component has a leader and workers")
 _FLAGGED: Final = "pod template; Knative needs a feature flag, which requirements list"
@@ -149,6 +154,9 @@ TABLE: Final[tuple[Row, ...]] = (
         yes("pod template and number of the workers"), _ONE_GROUP), "workerSpec"),
     Row("batcher", _has("batcher"), everywhere("our predictor's batching; a foreign server is warned about")),
     Row("logger", _has("logger"), (no("requests are not copied to a logger; use access logs or traces"),) * 4),
+    Row("storageUris", _has("storage_uris"), everywhere("a folder each: claims mounted, the rest fetched")),
+    Row("storageContainerName", _has("storage_container"), (no("our own fetch is the only storage container"),) * 4),
+    Row("model.confidential", _is_confidential, (refused("nothing here decrypts a model"),) * 4),
     Row("acceleratorOverride", _has("accelerator"), everywhere("node selector and devices of the class")),
 )  # fmt: skip
 
@@ -195,6 +203,8 @@ _FOR_DEPLOYMENTS: Final = frozenset((*annotations.AUTOSCALER_CLASS, annotations.
 def _check_foreign(subject: Subject, ledger: Ledger) -> None:
     """What only our predictor can do, asked of somebody else's server."""
     component = subject.component
+    if _is_confidential(subject):
+        ledger.error("PL364", subject.path("model.confidential"), "nothing here decrypts a model; serve it as it is")
     if subject.choice.ours:
         return
     if component.batcher is not None:

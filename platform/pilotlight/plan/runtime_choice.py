@@ -13,7 +13,7 @@ from pilotlight.plan.ledger import Ledger, field_path
 from pilotlight.plan.subject import Choice
 from pilotlight.spec.accelerators import Class, devices_needed, name_of, pool, select_accelerator
 from pilotlight.spec.merge import Merged, group_size, merge_component, merge_group, strategic, with_runtime_defaults
-from pilotlight.spec.model import Catalogue, Component, Runtime, Service
+from pilotlight.spec.model import Catalogue, Component, NodeGroup, Runtime, Service
 from pilotlight.spec.placeholders import expand, implied_env
 from pilotlight.spec.select import Selection, select_runtime
 from pilotlight.spec.tuning import image_for, with_accelerator_config, with_parallelism
@@ -107,7 +107,20 @@ def _tuned(component: Component, choice: Choice) -> Choice:
     nodes = 1 + (group_size(runtime, component) if choice.worker_container else 0)
     if runtime.group == "ome" and not runtime.ours and gpus * nodes > 1:
         container = with_parallelism(container, gpus, nodes)
-    return replace(choice, container=container)
+    worker = dict(choice.worker_container)
+    if runtime.group == "kserve" and component.worker is not None and worker:
+        container, worker = (_parallel(part, component.worker) for part in (container, worker))
+    return replace(choice, container=container, worker_container=worker)
+
+
+def _parallel(container: Mapping[str, Json], group: NodeGroup) -> dict[str, Json]:
+    """KServe's workerSpec: stages over nodes, shards over the devices of each, told by variables."""
+    sizes = {f"{name.upper()}_PARALLEL_SIZE": str(size) for name, size in group.parallelism.items() if size}
+    tuned = strategic({"env": [{"name": name, "value": value} for name, value in sizes.items()]}, container)
+    shards = group.parallelism.get("tensor", 0)
+    if not shards or quantities.gpus(container):
+        return tuned
+    return strategic(tuned, {"resources": {part: {"nvidia.com/gpu": str(shards)} for part in ("limits", "requests")}})
 
 
 def _on_accelerator(

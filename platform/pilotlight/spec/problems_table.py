@@ -157,6 +157,7 @@ CODES: Final[dict[str, Code]] = {
     "PL361": Code("Only our predictor could do that (warning).", "Use the server's own setting."),
     "PL362": Code("Requests and limits of a device differ.", "Write the same number, or only the limit."),
     "PL363": Code("A mount has no volume.", "Add the volume where the message says, or remove the mount."),
+    "PL364": Code("A confidential model is asked for.", "Nothing here decrypts models: serve it decrypted."),
 }
 
 

@@ -7,7 +7,7 @@ from tests.control.plan.building import annotated, changed, codes, in_mode, keda
 
 from pilotlight.plan.fields import MODES, TABLE, Row, markdown
 from pilotlight.plan.model import Current, Mode, Plan
-from pilotlight.spec.model import KedaConfig, NodeGroup, ScalingMetric, Service
+from pilotlight.spec.model import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
 
 NAMES: dict[Mode, str] = {
     "serverless": "Serverless", "raw": "RawDeployment", "multi-node": "MultiNode", "stateful": "Stateful",
@@ -70,6 +70,9 @@ USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "worker": ({"leader": NodeGroup()}, {"leader": NodeGroup(), "worker": NodeGroup(size=3)}),
     "batcher": ({}, {"batcher": {"maxBatchSize": 5}}),
     "logger": ({}, {"logger": {"url": "http://l"}}),
+    "storageUris": ({}, {"storage_uris": ({"uri": "s3://b/x", "mountPath": "/mnt/x"},)}),
+    "storageContainerName": ({}, {"storage_container": "mine"}),
+    "model.confidential": ({}, {"model": ModelSpec("onnx", confidential={"enabled": True})}),
     "acceleratorOverride": ({}, {"accelerator": {"acceleratorClass": "h100"}}),
 }
 CURRENT = Current(
@@ -82,7 +85,7 @@ def service(fields: dict[str, Any], mode: Mode) -> Service:
     own = dict(fields)
     if mode == "multi-node":
         own.setdefault("worker", NodeGroup(size=1))
-    return in_mode(ome(**own), NAMES[mode])
+    return in_mode(changed(ome(), **own), NAMES[mode])
 
 
 def without_words(made: Plan) -> Plan:

@@ -19,8 +19,9 @@ from tests.control.plan.building import (
     workload,
 )
 
+from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Workload
-from pilotlight.spec.model import ModelSpec, NodeGroup, Service
+from pilotlight.spec.model import Catalogue, ModelSpec, NodeGroup, Runtime, Service, SupportedFormat
 
 GPU = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
 
@@ -279,3 +280,19 @@ def test_our_volumes_are_there_only_where_they_are_mounted() -> None:
 def test_braces_in_a_user_s_own_texts_are_left_alone() -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert container(workload(ome(runner={"args": ["--chat-template", template]})))["args"][1] == template
+
+
+def test_kserve_s_parallelism_is_told_to_every_node_with_its_devices() -> None:
+    several = Catalogue(
+        (Runtime("many", "ClusterServingRuntime", "kserve", (SupportedFormat("onnx"),),
+                 pod={"containers": [{"name": "kserve-container", "image": "s:1"}]},
+                 workers={"containers": [{"name": "worker-container", "image": "s:1"}]}),),
+    )  # fmt: skip
+    worker = NodeGroup(size=1, parallelism={"tensor": 4, "pipeline": 2})
+    service = changed(kserve("many", protocol=""), worker=worker)
+    made = plan(in_mode(service, "Standard"), several).workloads[0]
+    assert made.worker_template is not None
+    for template in (made.template, made.worker_template):
+        main = template["spec"]["containers"][0]
+        assert {"name": "TENSOR_PARALLEL_SIZE", "value": "4"} in main["env"]
+        assert main["resources"]["limits"]["nvidia.com/gpu"] == "4"

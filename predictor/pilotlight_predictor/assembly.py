@@ -24,6 +24,7 @@ from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.tracing import Tracer
 
 FREE_S: Final = 5.0
+HEAL_S: Final = 0.5
 
 
 class Assembly:
@@ -118,14 +119,9 @@ class Assembly:
     async def _watch_health(self) -> None:
         """A start that failed may heal: a poll or an operator's load brings the missing model."""
         while True:
-            await asyncio.sleep(0.5)
-            if self._lifecycle.state is State.FAILED:
-                self._lifecycle.move(State.READY)
-                verdict = self.server.readiness()
-                if verdict.ready:
-                    log("ready", "ready: what was missing at start has come")
-                else:
-                    self._lifecycle.move(State.FAILED, verdict.reason)
+            await asyncio.sleep(HEAL_S)
+            if self.server.heal():
+                log("ready", "ready: what was missing at start has come")
 
     def _progress(self, progress: Progress) -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}

@@ -1,15 +1,15 @@
 """Which models shall be served: what is loaded at start, what the poll finds, what an operator's call asks for."""
 
 import asyncio
-import logging
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.registry import ModelRegistry
 from pilotlight_predictor.repository.changes import Fingerprint, changed_versions, fingerprint, settled_changes
 from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source
@@ -17,8 +17,6 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import in_thread
-
-log = logging.getLogger("pilotlight.control")
 
 
 class ModelControl:
@@ -43,20 +41,26 @@ class ModelControl:
 
     async def start(self) -> None:
         """Loads what must be there before the server is ready; a model that fails keeps its reason."""
+        self.required = self._initial({})  # whatever the repository holds, models asked for by name must come
         started = perf_counter()
         found = await in_thread(self._sources.refresh)
         self.fetch_s = perf_counter() - started
+        self._survey(found)
+        self._registry.expect(self.required)
+        if self._polls:  # before the loads: a file that changes meanwhile is a change for the first poll
+            self._acted = self._seen = await in_thread(lambda: _fingerprints(found))
+        names = [name for name in self.required if name in found]
+        loads = (self._load_with_parts(found[name], if_absent=True) for name in names)
+        for name, outcome in zip(names, await asyncio.gather(*loads, return_exceptions=True), strict=True):
+            if isinstance(outcome, Exception):
+                self._registry.give_up(name, outcome)
+
+    def _survey(self, found: Mapping[str, ModelSource]) -> None:
+        """The repository was read for the first time: what there is, and what of it the server is for."""
         for source in found.values():
             self._registry.discover(source)
         self.required = self._initial(found)
-        self._registry.expect(self.required)
         self._registry.surveyed = True
-        if self._polls:  # before the loads: a file that changes meanwhile is a change for the first poll
-            self._acted = self._seen = await in_thread(lambda: _fingerprints(found))
-        loads = (self._load_with_parts(found[name], if_absent=True) for name in self.required if name in found)
-        for outcome in await asyncio.gather(*loads, return_exceptions=True):
-            if isinstance(outcome, Exception) and not isinstance(outcome, PredictorError):
-                log.error("a load ended unexpectedly", exc_info=outcome)
 
     def _initial(self, found: Mapping[str, ModelSource]) -> tuple[str, ...]:
         if self._mode != "explicit" or "*" in self._settings.model.load_models:
@@ -70,18 +74,20 @@ class ModelControl:
             try:
                 await self.poll()
             except LoadFailed as error:
-                log.error("the model repository cannot be read, what serves goes on: %s", error)
-            except Exception:
-                log.exception("polling the model repository failed; trying again later")
+                log("repository.unreadable", f"what serves goes on: {error}", level="ERROR")
+            except Exception as error:
+                log("repository.poll_failed", "the next poll tries again", level="ERROR", error=error)
 
     async def poll(self) -> None:
         """One round: acts on what differs from the last state acted upon and has come to rest."""
+        if not self._registry.surveyed:  # the start could not read the repository: it is made up for
+            await self.start()
+            return
         found = await in_thread(self._sources.refresh)
         seen = await in_thread(lambda: _fingerprints(found))
-        if self._mode == "versions" and self._registry.surveyed:
+        if self._mode == "versions":
             # The set of models is fixed: a new one is not for us, and one whose directory vanished keeps serving.
             seen = {name: seen.get(name, acted) for name, acted in self._acted.items()}
-        self._registry.surveyed = True
         changes = settled_changes(self._acted, self._seen, seen)
         self._seen = seen
         for name in changes.removed:
@@ -95,11 +101,11 @@ class ModelControl:
         del self._acted[name]
         await self._registry.unload(name)
         self._registry.forget(name)
-        self._release(name)
+        self._release([name])
 
-    def _release(self, name: str) -> None:
-        """An operator took the model away: the server is no less ready without it."""
-        self.required = tuple(other for other in self.required if other != name)
+    def _release(self, names: Collection[str]) -> None:
+        """An operator took the models away: the server is no less ready without them."""
+        self.required = tuple(other for other in self.required if other not in names)
 
     async def _follow_model(self, source: ModelSource, seen: Fingerprint) -> None:
         before = self._acted.get(source.name)
@@ -108,7 +114,8 @@ class ModelControl:
         try:
             await self._registry.load(source, changed=changed)
         except LoadFailed as error:
-            log.error("'%s' was not reloaded, what served before goes on: %s", source.name, error)
+            message = f"'{source.name}' was not reloaded, what served before goes on: {error}"
+            log("model.reload_failed", message, level="ERROR", model=source.name)
 
     async def load(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
         """An operator's call: (re)loads the model, with another configuration or its own files if given."""
@@ -117,12 +124,12 @@ class ModelControl:
         if files:
             await self._load_inline(name, override, files)
         else:
-            await self._load_with_parts(await in_thread(lambda: self._find(name)), override)
+            await self._load_with_parts(await self._find(name), override)
 
     async def _load_inline(self, name: str, override: ModelConfig | None, files: Mapping[str, bytes]) -> None:
         root = Path(tempfile.mkdtemp(prefix="pilotlight-inline-"))
         try:
-            source = await in_thread(lambda: _written(root / name, name, files))
+            source = await in_thread(lambda: _inline_source(root / name, name, files))
             await self._load_with_parts(source, override)
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
@@ -132,9 +139,10 @@ class ModelControl:
 
     async def unload(self, name: str, dependents: bool) -> None:
         self._check_explicit()
-        await self._registry.unload(name, dependents)
-        self._drop_inline(name)
-        self._release(name)
+        unloaded = await self._registry.unload(name, dependents)
+        for each in unloaded:
+            self._drop_inline(each)
+        self._release(unloaded)
 
     def _drop_inline(self, name: str) -> None:
         root = self._inline.pop(name, None)
@@ -152,11 +160,13 @@ class ModelControl:
                 " use --model-control-mode=explicit"
             )
 
-    def _find(self, name: str) -> ModelSource:
-        source = self._sources.refresh().get(name)
-        if source is None:
+    async def _find(self, name: str) -> ModelSource:
+        found = await in_thread(self._sources.refresh)
+        if not self._registry.surveyed:
+            self._survey(found)
+        if name not in found:
             raise NotFound(f"failed to load '{name}': it is in none of the model repositories")
-        return source
+        return found[name]
 
     async def _load_with_parts(
         self,
@@ -176,17 +186,27 @@ class ModelControl:
     async def _load_part(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
         """A part that fails says why in the index; the ensemble is then loaded but not ready, with that reason."""
         try:
-            await self._load_with_parts(await in_thread(lambda: self._find(part)), above=above, if_absent=True)
+            await self._load_with_parts(await self._find(part), above=above, if_absent=True)
         except PredictorError as error:
-            log.error("'%s', a model of the ensemble '%s', was not loaded: %s", part, ensemble, error)
+            message = f"'{part}', a model of the ensemble '{ensemble}', was not loaded: {error}"
+            log("model.part_failed", message, level="ERROR", model=part, ensemble=ensemble)
 
 
-def _written(directory: Path, name: str, files: Mapping[str, bytes]) -> ModelSource:
+def _inline_source(directory: Path, name: str, files: Mapping[str, bytes]) -> ModelSource:
+    try:
+        _write(directory, files)
+    except OSError as error:  # only the client's file names can be at fault: one too long, one within another
+        raise BadRequest(
+            f"failed to load '{name}': parameters: its files cannot be written: {error.strerror}"
+        ) from None
+    return plain_source(directory, name)
+
+
+def _write(directory: Path, files: Mapping[str, bytes]) -> None:
     for path, content in files.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    return plain_source(directory, name)
 
 
 def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:

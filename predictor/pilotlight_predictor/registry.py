@@ -5,15 +5,15 @@ takes its place in one step, so a reload never leaves a gap and a failed one lea
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator
 
 from pilotlight_predictor.backends.ensemble import Ensemble, circle
 from pilotlight_predictor.batcher import policy_of
-from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady
+from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.loader import Loaded
 from pilotlight_predictor.loading import Loads
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
 from pilotlight_predictor.model_entry import LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, Status
 from pilotlight_predictor.repository.complete import metadata_specs
@@ -27,8 +27,6 @@ from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.waiting import WaitingLine
-
-log = logging.getLogger("pilotlight.registry")
 
 
 class ModelRegistry:
@@ -100,6 +98,14 @@ class ModelRegistry:
             if name in self._entries:
                 self._entries[name].loading = True
 
+    def give_up(self, name: str, error: Exception) -> None:
+        """A load that was expected has ended, perhaps before it came to `load`: the model says why."""
+        entry = self._entries[name]
+        if not isinstance(error, PredictorError):
+            _tell_failed(name, error)
+        if not entry.lock.locked():  # else somebody loads it again
+            entry.loading, entry.reason = False, _reason(error)
+
     def forget(self, name: str) -> None:
         """Drops a model that has left the repository and serves no more."""
         entry = self._entries.get(name)
@@ -126,8 +132,8 @@ class ModelRegistry:
             entry.source, entry.loading = source, True
             try:
                 await self._bring(entry, override, changed)
-            except LoadFailed as error:
-                entry.reason = str(error)
+            except Exception as error:
+                entry.reason = _reason(error)
                 raise
             finally:
                 entry.loading = False
@@ -136,11 +142,11 @@ class ModelRegistry:
     async def _bring(self, entry: Entry, override: ModelConfig | None, changed: frozenset[int] | None) -> None:
         try:
             config = await in_thread(lambda: check_source(entry.source, override))
-        except LoadFailed as error:
-            log.error("failed to load '%s': %s", entry.source.name, error)
+        except Exception as error:
+            _tell_failed(entry.source.name, error)
             for version in {*entry.source.versions, *entry.serving}:
-                entry.blame(version, str(error))
-            raise
+                entry.blame(version, _reason(error))
+            raise LoadFailed(_reason(error)) from error
         wanted = choose_versions(config.version_policy if config else VersionPolicy(), entry.source.versions)
         if not wanted:
             raise LoadFailed(f"no version of '{entry.source.name}' is chosen by its version_policy")
@@ -169,12 +175,15 @@ class ModelRegistry:
         try:
             loaded = await self._loads.run(entry.source, version, config)
             self._serve(entry, loaded)
-        except LoadFailed as error:
-            entry.blame(version, str(error))
-            return str(error)
+        except Exception as error:
+            if not isinstance(error, LoadFailed):
+                _tell_failed(name, error)
+            entry.blame(version, _reason(error))
+            return _reason(error)
         total = loaded.phases.pop("total")
         self._metrics.record_load(name, version, loaded.phases, total)
-        log.info("loaded '%s' version %d in %.3f s", name, version, total, extra={"phases": loaded.phases})
+        phases = {phase: round(seconds, 4) for phase, seconds in loaded.phases.items()}
+        log("model.loaded", f"'{name}' in {total:.3f} s", model=name, version=version, phases=phases)
         return ""
 
     def _serve(self, entry: Entry, loaded: Loaded) -> None:
@@ -214,8 +223,11 @@ class ModelRegistry:
             preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns,
         )  # fmt: skip
 
-    async def unload(self, name: str, dependents: bool = False) -> None:
-        """New requests fail at once; those in flight finish. `dependents`: an ensemble takes its models with it."""
+    async def unload(self, name: str, dependents: bool = False) -> set[str]:
+        """New requests fail at once; those in flight finish. `dependents`: an ensemble takes its models with it.
+
+        The names of all models that were unloaded.
+        """
         entry = self._entries.get(name)
         if entry is None:
             raise NotFound(f"failed to unload '{name}': unknown model")
@@ -227,9 +239,12 @@ class ModelRegistry:
                 else:
                     entry.mark(version, UNAVAILABLE, UNLOADED)
             entry.reason = UNLOADED
+        log("model.unloaded", f"'{name}' takes no more requests", model=name)
+        unloaded = {name}
         if dependents:
             for part in parts & self._entries.keys():
-                await self.unload(part, dependents)
+                unloaded |= await self.unload(part, dependents)
+        return unloaded
 
     def _retire(self, entry: Entry, version: int, reason: str) -> None:
         served = entry.serving.pop(version)
@@ -274,3 +289,13 @@ class ModelRegistry:
             for row in self.index()
             if "version" in row
         ]  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    """Why a model does not serve, for operators: our own errors are sentences already."""
+    return str(error) if isinstance(error, PredictorError) else f"{type(error).__name__}: {error}"
+
+
+def _tell_failed(name: str, error: Exception) -> None:
+    unexpected = None if isinstance(error, PredictorError) else error
+    log("model.failed", f"failed to load '{name}': {_reason(error)}", level="ERROR", error=unexpected, model=name)

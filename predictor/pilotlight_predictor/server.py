@@ -40,6 +40,19 @@ class Server:
             self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
         )
 
+    def heal(self) -> bool:
+        """Whether a start that had failed is made up for: what was missing has come.
+
+        Until the repository was read nobody can tell what is missing, and the first reason stands.
+        """
+        if self.lifecycle.state is not State.FAILED or not self.registry.surveyed:
+            return False
+        self.lifecycle.move(State.READY)
+        verdict = self.readiness()
+        if not verdict.ready:
+            self.lifecycle.move(State.FAILED, verdict.reason)
+        return verdict.ready
+
     def observe(self, served: ServedVersion, protocol: str, status: int, seconds: float) -> None:
         """Called once for each inference that was counted in flight."""
         self.metrics.in_flight -= 1

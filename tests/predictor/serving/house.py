@@ -11,6 +11,7 @@ from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.bringing import Bringing
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.metrics import Metrics
@@ -91,7 +92,11 @@ class House:
 
     async def start(self) -> "House":
         self.server.lifecycle.move(State.LOADING)
-        await self.control.start()
+        try:
+            await self.control.start()
+        except LoadFailed as error:
+            self.server.lifecycle.move(State.FAILED, str(error))
+            raise
         self.server.lifecycle.move(State.READY)
         return self
 

@@ -364,6 +364,54 @@ def test_a_repository_that_cannot_be_read_is_a_reason_and_not_a_crash(tmp_path: 
     play(scene())
 
 
+@pytest.mark.parametrize("mode", ["none", "poll", "versions", "explicit"])
+def test_a_start_that_could_not_read_the_repository_keeps_its_reason_until_it_can(tmp_path: Path, mode: str) -> None:
+    async def scene() -> None:
+        named = {"load_models": ("m",)} if mode == "explicit" else {}
+        house = House(tmp_path / "nowhere", mode=mode, model=named)
+        with pytest.raises(LoadFailed):
+            await house.start()
+        assert not house.server.heal()
+        assert "is not a directory" in house.server.readiness().reason
+        write_times(tmp_path / "nowhere", "m", 2)
+        write_times(tmp_path / "nowhere", "other", 3)
+        if mode == "none":
+            return
+        if mode == "explicit":
+            await house.control.load("other", None, {})
+            assert not house.server.heal()
+            assert house.server.readiness().reason == "model 'm': unloaded"
+            await house.control.load("m", None, {})
+        else:
+            await house.polled()
+        assert house.server.heal()
+        assert await house.ask("m") == 2
+        assert house.server.readiness().ready
+
+    play(scene())
+
+
+def test_a_load_that_ends_unexpectedly_says_so_and_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def burst(*_: object) -> None:
+        raise MemoryError("no room")
+
+    async def scene(where: str) -> None:
+        house = House(tmp_path, mode="explicit", model={"load_models": ("m",)})
+        monkeypatch.setattr(where, burst)
+        await house.start()
+        assert house.server.readiness().reason == "model 'm': MemoryError: no room"
+        assert house.states() in ({"m": "UNAVAILABLE"}, {"m/1": "UNAVAILABLE"})
+        monkeypatch.undo()
+        await house.control.load("m", None, {})
+        assert await house.ask("m") == 2
+        assert house.server.readiness().ready
+
+    write_times(tmp_path, "m", 2)
+    for module in ("control", "registry"):
+        play(scene(f"pilotlight_predictor.{module}.check_source"))
+    play(scene("pilotlight_predictor.registry.ServedVersion"))
+
+
 def test_a_model_is_loading_and_not_unknown_from_the_first_moment(tmp_path: Path) -> None:
     async def scene() -> None:
         write_times(tmp_path, "m", 2)
@@ -396,6 +444,42 @@ def test_an_ensemble_brings_its_models_and_takes_them_with_it_when_asked(tmp_pat
         await until(lambda: set(house.states().values()) == {"UNAVAILABLE"})
 
     play(scene())
+
+
+def test_an_ensemble_unloaded_with_its_models_leaves_the_server_ready_and_nothing_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        write_times(tmp_path / "models", "two", 2)
+        write_ensemble(tmp_path / "models", "ensemble", "two")
+        house = await House(tmp_path / "models", mode="explicit", model={"load_models": ("*",)}).start()
+        sent = (tmp_path / "models/two/1/model.py").read_bytes()
+        await house.control.load("two", {"backend": "python"}, {"1/model.py": sent})
+        await house.control.unload("ensemble", True)
+        assert house.server.readiness().ready, "an operator took both away"
+        assert not list(tmp_path.glob("pilotlight-inline-*"))
+
+    play(scene())
+
+
+def test_what_becomes_of_a_model_is_logged_as_events_with_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        folder = write_times(tmp_path, "m", 2)
+        house = await House(tmp_path, mode="explicit", model={"load_models": ("m",)}).start()
+        replace_file(folder / "config.pbtxt", "max_batch_size: {")
+        with pytest.raises(LoadFailed):
+            await house.control.load("m", None, {})
+        await house.control.unload("m", False)
+
+    with caplog.at_level(logging.INFO):
+        play(scene())
+    events = {vars(record).get("event"): vars(record).get("fields", {}) for record in caplog.records}
+    assert {"model.loaded", "model.failed", "model.unloaded"} <= events.keys()
+    assert {fields["model"] for event, fields in events.items() if event} == {"m"}
+    assert events["model.loaded"]["phases"].keys() >= {"load", "warmup"}
 
 
 def test_an_ensemble_whose_model_is_missing_is_not_ready_until_it_comes(tmp_path: Path) -> None:

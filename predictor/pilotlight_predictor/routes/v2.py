@@ -62,7 +62,7 @@ def model_ready(server: Server, call: Call) -> Reply:
     except PredictorError as error:
         return json_reply({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
     if not served.executor.alive:
-        return json_reply({"name": name, "ready": False, "reason": "its backend died"}, server.not_ready_status)
+        return json_reply({"name": name, "ready": False, "reason": served.executor.problem}, server.not_ready_status)
     return json_reply({"name": name, "ready": True})
 
 

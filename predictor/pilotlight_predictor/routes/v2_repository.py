@@ -32,10 +32,6 @@ async def load(server: Server, call: Call) -> Reply:
         await server.control.load(name, config, files)
     except LoadFailed as error:
         raise LoadFailed(f"failed to load '{name}': {error}") from None
-    except OSError as error:  # only the client's file names can be at fault: one too long, one within another
-        raise BadRequest(
-            f"failed to load '{name}': parameters: its files cannot be written: {error.strerror}"
-        ) from None
     return Reply(200, [])
 
 

@@ -1,5 +1,6 @@
 """Load, unload and index while the server runs: their parameters, and models that come within a request."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -8,7 +9,11 @@ from typing import Any
 
 import pytest
 from tests.onnx_models import write_identity, write_python
+from tests.predictor.serving.house import House, write_ensemble
 from tests.serving import RunningServer, json_tensor
+
+from pilotlight_predictor.calls import Call
+from pilotlight_predictor.routes import v2_repository
 
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
 LOAD, UNLOAD = "/v2/repository/models/{}/load", "/v2/repository/models/{}/unload"
@@ -117,6 +122,28 @@ def test_a_model_may_come_within_the_request(explicit: RunningServer, repository
     assert load(explicit, "sent", **parameters).status == 200
     assert explicit.infer("sent", GOOD).json()["model_version"] == "3"
     assert explicit.post(UNLOAD.format("sent")).status == 200
+
+
+def test_an_ensemble_without_its_model_says_which_one_is_missing(explicit: RunningServer, repository: Path) -> None:
+    write_ensemble(repository, "ensemble", "two")
+    assert load(explicit, "ensemble").status == 200
+    assert explicit.get("/v2/models/ensemble/ready").status == 200
+    assert explicit.post(UNLOAD.format("two")).status == 200
+    answer = explicit.get("/v2/models/ensemble/ready")
+    assert (answer.status, "its model 'two' is not ready" in answer.json()["reason"]) == (503, True)
+    assert explicit.post(UNLOAD.format("ensemble")).status == 200
+
+
+def test_a_disk_that_fails_is_not_called_the_clients_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refresh() -> None:
+        raise OSError(5, "Input/output error")
+
+    house = House(tmp_path, mode="explicit")
+    monkeypatch.setattr(house.control._sources, "refresh", refresh)
+    call = Call("POST", LOAD.format("one"), "", {}, b"", "", lambda reply: None, 0.0)
+    call.params = {"model": "one"}
+    with pytest.raises(OSError, match="Input/output error"):
+        asyncio.run(v2_repository.load(house.server, call))
 
 
 def test_an_unknown_model_cannot_be_unloaded(explicit: RunningServer) -> None:

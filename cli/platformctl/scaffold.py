@@ -91,10 +91,9 @@ def size_of(uri: str) -> int:
 
 def name_for(uri: str) -> str:
     """A service's name out of a path: of the folder where the file is called like any other."""
-    path = PurePosixPath(uri.rstrip("/"))
-    stem = path.stem if path.suffix in SUFFIXES else path.name
-    local = "://" not in uri or path.suffix in SUFFIXES
-    words = path.parent.name if local and stem in ANONYMOUS and path.parent.name else stem
+    path = PurePosixPath(uri.partition("://")[2] or uri)
+    parts = [*path.parent.parts, path.stem if path.suffix in SUFFIXES else path.name]
+    words = next((part for part in reversed(parts) if part not in ANONYMOUS), parts[-1])
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-").lstrip("0123456789-")[:40].rstrip("-") or "model"
 
 

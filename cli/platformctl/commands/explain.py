@@ -37,10 +37,11 @@ def decisions(plan: "Plan") -> dict[str, Any]:
 
 def decision_lines(service: dict[str, Any]) -> list[str]:
     """A heading, the decisions as three columns, the needs likewise, and an empty line."""
-    rows = [("decision", "value", "because"), *((d["topic"], d["value"], d["reason"]) for d in service["decisions"])]
+    made = dict.fromkeys((each["topic"], each["value"], each["reason"]) for each in service["decisions"])
     needs = [(need["kind"], need["name"], need["reason"]) for need in service["needs"]]
+    tables = [("decision", "value", "because"), *made], [("needs", "name", "because"), *needs]
     heading = f"{service['namespace']}/{service['name']}: {service['mode']}"
-    return [heading, *output.columns(rows), *([" needs", *output.columns(needs)] if needs else []), ""]
+    return [heading, *(line for table in tables if len(table) > 1 for line in output.columns(table)), ""]
 
 
 def candidates(service: "Service", catalogue: "Catalogue") -> dict[str, Any]:

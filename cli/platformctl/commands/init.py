@@ -14,6 +14,7 @@ import click
 from platformctl import output
 from platformctl.errors import NotFound
 from platformctl.scaffold import (
+    OURS,
     Answers,
     Load,
     Mode,
@@ -49,7 +50,7 @@ def init(
         model or ask("Which model (a path, a URI, or the name of a known one)?", ""), model_format, target
     )
     known = replace(known, name=name or known.name)
-    answers = complete(typed)
+    answers = complete(typed, known)
     recommended, reason = recommend(answers)
     chosen = mode or recommended
     check(known, answers, chosen)
@@ -92,7 +93,7 @@ def by_name(given: str) -> Model:
     raise NotFound(f"{given} is neither a file here nor a URI nor a known model{hint}")
 
 
-def complete(typed: dict[str, Any]) -> Answers:
+def complete(typed: dict[str, Any], model: Model) -> Answers:
     """What the flags say; for the rest the questions, or the defaults where nobody can be asked."""
     given = {name: value for name, value in typed.items() if value is not None}
     answers = replace(Answers(), **given)
@@ -107,7 +108,7 @@ def complete(typed: dict[str, Any]) -> Answers:
         answers = replace(answers, cold_starts=confirm("May a first request wait for the model to load?", True))
     if "gpus" not in given:
         answers = replace(answers, gpus=ask("How many GPUs does one pod need?", 0))
-    if recommend(answers)[0] == "raw" and "latency" not in given:
+    if recommend(answers)[0] == "raw" and measured(model) and "latency" not in given:
         answers = replace(
             answers, latency=ask("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
         )
@@ -119,6 +120,14 @@ def check(model: Model, answers: Answers, mode: Mode) -> None:
         raise click.UsageError("multi-node needs to know how many nodes one replica has: --nodes 2")
     if mode == "multi-node" and not model.known and model.format != "huggingface":
         raise click.UsageError(f"no runtime serves {model.format} on several nodes; --nodes 1, or name a known model")
+    if mode == "raw" and answers.latency and not measured(model):
+        what = model.known or model.format
+        advice = "leave --latency out and write spec.kedaConfig.customPromQuery with a metric of the engine's"
+        raise click.UsageError(f"only our own predictor measures latency, and {what} runs on another; {advice}")
+
+
+def measured(model: Model) -> bool:
+    return model.format in OURS
 
 
 def ask(question: str, default: Any) -> Any:

@@ -1,0 +1,148 @@
+"""init: whatever it writes is valid, says why, and never overwrites or waits for an answer that nobody gives."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.conftest import ROOT, Call
+
+from platformctl.scaffold import Answers, format_of, name_for, recommend
+
+MODEL = "examples/iris/model.onnx"
+CASES = {
+    "file": ([MODEL], "serverless"),
+    "steady": ([MODEL, "--load", "steady"], "raw"),
+    "latency": ([MODEL, "--no-cold-starts", "--latency", "0.25"], "raw"),
+    "repository": (["examples/file_type/repository", "--gpus", "1"], "serverless"),
+    "foreign": (["s3://models/x.joblib", "--load", "steady"], "raw"),
+    "hub": (["hf://org/some-model", "--gpus", "1"], "serverless"),
+    "hub-nodes": (["hf://org/some-model", "--gpus", "8", "--nodes", "2"], "multi-node"),
+    "known": (["llama-3-1-8b-instruct", "--gpus", "1"], "serverless"),
+    "known-steady": (["llama-3-1-8b-instruct", "--load", "steady"], "raw"),
+    "known-nodes": (["deepseek-r1", "--nodes", "2", "--gpus", "8"], "multi-node"),
+    "forced": ([MODEL, "--load", "steady", "--mode", "serverless"], "serverless"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_is_valid_in_the_mode_that_was_recommended(case: str, call: Call, tmp_path: Path) -> None:
+    argv, mode = CASES[case]
+    target = tmp_path / "service.yaml"
+    done = call("init", *argv, "--to", str(target))
+    assert done.code == 0, done.err
+    assert done.out == f"{target}\n"
+    judged = call("validate", "-f", str(target), "-o", "json")
+    assert judged.code == 0, judged.out + judged.err
+    assert [service["mode"] for service in json.loads(judged.out)["services"]] == [mode]
+
+
+def test_strings_of_the_user_come_back_as_they_were(call: Call) -> None:
+    document = yaml.safe_load(call("init", "s3://b/what is: this #1?.onnx", "--name", "odd", "--to", "-").out)
+    assert document["spec"]["predictor"]["model"]["storageUri"] == "s3://b/what is: this #1?.onnx"
+
+
+@pytest.mark.parametrize(
+    ("answers", "mode"),
+    [
+        (Answers(), "serverless"),
+        (Answers(load="steady"), "raw"),
+        (Answers(cold_starts=False), "raw"),
+        (Answers(load="steady", cold_starts=False), "raw"),
+        (Answers(nodes=2), "multi-node"),
+        (Answers(nodes=2, cold_starts=False, load="steady"), "multi-node"),
+    ],
+)
+def test_the_recommendation_follows_the_answers(answers: Answers, mode: str) -> None:
+    assert recommend(answers)[0] == mode
+
+
+def test_a_local_path_is_written_as_seen_from_the_document(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"x" * 2**20)
+    call("init", str(tmp_path / "model.onnx"), "--to", str(tmp_path / "service.yaml"))
+    absolute = yaml.safe_load((tmp_path / "service.yaml").read_text())
+    assert absolute["spec"]["predictor"]["model"]["storageUri"] == str(tmp_path / "model.onnx")
+    relative = yaml.safe_load(call("init", MODEL, "--to", "-").out)
+    assert relative["spec"]["predictor"]["model"]["storageUri"] == f"./{MODEL}"
+
+
+def test_an_existing_file_is_overwritten_only_by_force(call: Call, tmp_path: Path) -> None:
+    target = tmp_path / "service.yaml"
+    target.write_text("mine")
+    refused = call("init", MODEL, "--to", str(target))
+    assert refused.code == 2
+    assert "--force" in refused.err
+    assert target.read_text() == "mine"
+    assert call("init", MODEL, "--to", str(target), "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "sentence"),
+    [
+        ([], 2, "no MODEL is given"),
+        (["lama-3-1-8b-instruct"], 3, "did you mean llama-3-1-8b-instruct?"),
+        (["s3://models/thing.bin"], 2, "--format"),
+        ([MODEL, "--nodes", "2"], 2, "no runtime serves onnx on several nodes"),
+        ([MODEL, "--mode", "multi-node"], 2, "--nodes 2"),
+        (["llama-3-1-8b-instruct", "--load", "steady", "--latency", "2"], 2, "kedaConfig.customPromQuery"),
+    ],
+)
+def test_what_cannot_be_written_is_said(argv: list[str], code: int, sentence: str, call: Call, tmp_path: Path) -> None:
+    done = call("init", *argv, "--to", str(tmp_path / "service.yaml"))
+    assert (done.code, done.out) == (code, "")
+    assert sentence in done.err
+    assert not (tmp_path / "service.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["config.pbtxt", "1/model.onnx"], "triton"),
+        (["iris/config.pbtxt", "iris/1/model.onnx"], "triton"),
+        (["saved_model.pb"], "tensorflow"),
+        (["model.py", "weights.safetensors"], "python"),
+        (["config.json", "model.safetensors"], "huggingface"),
+        (["net.pt2", "README.md"], "torch-export"),
+        (["a.onnx", "b.pt"], ""),
+    ],
+)
+def test_a_folder_tells_its_format_by_what_is_in_it(files: list[str], found: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert format_of(str(tmp_path)) == found
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("examples/iris/model.onnx", "iris"),
+        ("s3://bucket/Face_Detector.v2.onnx", "face-detector-v2"),
+        ("hf://org/Some-Model", "some-model"),
+        ("hf://org/model", "org"),
+        ("models/resnet/1/model.pt", "resnet"),
+        ("1.onnx", "model"),
+    ],
+)
+def test_a_service_is_named_after_its_model(uri: str, name: str) -> None:
+    assert name_for(uri) == name
+
+
+def test_a_terminal_is_asked_what_no_flag_says() -> None:
+    """The questions in their order, answered: one node, steady, cold starts allowed, no GPU, half a second."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "platformctl", "init", MODEL, "--to", "-"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    os.close(theirs)
+    os.write(ours, b"1\ny\ny\n0\n0.5\n")
+    out, err = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0, err
+    assert yaml.safe_load(out)["metadata"]["annotations"]["pilotlight.dev/triggers"] == "latency=0.5"
+    assert "Is the load steady" in err

@@ -1,0 +1,76 @@
+"""lint on the command line: anybody's manifests, our services as what they become, and exit codes for scripts."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+
+DANGEROUS = """
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: slow, namespace: lab}
+spec:
+  scaleTargetRef: {name: slow}
+  minReplicaCount: 0
+  triggers:
+    - type: prometheus
+      metadata:
+        serverAddress: http://prometheus:9090
+        query: histogram_quantile(0.95, sum by (le) (rate(latency_seconds_bucket[2m])))
+        threshold: "0.5"
+"""
+
+
+@pytest.fixture
+def dangerous(tmp_path: Path) -> str:
+    path = tmp_path / "scaledobject.yaml"
+    path.write_text(DANGEROUS)
+    return str(path)
+
+
+def test_findings_are_data_with_their_place_and_errors_end_with_1(dangerous: str, call: Call) -> None:
+    done = call("lint", "-f", dangerous)
+    assert done.code == 1
+    assert all(line.startswith(f"{dangerous}:") for line in done.out.splitlines())
+    assert "1 objects: " in done.err
+    assert " error" in done.err
+
+
+def test_json_carries_rule_place_and_fix(dangerous: str, call: Call) -> None:
+    found = json.loads(call("lint", "-f", dangerous, "-o", "json").out)
+    assert {"rule", "severity", "object", "path", "file", "line", "column", "message", "fix"} == found[0].keys()
+    assert {finding["file"] for finding in found} == {dangerous}
+
+
+def test_fix_prints_what_to_write(dangerous: str, call: Call) -> None:
+    lines = call("lint", "-f", dangerous, "--fix").out.splitlines()
+    assert any(line.startswith("    ") for line in lines)
+    assert len(lines) > len(call("lint", "-f", dangerous).out.splitlines())
+
+
+def test_strict_ends_with_1_on_warnings(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "deployment.yaml"
+    path.write_text(call("render", "-f", "examples/services/llama-chat.yaml").out)
+    assert call("lint", "-f", str(path)).code == 0
+    assert call("lint", "-f", str(path), "--strict").code == 1
+
+
+def test_a_service_is_judged_as_what_it_becomes(call: Call, tmp_path: Path) -> None:
+    """Its model's size is known there, which the manifests alone do not tell."""
+    done = call("lint", "-f", "examples/services/deepseek-multi-node.yaml", "-o", "json")
+    found = json.loads(done.out)
+    assert {finding["object"] for finding in found} == {"LeaderWorkerSet default/deepseek-chat-engine"}
+    assert any("twice the model's" in finding["message"] for finding in found)
+
+
+def test_standard_input_is_linted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(DANGEROUS))
+    assert call("lint", "-f", "-").code == 1
+
+
+def test_unreadable_files_end_with_2_and_missing_ones_with_3(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [")
+    assert call("lint", "-f", str(tmp_path / "bad.yaml")).code == 2
+    assert call("lint", "-f", str(tmp_path / "none.yaml")).code == 3

@@ -1,0 +1,83 @@
+"""What the pages tell people to type works as it stands there, and what they show is what comes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from tests.cli.conftest import ROOT, Call
+
+from platformctl import main
+
+PAGES = ("README.md", "docs/cli.md")
+VERBS = ("init", "validate", "render", "diff", "values", "explain", "lint")
+TYPED = re.compile(rf"^\$ (platformctl (?:{'|'.join(VERBS)})\b.*)$", re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    return TYPED.findall((ROOT / page).read_text())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_these_verbs_on_a_page_runs(page: str, tmp_path: Path) -> None:
+    """In their order and in one folder: what one writes the next may read. `# exit 1` names another end than 0."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    assert commands(page)
+    for command in commands(page):
+        expected = int(match.group(1)) if (match := re.search(r"# exit (\d)", command)) else 0
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_the_document_in_the_readme_is_the_example(call: Call) -> None:
+    """But for the resources, which are left out there."""
+    block = re.search(r"```yaml\n(apiVersion: serving.kserve.io.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    example = yaml.safe_load((ROOT / "examples/services/iris.yaml").read_text())
+    del example["spec"]["predictor"]["model"]["resources"]
+    assert yaml.safe_load(block.group(1)) == example
+
+
+@pytest.mark.parametrize(
+    ("page", "slips"),
+    [("README.md", {}), ("docs/cli.md", {"maxReplicas: 3": "maxReplicas: three"})],
+)
+def test_the_problems_on_a_page_are_what_comes(
+    page: str, slips: dict[str, str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = re.findall(r"^service\.yaml:\d+:\d+: error .*$", (ROOT / page).read_text(), re.MULTILINE)
+    text = re.sub("^#.*\n", "", (ROOT / "examples/services/iris.yaml").read_text())
+    for right, wrong in {"minReplicas": "minReplica", **slips}.items():
+        text = text.replace(right, wrong)
+    (tmp_path / "service.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert call("validate", "-f", "service.yaml").err.splitlines()[:-1] == shown
+
+
+def test_the_capabilities_on_the_page_are_all_there_are(call: Call, tmp_path: Path) -> None:
+    from platformctl.capabilities import record
+
+    block = re.search(r"```yaml\n(knative: .*?)```", (ROOT / "docs/cli.md").read_text(), re.DOTALL)
+    assert block is not None
+    (tmp_path / "cluster.yaml").write_text(block.group(1))
+    assert (
+        call("render", "-f", "examples/services/iris.yaml", "--capabilities", str(tmp_path / "cluster.yaml")).code == 0
+    )
+    assert yaml.safe_load(block.group(1)).keys() == record().fields.keys()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_is_on_the_page(verb: str) -> None:
+    command = main.platformctl.get_command(click.Context(main.platformctl), verb)
+    assert command is not None
+    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+    page = (ROOT / "docs/cli.md").read_text()
+    assert not [flag for flag in flags - {"--output"} if flag not in page]

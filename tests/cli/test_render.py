@@ -1,0 +1,126 @@
+"""render, values and diff: manifests out, as a stream or in files, and compared with those that are there."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.conftest import Call
+
+from pilotlight.manifests import APPLY_ORDER
+
+IRIS = "examples/services/iris.yaml"
+LATENCY = "examples/services/iris-latency.yaml"
+
+
+def test_yaml_and_json_say_the_same_in_the_order_of_applying(call: Call) -> None:
+    documents = list(yaml.safe_load_all(call("render", "-f", LATENCY).out))
+    listed = json.loads(call("-o", "json", "render", "-f", LATENCY).out)
+    assert listed["kind"] == "List"
+    assert listed["items"] == documents
+    ranks = [APPLY_ORDER.index(each["kind"]) for each in documents]
+    assert ranks == sorted(ranks)
+
+
+def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:
+    done = call("-o", "table", "render", "-f", IRIS)
+    assert done.code == 2
+    assert done.out == ""
+    assert "table is not one of yaml, json" in done.err
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_split_writes_one_file_per_object_and_prints_their_names(form: str, call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "manifests"
+    done = call("render", "-f", LATENCY, "--split", str(folder), "-o", form)
+    files = [Path(line) for line in done.out.splitlines()]
+    assert sorted(files) == sorted(folder.iterdir())
+    found = [yaml.safe_load(path.read_text()) for path in files]
+    rendered = list(yaml.safe_load_all(call("render", "-f", LATENCY).out))
+    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, rendered))
+    assert folder / f"12-default-deployment-iris-latency-predictor.{form}" in files
+
+
+def test_split_removes_what_it_rendered_before_and_nothing_else(call: Call, tmp_path: Path) -> None:
+    foreign = {"notes.yaml": "kind: Mine", "12-default-deployment-mine.yaml": "kind: Deployment", "README.md": "text"}
+    for name, text in foreign.items():
+        (tmp_path / name).write_text(text)
+    call("render", "-f", LATENCY, "--split", str(tmp_path))
+    done = call("render", "-f", IRIS, "--split", str(tmp_path))
+    assert "12-default-deployment-iris-latency-predictor.yaml: it is no longer rendered" in done.err
+    left = {path.name for path in tmp_path.iterdir()}
+    assert {Path(line).name for line in done.out.splitlines()} == left - foreign.keys()
+    assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
+
+
+def test_values_are_those_of_one_service(call: Call) -> None:
+    values = yaml.safe_load(call("values", "iris", "-f", "examples/services").out)
+    assert values["name"] == "iris"
+    assert values["workloads"][0]["scaling"]["maxReplicas"] == 3
+    assert json.loads(call("values", "-f", IRIS, "-o", "json").out) == values
+    several = call("values", "-f", "examples/services")
+    assert several.code == 2
+    assert "default/iris" in several.err
+    assert "name one of them" in several.err
+
+
+def test_diff_is_empty_and_ends_with_0_where_nothing_differs(call: Call, tmp_path: Path) -> None:
+    call("render", "-f", IRIS, "--split", str(tmp_path))
+    done = call("diff", "-f", IRIS, "--against", str(tmp_path))
+    assert (done.code, done.out) == (0, "")
+    assert "no difference" in done.err
+
+
+def test_diff_shows_each_change_and_ends_with_1(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    file.write_text(call("render", "-f", LATENCY, "-o", "json").out)
+    flags = ("--set", "spec.predictor.maxReplicas=11")
+    done = call("diff", "-f", LATENCY, *flags, "--against", str(file))
+    assert done.code == 1
+    assert "-  maxReplicaCount: 10" in done.out.splitlines()
+    assert "+  maxReplicaCount: 11" in done.out.splitlines()
+    assert "1 changed" in done.err
+    (change,) = json.loads(call("diff", "-f", LATENCY, *flags, "--against", str(file), "-o", "json").out)
+    assert (change["change"], change["kind"], change["name"]) == ("changed", "ScaledObject", "iris-latency-predictor")
+
+
+def test_diff_tells_what_would_come_and_go(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = call("render", "-f", IRIS).out
+    monkeypatch.setattr("sys.stdin", io.StringIO(old))
+    done = call(
+        "diff",
+        "-f",
+        IRIS,
+        "--default-mode",
+        "raw",
+        "--set",
+        "spec.predictor.minReplicas=1",
+        "--against",
+        "-",
+        "-o",
+        "json",
+    )
+    assert done.code == 1
+    changes = {(change["kind"], change["group"]): change["change"] for change in json.loads(done.out)}
+    assert changes["Deployment", "apps"] == "added"
+    assert changes["Service", "serving.knative.dev"] == "removed"
+
+
+def test_diff_leaves_other_peoples_objects_out_and_says_so(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    other = call("render", "-f", LATENCY).out
+    file.write_text(call("render", "-f", IRIS).out + other)
+    done = call("diff", "-f", IRIS, "--against", str(file))
+    assert (done.code, done.out) == (0, "")
+    assert "not compared, of no service here: ServiceAccount iris-latency" in done.err
+
+
+def test_what_is_no_object_is_refused_with_its_place(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("apiVersion: v1\nkind: Service\nmetadata: {}\n---\nkind: [\n")
+    done = call("diff", "-f", IRIS, "--against", str(file))
+    assert done.code == 2
+    assert f"{file}:6:1: error PL100" in done.err
+    file.write_text("apiVersion: v1\nkind: Service\nmetadata: {}\n")
+    assert f"{file}:1:1: error PL110: metadata.name" in call("diff", "-f", IRIS, "--against", str(file)).err

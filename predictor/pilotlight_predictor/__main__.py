@@ -2,8 +2,9 @@
 
 import os
 import sys
+from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 
-from pilotlight_predictor.lifecycle import Lifecycle, seconds_since_exec
+from pilotlight_predictor.lifecycle import Lifecycle
 
 
 def main(argv: list[str]) -> int:
@@ -11,13 +12,24 @@ def main(argv: list[str]) -> int:
         from pilotlight_predictor.storage.command import main as fetch
 
         return fetch(argv[1:])
-    lifecycle = Lifecycle(seconds_since_exec())
+    now = perf_counter()
+    lifecycle = Lifecycle(now - seconds_since_exec(), now)
     from pilotlight_predictor.settings import command_line
 
     settings = command_line(argv, os.environ)
     from pilotlight_predictor.app import run
 
     return run(settings, lifecycle)
+
+
+def seconds_since_exec() -> float:
+    """How long this process has existed, by the kernel's clock: what the interpreter itself took to start."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            start_ticks = int(stat.read().rpartition(b") ")[2].split()[19])
+        return max(0.0, clock_gettime(CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 if __name__ == "__main__":

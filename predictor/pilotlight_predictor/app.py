@@ -8,9 +8,11 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.front import BACKLOG, HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import configure, log
@@ -63,7 +65,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, max(port, 0)))
+        listener.bind((host, port))
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -78,10 +80,14 @@ async def _serve(
     signals = Signals()
     front = HttpFront(lambda call: boot_reply(lifecycle, settings.server.not_ready_status, call))
     await front.listen(listener)
-    lifecycle.finish_phase("listen")
+    lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
-    assembly = await _assemble(settings, lifecycle, signals.stop)
+    try:
+        assembly = await _assemble(settings, lifecycle, signals.stop)
+    except PredictorError as error:  # a setting that shows to be wrong only now, such as a token file that is not there
+        log("failed", str(error), level="ERROR")
+        return 1
     work = None
     if assembly is not None:
         await assembly.open(front, metrics)
@@ -113,7 +119,7 @@ async def _assemble(settings: Settings, lifecycle: Lifecycle, stop: asyncio.Even
     if not imported.done():
         return None
     assembly = imported.result()(settings, lifecycle)
-    lifecycle.finish_phase("import")
+    lifecycle.finish_phase("import", perf_counter())
     return assembly
 
 

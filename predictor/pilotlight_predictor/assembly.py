@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 from collections.abc import Awaitable
+from time import perf_counter
 from typing import Final
 
 from pilotlight_predictor.access import Access
@@ -76,7 +77,8 @@ class Assembly:
             lifecycle.move(State.FAILED, str(error))
             log("failed", str(error), level="ERROR")
             return
-        lifecycle.note_loads(server.control.fetch_s, self._bringing.import_s, server.metrics.loads.values())
+        loads = server.metrics.loads.values()
+        lifecycle.note_loads(server.control.fetch_s, self._bringing.import_s, loads, perf_counter())
         lifecycle.move(State.READY)
         self._settle_memory()
         verdict = server.readiness()

@@ -3,10 +3,8 @@
 initializing → loading → ready | failed(reason) → stopping
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 from typing import NamedTuple
 
 
@@ -29,33 +27,29 @@ class Lifecycle:
 
     boot, listen and import (of the server itself) follow one another. fetch, the import of the model's runtime, load
     and warmup are those of the model that was ready last; import and fetch overlap, so the sum may exceed the total.
+    `now` and `executed`, the moment of exec, are of the caller's clock.
     """
 
-    def __init__(self, boot_seconds: float) -> None:
-        self._origin = perf_counter() - boot_seconds
+    def __init__(self, executed: float, now: float) -> None:
+        self._executed = executed
         self.state = State.INITIALIZING
         self.reason = ""
-        self.phases: dict[str, float] = {"boot": boot_seconds}
-        self._last = boot_seconds
+        self.phases: dict[str, float] = {"boot": now - executed}
+        self._last = now
 
-    def elapsed(self) -> float:
-        """Seconds since exec."""
-        return perf_counter() - self._origin
-
-    def finish_phase(self, name: str) -> None:
+    def finish_phase(self, name: str, now: float) -> None:
         """The phase is what has passed since the last one ended."""
-        now = self.elapsed()
         self.phases[name] = now - self._last
         self._last = now
 
-    def note_loads(self, fetch_s: float, ahead_s: float, loads: Iterable[Mapping[str, float]]) -> None:
+    def note_loads(self, fetch_s: float, ahead_s: float, loads: Iterable[Mapping[str, float]], now: float) -> None:
         """What the models took: the fetch of all, an import that ran beside it, and the slowest load's phases."""
         slowest = max(loads, key=lambda phases: phases.get("total", 0.0), default={})
         self.phases["import"] = self.phases.get("import", 0.0) + max(ahead_s, slowest.get("import", 0.0))
         self.phases["fetch"] = fetch_s
         self.phases["load"] = slowest.get("load", 0.0)
         self.phases["warmup"] = slowest.get("warmup", 0.0)
-        self.phases["total"] = self.elapsed()
+        self.phases["total"] = now - self._executed
 
     def move(self, state: State, reason: str = "") -> None:
         """A server that stops stays stopping, whatever loads still end."""
@@ -86,13 +80,3 @@ def judge(
         if not is_ready(name):
             return Verdict(False, State.FAILED.value, f"model '{name}': {reason(name)}")
     return Verdict(True, State.READY.value, "")
-
-
-def seconds_since_exec() -> float:
-    """How long this process has existed, by the kernel's clock: what the interpreter itself took to start."""
-    try:
-        with open("/proc/self/stat", "rb") as stat:
-            start_ticks = int(stat.read().rpartition(b") ")[2].split()[19])
-        return max(0.0, clock_gettime(CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return 0.0

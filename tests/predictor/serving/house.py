@@ -87,7 +87,7 @@ class House:
         )
         bringing = Bringing(self.settings.model.cache_dir, lambda progress: None)
         sources = Sources(self.settings, bringing.model, bringing.repository)
-        self.server = Server(self.settings, Lifecycle(0.0), sources, Metrics())
+        self.server = Server(self.settings, Lifecycle(0.0, 0.0), sources, Metrics())
         self.registry, self.control, self.metrics = self.server.registry, self.server.control, self.server.metrics
 
     async def start(self) -> "House":

@@ -170,6 +170,16 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(tmp_path: Path) ->
             assert lines[0]["message"].startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use; choose")
 
 
+def test_a_token_file_that_is_not_there_is_one_sentence_and_exit_code_1(tmp_path: Path, serve: Serve) -> None:
+    server = serve(tmp_path, "--api-token-file", str(tmp_path / "none"), ready=False)
+    assert server.process.wait(30) == 1
+    told = server.log()[-1]
+    assert (told["event"], "traceback" in told) == ("failed", False)
+    assert (
+        told["message"] == f"api_token_file = {tmp_path / 'none'}, must be a readable file: No such file or directory"
+    )
+
+
 def test_the_metrics_port_serves_metrics_alone(tmp_path: Path, serve: Serve) -> None:
     (tmp_path / "go").touch()
     server = serve(write_signed(tmp_path, HELD))

@@ -106,9 +106,8 @@ def diff(old: Iterable[Manifest], new: Iterable[Manifest]) -> list[Change]:
 def without_noise(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document as it was applied: without status and without what only a server writes into metadata."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key not in SERVER_METADATA}
-    annotations = {
-        key: value for key, value in metadata.pop("annotations", {}).items() if key not in SERVER_ANNOTATIONS
-    }
+    written = metadata.pop("annotations", None) or {}
+    annotations = {key: value for key, value in written.items() if key not in SERVER_ANNOTATIONS}
     if annotations:
         metadata["annotations"] = annotations
     kept = {key: value for key, value in document.items() if key != "status"}

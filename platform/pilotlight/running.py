@@ -53,11 +53,17 @@ def _shares(document: Mapping[str, Json]) -> tuple[Traffic, ...]:
     """What Knative says that it does, where it has said so; else what it was told to do."""
     status, spec = _at(document, ("status",)), _at(document, ("spec",))
     newest = status.get("latestReadyRevisionName") or _template_name(document)
+    written = status.get("traffic") or spec.get("traffic") or ()
     return tuple(
-        Traffic(share.get("revisionName") or newest, int(share.get("percent") or 0), str(share.get("tag") or ""))
-        for share in status.get("traffic") or spec.get("traffic") or ()
-        if share.get("revisionName") or newest
+        Traffic(share.get("revisionName") or newest, _percent(share), str(share.get("tag") or ""))
+        for share in (written if isinstance(written, list | tuple) else ())
+        if isinstance(share, Mapping) and (share.get("revisionName") or newest)
     )
+
+
+def _percent(share: Mapping[str, Json]) -> int:
+    percent = share.get("percent")
+    return percent if isinstance(percent, int) else 0
 
 
 def _knative_revisions(document: Mapping[str, Json], shares: tuple[Traffic, ...]) -> tuple[str, ...]:

@@ -125,10 +125,10 @@ def _rendered(path: Path) -> bool:
     from pilotlight.spec.problems import Problems
 
     found = parse(path.read_text(encoding="utf-8", errors="replace"), path.name, Problems())
-    return len(found) == 1 and _labels(found[0].plain()).get(OURS[0]) == OURS[1]
+    return len(found) == 1 and labels(found[0].plain()).get(OURS[0]) == OURS[1]
 
 
-def _labels(document: Any) -> Mapping[str, Any]:
+def labels(document: Any) -> Mapping[str, Any]:
     for name in ("metadata", "labels"):
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}

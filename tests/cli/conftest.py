@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.judges import helm
+from tests.judges.gomodules import Unavailable
+from tests.judges.verdict import absent
 
 from platformctl import main
 
@@ -34,3 +37,11 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return Done(code, out, err)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def real_helm() -> str:
+    try:
+        return helm.helm()
+    except Unavailable as reason:
+        absent(reason)

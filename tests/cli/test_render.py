@@ -2,13 +2,15 @@
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.cli.conftest import Call
+from tests.judges.helm import BUILD_SECONDS
 
-from pilotlight.manifests import APPLY_ORDER
+from pilotlight.manifests import APPLY_ORDER, canonical
 
 IRIS = "examples/services/iris.yaml"
 LATENCY = "examples/services/iris-latency.yaml"
@@ -116,6 +118,16 @@ def test_diff_leaves_other_peoples_objects_out_and_says_so(call: Call, tmp_path:
     assert "not compared, of no service here: ServiceAccount iris-latency" in done.err
 
 
+def test_diff_reads_objects_that_people_wrote_by_hand(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    metadata = "{name: iris, namespace: default, annotations: null, labels: null}"
+    file.write_text(f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {metadata}\n")
+    done = call("diff", "-f", IRIS, "--against", str(file), "-o", "json")
+    assert done.code == 1
+    changes = {change["kind"]: change["change"] for change in json.loads(done.out)}
+    assert changes["ServiceAccount"] == "changed"
+
+
 def test_what_is_no_object_is_refused_with_its_place(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "old.yaml"
     file.write_text("apiVersion: v1\nkind: Service\nmetadata: {}\n---\nkind: [\n")
@@ -124,3 +136,28 @@ def test_what_is_no_object_is_refused_with_its_place(call: Call, tmp_path: Path)
     assert f"{file}:6:1: error PL100" in done.err
     file.write_text("apiVersion: v1\nkind: Service\nmetadata: {}\n")
     assert f"{file}:1:1: error PL110: metadata.name" in call("diff", "-f", IRIS, "--against", str(file)).err
+
+
+@pytest.mark.timeout(BUILD_SECONDS)
+def test_helm_renders_the_same_objects(call: Call, real_helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(real_helm).parent), prepend=os.pathsep)
+    done = call("render", "-f", LATENCY, "--with", "helm")
+    assert done.code == 0, done.err
+    ours = list(yaml.safe_load_all(call("render", "-f", LATENCY).out))
+    assert sorted(map(canonical, yaml.safe_load_all(done.out))) == sorted(map(canonical, ours))
+
+
+def test_without_helm_its_absence_is_said(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = call("render", "-f", LATENCY, "--with", "helm")
+    assert (done.code, done.out) == (3, "")
+    assert "helm is not on the PATH" in done.err
+
+
+def test_what_helm_says_is_told(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "helm").write_text("#!/bin/sh\necho 'values do not fit' >&2\nexit 7\n")
+    (tmp_path / "helm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = call("render", "-f", LATENCY, "--with", "helm")
+    assert (done.code, done.out) == (1, "")
+    assert "helm template failed: values do not fit" in done.err

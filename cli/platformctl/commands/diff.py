@@ -44,8 +44,8 @@ def belonging(
     services = {(plan.namespace, plan.name) for plan in plans}
 
     def ours(manifest: "Manifest") -> bool:
-        labels = manifest.document["metadata"].get("labels") or {}
-        return manifest.key in keys or (manifest.namespace, labels.get(LABEL_SERVICE)) in services
+        label = manifest_files.labels(manifest.document).get(LABEL_SERVICE)
+        return manifest.key in keys or (manifest.namespace, label) in services
 
     return [m for m in old if ours(m)], [m for m in old if not ours(m)]
 

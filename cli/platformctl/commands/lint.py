@@ -27,6 +27,8 @@ def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     from pilotlight.lint import lint as judge
 
     nodes = manifest_files.nodes(files)
+    if not nodes:
+        raise click.UsageError(f"{', '.join(files)}: no object to lint")
     planned = plan_services(nodes)
     rendered = [manifest.document for manifest in planned.manifests()] if planned else []
     found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from platformctl import documents, manifest_files, output
+from platformctl import documents, helm, manifest_files, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 @click.command()
 @documents.options
 @click.option("--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="One file per object.")
+@click.option("--with", "tool", type=click.Choice(["helm"]), help="Let this program render: helm, with our chart.")
 @output.formats("yaml", "json")
-def render(given: documents.Given, split: Path | None) -> None:
+def render(given: documents.Given, split: Path | None, tool: str | None) -> None:
     """Print the manifests that documents amount to, in the order of applying."""
-    manifests = given.plan().manifests()
+    planned = given.plan()
+    manifests = planned.manifests() if tool is None else [m for plan in planned.plans for m in helm.rendered(plan)]
     if split is None:
         output.text(stream(manifests, as_json=output.chosen() == "json"))
         return

@@ -12,8 +12,8 @@ from pilotlight_predictor.settings.kinds import boolean, size
 from pilotlight_predictor.settings.reading import Reading
 
 TRANSLATED = {
-    "--allow-http": "HTTP is served; false sets server.http_port to -1.",
-    "--allow-grpc": "gRPC is served; false sets server.grpc_port to -1.",
+    "--allow-http": "HTTP is served; false is refused while it is the only protocol.",
+    "--allow-grpc": "false sets server.grpc_port to -1; gRPC is not served yet.",
     "--allow-metrics": "Metrics have a port; false sets server.metrics_port to -1.",
     "--log-verbose": "Above 0 sets observability.log_level to debug.",
     "--log-info": "With the next two: the least level that is on becomes observability.log_level.",
@@ -67,7 +67,6 @@ def implied_by(compat: str) -> dict[str, Any]:
         "server.metrics_port": contract.COMPAT_METRICS_PORT,
         "server.strict_readiness": True,
         "server.exit_on_error": True,
-        "server.exit_timeout_s": 30.0,
     }
 
 
@@ -100,7 +99,9 @@ def _switch(flag: str, text: str, reading: Reading) -> bool:
 
 
 def _ports(switches: Mapping[str, bool], reading: Reading) -> None:
-    for name in ("http", "grpc", "metrics"):
+    if not switches.get("--allow-http", True):
+        reading.refuse("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
+    for name in ("grpc", "metrics"):
         if not switches.get(f"--allow-{name}", True):
             reading.values[f"server.{name}_port"] = -1
             reading.origins[f"server.{name}_port"] = f"--allow-{name}"

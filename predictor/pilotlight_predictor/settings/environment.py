@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from pilotlight import contract
-from pilotlight_predictor.settings.kinds import PORT
+from pilotlight_predictor.settings.kinds import PORT, PORT_OR_OFF
 from pilotlight_predictor.settings.reading import Reading, did_you_mean
 from pilotlight_predictor.settings.table import CONFIG, ROWS, Row
 
@@ -21,7 +21,7 @@ def read_environment(environ: Mapping[str, str]) -> Reading:
                 break
     _unknown(environ, reading)
     if environ.get("K_SERVICE") or environ.get(contract.ENV_SERVICE):
-        reading.implied["server.admin_loopback"] = False
+        reading.implied |= {"server.behind_proxy": True, "server.admin_loopback": False}
     return reading
 
 
@@ -31,7 +31,7 @@ def _take(row: Row, name: str, text: str, reading: Reading) -> None:
 
 
 def _service_link(row: Row, name: str, text: str, reading: Reading) -> bool:
-    if row.kind is not PORT or "://" not in text:
+    if row.kind not in (PORT, PORT_OR_OFF) or "://" not in text:
         return False
     reading.warnings.append(f"{name} = {text} describes a Kubernetes Service and is ignored")
     return True

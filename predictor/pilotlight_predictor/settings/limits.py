@@ -1,4 +1,7 @@
-"""Which limits bind a dialect: `/predict` has them from the start, every other dialect only those that were set."""
+"""Which limits bind a dialect: only those that were set, except that `/predict` has them from the start.
+
+No dialect `/predict` is served yet; its limits stand here with the others so that one table tells them all.
+"""
 
 from dataclasses import dataclass
 

@@ -15,6 +15,7 @@ from pilotlight_predictor.settings.kinds import (
     BYTES,
     MILLISECONDS,
     PORT,
+    PORT_OR_OFF,
     SECONDS,
     TEXT,
     TEXTS,
@@ -25,12 +26,17 @@ from pilotlight_predictor.settings.kinds import (
 
 T = TypeVar("T")
 MIB = 1 << 20
+ANY = "0 lets the system choose."
 OFF = "0 lets the system choose, -1 or none is off."
+NO_GRPC = "gRPC is not served yet"
 
 
-def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yaml: str = "") -> T:
-    """One row. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add further names."""
-    row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split()}
+def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yaml: str = "", idle: str = "") -> T:
+    """One row. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add further names.
+
+    `idle` says why the setting is accepted and has no effect.
+    """
+    row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(), "idle": idle}
     if isinstance(default, dict):
         return cast(T, field(default_factory=dict, metadata=row))
     return field(default=default, metadata=row)
@@ -45,18 +51,24 @@ class ServerSettings:
         contract.HTTP_PORT,
         PORT,
         "--http-port --port",
-        f"Port of every HTTP dialect; {OFF}",
+        f"Port of every HTTP dialect; {ANY}",
         env="INFERENCE_PORT",
         yaml="port",
     )
-    grpc_port: int = setting(contract.GRPC_PORT, PORT, "--grpc-port", f"Port of gRPC; {OFF}")
-    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
+    grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}", idle=NO_GRPC)
+    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.", idle=NO_GRPC)
     metrics_port: int = setting(
-        contract.METRICS_PORT, PORT, "--metrics-port", f"Port of /metrics alone, which the HTTP port serves too; {OFF}"
+        contract.METRICS_PORT,
+        PORT_OR_OFF,
+        "--metrics-port",
+        f"Port of /metrics alone, which the HTTP port serves too; {OFF}",
     )
     metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
     id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
-    workers: int = setting(1, count(1, 1024), "--workers", "Threads that execute models of a kind that may share them.")
+    workers: int = setting(
+        1, count(1, 1024), "--workers", "Threads that execute models of a kind that may share them.",
+        idle="each instance of a model has a thread of its own (--instance-count)",
+    )  # fmt: skip
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",
         "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002, status 400 while not ready, "
@@ -82,8 +94,10 @@ class ServerSettings:
         1024 * MIB, BYTES, "--max-bytes-in-flight", "Bodies held at one time over all dialects; beyond it: 503."
     )
     trusted_proxies: tuple[str, ...] = setting(
-        (), kinds.NETWORKS, "--trusted-proxies", "Networks whose X-Forwarded-For is believed."
-    )
+        (), kinds.NETWORKS, "--trusted-proxies",
+        "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
+    )  # fmt: skip
+    behind_proxy: bool = False  # the environment says so: every request comes from a proxy's address
     admin_token_file: str = setting(
         "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
         env=contract.ENV_ADMIN_TOKEN_FILE,
@@ -157,7 +171,7 @@ class PerformanceSettings:
     )
     inference_timeout_s: float = setting(
         0.0, SECONDS, "--inference-timeout-s --timeout-seconds",
-        "Longest time for one inference; 0 is none, except that /predict has 30 s.", env="INFERENCE_TIMEOUT_SECONDS",
+        "Longest time for one inference; 0 is none.", env="INFERENCE_TIMEOUT_SECONDS",
     )  # fmt: skip
     max_queue_size: int = setting(
         1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
@@ -172,7 +186,7 @@ class PerformanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitSettings:
-    """Left alone, it binds /predict; set, it binds every dialect."""
+    """Off until it is set."""
 
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
     requests_per_minute: int = setting(
@@ -182,7 +196,7 @@ class RateLimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class InputValidationSettings:
-    """Left alone, it binds /predict; set, it binds every dialect."""
+    """Off until it is set."""
 
     enabled: bool | None = setting(
         None, BOOL, "--input-validation-enabled", "Refuse NaN, infinities and long sequences."
@@ -192,13 +206,13 @@ class InputValidationSettings:
 
 @dataclass(frozen=True, slots=True)
 class SafeguardSettings:
-    """Limits per client and request. Each binds only /predict until it is set; then it binds every dialect."""
+    """Limits per client and request, off until they are set; then they bind every dialect."""
 
     max_request_size_mb: float | None = setting(
         None,
         kinds.MEGABYTES,
         "--max-request-size-mb",
-        "Largest request; unset: 10 on /predict, else --http-max-input-size.",
+        "Largest request; unset: --http-max-input-size.",
     )
     rate_limit: RateLimitSettings = RateLimitSettings()
     input_validation: InputValidationSettings = InputValidationSettings()
@@ -241,7 +255,7 @@ class ObservabilitySettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it. `warnings` are sentences for the log, about flags that were accepted but have no effect here."""
+    """All of it. `warnings` are sentences for the log, about what was accepted but has no effect here."""
 
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()

@@ -8,9 +8,10 @@ from pilotlight_predictor.settings.compat import implied_by
 from pilotlight_predictor.settings.document import read_document
 from pilotlight_predictor.settings.environment import read_environment
 from pilotlight_predictor.settings.flags import ANSWERED, read_flags
+from pilotlight_predictor.settings.limits import limits
 from pilotlight_predictor.settings.model import Settings
 from pilotlight_predictor.settings.reading import Reading
-from pilotlight_predictor.settings.table import CONFIG, build
+from pilotlight_predictor.settings.table import CONFIG, ROWS, build
 
 EXIT_USAGE = 2
 
@@ -33,7 +34,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     problems += _contradictions(merged)
     if problems:
         raise SettingsError(problems)
-    return build(merged.values, tuple(merged.warnings))
+    settings = build(merged.values, ())
+    return build(merged.values, (*merged.warnings, *_idle(merged), *_cautions(settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -82,10 +84,7 @@ def _enabled(values: Mapping[str, Any]) -> dict[str, bool]:
 def _contradictions(given: Reading) -> list[str]:
     """Values that are right alone and wrong together."""
     settings = build(given.values, ())
-    problems = [*_models(settings, given.origins), *_ports(settings, given.origins)]
-    if settings.server.http_port < 0 and settings.server.grpc_port < 0:
-        problems.append("server.http_port = -1, must be a port, since server.grpc_port is off too")
-    return problems
+    return [*_models(settings, given.origins), *_ports(settings, given.origins)]
 
 
 def _models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
@@ -108,3 +107,20 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             origin = origins.get(f"server.{name}") or origins.get(f"server.{taken[port]}", "defaults")
             yield f"{origin}: server.{name} = {port}, must be another port than server.{taken[port]}"
         taken.setdefault(port, name)
+
+
+def _idle(given: Reading) -> Iterator[str]:
+    """Who sets what has no effect is told; who switches it off has what he wants."""
+    for row in ROWS:
+        if row.idle and row.key in given.origins and given.values[row.key] != -1:
+            yield f"{given.origins[row.key]}: {row.key} = {given.values[row.key]} has no effect: {row.idle}"
+
+
+def _cautions(settings: Settings) -> Iterator[str]:
+    """What is valid and yet not what its author may think."""
+    server = settings.server
+    if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
+        yield (
+            "safeguards.rate_limit binds nobody without a token: behind a proxy all clients have its address;"
+            " name its networks with --trusted-proxies"
+        )

@@ -20,6 +20,7 @@ class Row:
     variables: tuple[str, ...]
     paths: tuple[str, ...]
     help: str
+    idle: str = ""  # why it has no effect
 
 
 def variable(flag: str) -> str:
@@ -37,7 +38,8 @@ def _row(prefix: str, item: "Field[Any]") -> Row:
         flags=flags,
         variables=(variable(flags[0]), *row["env"]),
         paths=(prefix + item.name, *(prefix + name for name in row["yaml"])),
-        help=row["help"],
+        help=f"{row['help']} No effect: {row['idle']}." if row["idle"] else row["help"],
+        idle=row["idle"],
     )
 
 

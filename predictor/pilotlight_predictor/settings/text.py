@@ -28,8 +28,8 @@ too. A setting that may be repeated is separated by commas in a variable and is 
 each mistake.
 """
 SAFEGUARDS = """
-The limits under `safeguards` bind the `/predict` dialect from the start (10 MB, 1000 requests a minute, sequences of
-512, 30 s). One that is set binds every dialect.
+The `/predict` dialect, which is not served yet, has them from the start: 10 MB, 1000 requests a minute, sequences of
+512, 30 s.
 """
 
 

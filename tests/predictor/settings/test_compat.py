@@ -41,7 +41,7 @@ def test_the_serving_capabilitys_file_loads_unchanged(tmp_path: Path) -> None:
     assert (model.path, model.version, model.device, model.precision) == ("models/production", "v1.2.0", "cuda", "fp16")
     assert (settings.performance.max_batch_size, settings.performance.batch_timeout_ms) == (64, 50.0)
     assert limits(settings) == limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512)
-    assert settings.warnings == ()
+    assert [warning.split()[1] for warning in settings.warnings] == ["server.workers"]
 
 
 def test_the_serving_capabilitys_variables_load_unchanged() -> None:
@@ -62,7 +62,7 @@ def test_the_serving_capabilitys_variables_load_unchanged() -> None:
     assert (settings.server.host, settings.server.http_port, settings.server.workers) == ("127.0.0.1", 9000, 4)
     assert (settings.model.path, settings.performance.max_batch_size) == ("models/production", 16)
     assert limits(settings) == Limits(5 << 20, 12.5, 60, None)
-    assert settings.warnings == ()
+    assert [warning.split()[1] for warning in settings.warnings] == ["server.workers"]
 
 
 def test_limits_bind_predict_alone_until_they_are_set() -> None:
@@ -142,7 +142,7 @@ def test_a_long_triton_command_line_works() -> None:
     ignored = {warning.partition(" ")[0] for warning in settings.warnings}
     assert ignored == {
         "--allow-cpu-metrics", "--rate-limit", "--cuda-memory-pool-byte-size", "--disable-auto-complete-config",
-        "--backend-config", "--grpc-use-ssl",
+        "--backend-config", "--grpc-use-ssl", "--grpc-port:",
     }  # fmt: skip
 
 
@@ -175,6 +175,43 @@ def test_a_control_mode_that_is_given_wins_over_model_stores() -> None:
     assert parse(["--model-store=/m", "--model-control-mode=none"], {}).model.control_mode == "none"
     assert parse(["--model-store=/m", "--allow-poll-model-repository=true"], {}).model.control_mode == "poll"
     assert parse(["--model-repository=/m"], {}).model.control_mode == "none"
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (["--grpc-port=9000"], "--grpc-port: server.grpc_port = 9000 has no effect: gRPC is not served yet"),
+        (["--grpc-address=::1"], "--grpc-address: server.grpc_host = ::1 has no effect: gRPC is not served yet"),
+        (
+            ["--workers=4"],
+            "--workers: server.workers = 4 has no effect:"
+            " each instance of a model has a thread of its own (--instance-count)",
+        ),
+    ],
+)
+def test_a_setting_that_has_no_effect_is_accepted_and_told(argv: list[str], warning: str) -> None:
+    assert parse(["--model-path=m", *argv], {}).warnings == (warning,)
+
+
+@pytest.mark.parametrize("argv", [[], ["--grpc-port=-1"], ["--allow-grpc=false"], ["--compat=triton"]])
+def test_who_did_not_ask_for_it_is_told_nothing(argv: list[str]) -> None:
+    assert parse(["--model-path=m", *argv], {}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "told"),
+    [
+        ([], {"K_SERVICE": "s"}, True),
+        ([], {"PILOTLIGHT_SERVICE": "s"}, True),
+        (["--admin-loopback=true"], {"K_SERVICE": "s"}, True),
+        (["--trusted-proxies=127.0.0.0/8"], {"K_SERVICE": "s"}, False),
+        (["--rate-limit-enabled=false"], {"K_SERVICE": "s"}, False),
+        (["--admin-loopback=false"], {}, False),
+    ],
+)
+def test_a_rate_limit_that_can_bind_nobody_is_told(argv: list[str], environ: dict[str, str], told: bool) -> None:
+    warnings = parse(["--model-path=m", "--rate-limit-per-minute=9", *argv], environ).warnings
+    assert [warning.split()[0] for warning in warnings] == ["safeguards.rate_limit"] * told
 
 
 @pytest.mark.parametrize("name", ["grpc", "metrics"])

@@ -18,6 +18,7 @@ SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
     kinds.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
     kinds.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
     kinds.PORT: ("9123", 9123),
+    kinds.PORT_OR_OFF: ("9123", 9123),
     kinds.SECONDS: ("7.5", 7.5),
     kinds.TEXT: ("some text", "some text"),
     kinds.TEXTS: ("one", ("one",)),

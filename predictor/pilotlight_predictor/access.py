@@ -32,7 +32,7 @@ class Action(Enum):
 
 
 class Identity(NamedTuple):
-    """`client` keys rate limits: which token, else an address."""
+    """`client` keys rate limits: which token, else an address; empty for one who cannot be told from others."""
 
     client: str
     api: bool
@@ -47,6 +47,8 @@ class Access:
         self._admin = _read_token(settings.admin_token_file, "admin_token_file")
         self._loopback = settings.admin_loopback and not self._admin
         self._proxies = [ip_network(text, strict=False) for text in settings.trusted_proxies]
+        # Behind a proxy nobody named, all clients have the proxy's address: a bucket for it would be one for all.
+        self._anonymous = settings.behind_proxy and not settings.trusted_proxies
 
     @property
     def open(self) -> bool:
@@ -60,7 +62,8 @@ class Access:
         if _same(token, self._api):
             return Identity("API token", True, self._loopback and _by_hand(headers, peer))
         admin = self.open and self._loopback and _by_hand(headers, peer)
-        return Identity(client_address(headers, peer, self._proxies), self.open, admin)
+        client = "" if self._anonymous else client_address(headers, peer, self._proxies)
+        return Identity(client, self.open, admin)
 
 
 def authorize(identity: Identity, action: Action) -> None:

@@ -1,6 +1,7 @@
 """Who may call what: tokens on every route of the table, trust in loopback, limits per client, names that climb."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -8,10 +9,11 @@ import pytest
 from tests.onnx_models import write_identity
 from tests.serving import RunningServer, json_tensor
 
-from pilotlight_predictor.access import Action, client_address
+from pilotlight_predictor.access import Access, Action, client_address
 from pilotlight_predictor.admission import RateLimiter
 from pilotlight_predictor.dispatch import Route
 from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.settings import Settings
 
 Serve = Callable[..., RunningServer]
 ROUTES = [route for dialect in dialects() for route in dialect.routes]
@@ -179,6 +181,17 @@ def test_a_client_cannot_rename_itself_past_its_rate(small: Path, serve: Serve) 
     server = serve(small, "--rate-limit-enabled=true", "--rate-limit-per-minute", "3")
     answers = [server.infer("small", GOOD, {"X-Forwarded-For": f"1.1.1.{n}"}).status for n in range(6)]
     assert answers == [200] * 3 + [429] * 3
+
+
+@pytest.mark.parametrize(
+    ("behind", "proxies", "client"),
+    [(False, (), "127.0.0.1"), (True, (), ""), (True, ("127.0.0.0/8",), "1.2.3.4")],
+)
+def test_behind_a_proxy_that_is_not_named_nobody_can_be_told_apart(
+    behind: bool, proxies: tuple[str, ...], client: str
+) -> None:
+    access = Access(replace(Settings().server, behind_proxy=behind, trusted_proxies=proxies))
+    assert access.identify({"x-forwarded-for": "1.2.3.4"}, "127.0.0.1").client == client
 
 
 def test_a_bucket_refills_evenly_and_the_oldest_is_forgotten() -> None:

@@ -22,7 +22,7 @@ START_S = 60.0  # a busy machine imports slowly
 ANSWER_S = 20.0
 CHUNKED = "chunked"
 # Set on the machine that runs the tests, they would make another server of it.
-FOREIGN = ("INFERENCE_", "PILOTLIGHT_", "K_SERVICE", "OTEL_", "HF_")
+FOREIGN = ("INFERENCE_", "PILOTLIGHT_", "K_SERVICE", "K_REVISION", "OTEL_", "HF_")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Assembly:
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
         self._settings = settings
         self._lifecycle = lifecycle
-        metrics = Metrics(identity_labels(os.environ))
+        metrics = Metrics(identity_labels(settings.observability))
         self._bringing = Bringing(settings.model.cache_dir, self._progress)
         sources = Sources(settings, self._bringing.model, self._bringing.repository)
         self.server = Server(settings, lifecycle, sources, metrics)

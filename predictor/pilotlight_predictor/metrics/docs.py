@@ -19,8 +19,9 @@ reserves the type counter for names that end in `_total`, so there Triton's coun
 
 OURS: Final = """## Pilotlight
 
-Every series also carries {identity}, as far as the environment of the
-process sets them. `version` and `model` are empty for requests that reached no model.
+Every series also carries {identity}, as far as they are set
+(`observability.service`, `.namespace` and `.revision` in settings.md). `version` and `model` are empty for requests
+that reached no model.
 
 - Buckets of seconds, so chosen that common objectives are edges: {latency}
 - Buckets of batch sizes: {batch}

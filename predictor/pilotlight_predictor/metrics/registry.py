@@ -7,16 +7,10 @@ What others know better, queue depths and model states, is asked for by callback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pilotlight.contract import (
-    ENV_NAMESPACE,
-    ENV_REVISION,
-    ENV_SERVICE,
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
-)
+from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
 from pilotlight_predictor.cpu import CpuMeter
 from pilotlight_predictor.gpu import GpuSample
+from pilotlight_predictor.settings import ObservabilitySettings
 from pilotlight_predictor.stats import Histogram, ModelStats
 
 # Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
@@ -35,10 +29,10 @@ class ModelState(NamedTuple):
     state: str  # READY, LOADING, UNLOADING or UNAVAILABLE
 
 
-def identity_labels(environ: Mapping[str, str]) -> dict[str, str]:
-    """Which service, namespace and revision this process belongs to; a label whose variable is unset is left out."""
-    variables = ((LABEL_SERVICE, ENV_SERVICE), (LABEL_NAMESPACE, ENV_NAMESPACE), (LABEL_REVISION, ENV_REVISION))
-    return {label: environ[name] for label, name in variables if environ.get(name)}
+def identity_labels(told: ObservabilitySettings) -> dict[str, str]:
+    """Which service, namespace and revision this process belongs to; what is not set has no label."""
+    labels = {LABEL_SERVICE: told.service, LABEL_NAMESPACE: told.namespace, LABEL_REVISION: told.revision}
+    return {label: value for label, value in labels.items() if value}
 
 
 def _nothing() -> tuple[()]:

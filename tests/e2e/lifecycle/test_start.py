@@ -180,6 +180,22 @@ def test_a_token_file_that_is_not_there_is_one_sentence_and_exit_code_1(tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "env"),
+    [
+        (("--service-name", "s", "--service-namespace", "n", "--service-revision", "r"), {}),
+        ((), {"INFERENCE_SERVICE_NAME": "s", "INFERENCE_SERVICE_NAMESPACE": "n", "INFERENCE_SERVICE_REVISION": "r"}),
+        ((), {"K_SERVICE": "s", "PILOTLIGHT_NAMESPACE": "n", "K_REVISION": "r"}),
+    ],
+)
+def test_the_service_it_is_part_of_labels_its_metrics_however_it_was_told(
+    tmp_path: Path, serve: Serve, flags: tuple[str, ...], env: dict[str, str]
+) -> None:
+    server = serve(tmp_path, "--model-control-mode", "explicit", *flags, env=env)
+    labels = 'inference_service="s",namespace="n",revision="r"'
+    assert f"pilotlight_requests_in_flight{{{labels}}} 0" in server.get("/metrics").body.decode()
+
+
 def test_the_metrics_port_serves_metrics_alone(tmp_path: Path, serve: Serve) -> None:
     (tmp_path / "go").touch()
     server = serve(write_signed(tmp_path, HELD))

@@ -8,9 +8,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from pilotlight.contract import (
-    ENV_NAMESPACE,
-    ENV_REVISION,
-    ENV_SERVICE,
     METRIC_BATCH_SIZE,
     METRIC_COLD_START,
     METRIC_IN_FLIGHT,
@@ -26,15 +23,16 @@ from pilotlight_predictor.metrics.docs import page
 from pilotlight_predictor.metrics.exposition import OPENMETRICS
 from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
 from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TABLE
+from pilotlight_predictor.settings import ObservabilitySettings
 
-ENVIRONMENT = {ENV_SERVICE: "iris", ENV_NAMESPACE: "prod", ENV_REVISION: "iris-1a2b3c4d"}
+SERVICE = ObservabilitySettings(service="iris", namespace="prod", revision="iris-1a2b3c4d")
 IDENTITY = {"inference_service": "iris", "namespace": "prod", "revision": "iris-1a2b3c4d"}
 GPU = GpuSample(0, "GPU-abc", "H200", 0.5, 100, 40, 350.5, 700.0, 12.5)
 V1 = {"model": "iris", "version": "1"}
 
 
 def busy_metrics() -> Metrics:
-    metrics = Metrics(identity_labels(ENVIRONMENT))
+    metrics = Metrics(identity_labels(SERVICE))
     metrics.in_flight = 3
     metrics.request("iris", 1, "v2-http", 200).observe(0.02)
     stats = metrics.model("iris", 1, {"team-a": "blue"}, cache_enabled=True)
@@ -166,7 +164,7 @@ def test_cache_metrics_are_only_shown_for_models_with_a_cache() -> None:
 
 
 def test_a_process_without_identity_has_no_empty_labels() -> None:
-    metrics = Metrics(identity_labels({ENV_NAMESPACE: ""}))
+    metrics = Metrics(identity_labels(ObservabilitySettings()))
     assert value(metrics, METRIC_IN_FLIGHT, {}) == 0
 
 

@@ -45,7 +45,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply:
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     call = Call("POST", f"/csv/{model}", "", {}, body, "127.0.0.1", answered.set_result, perf_counter())
-    dispatcher.serve(call)
+    dispatcher.serve(call, dispatcher.admit(call))
     return await asyncio.wait_for(answered, 30)
 
 

@@ -33,7 +33,7 @@ CODES: Final[dict[str, Code]] = {
     "PL106": Code(
         "A YAML construct has no meaning in JSON.", "Leave out tags, infinite numbers and keys that are no text."
     ),
-    "PL107": Code("A variable is not set (with `--interpolate`).", "Set it, or give a default: `${NAME:-default}`."),
+    "PL107": Code("A variable is not set (with `--env`).", "Set it, or give a default: `${NAME:-default}`."),
     "PL108": Code("A `--set` does not fit the document.", "Write `path=value`; a list grows by its next index only."),
     "PL109": Code("The field is deprecated (warning).", "Use what replaces it; until then it is migrated."),
     "PL110": Code("The document is of a kind that is not read here.", "Take it out of the files that `-f` names."),

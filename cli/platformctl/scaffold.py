@@ -4,7 +4,6 @@ Which mode is recommended follows the usual advice: several nodes where one is n
 wait for a cold start or the load is steady, serverless for everything else.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ SIGNS: Final = {
 OURS: Final = ("onnx", "torchscript", "torch-export", "safetensors", "python", "triton")
 # What people call a model's file or folder when the folder above it has the name.
 ANONYMOUS: Final = ("model", "models", "repository", "1")
+# What some reader of YAML takes for a truth value or for nothing.
+WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
 LEAST_MEMORY: Final = 512 * 2**20
 
 
@@ -175,5 +176,11 @@ def _indented(lines: list[str], indent: str) -> list[str]:
 
 def _text(value: str) -> str:
     """As YAML reads it back: in quotes wherever it could be taken for anything else."""
-    plain = re.fullmatch(r"[A-Za-z./][\w./@+-]*(://[\w./@+-]+)?", value)
-    return value if plain and value.lower() not in ("true", "false", "null", "~") else json.dumps(value)
+    plain = re.fullmatch(r"(?:\.{0,2}/|[A-Za-z])[A-Za-z0-9_./@+-]*(?:://[A-Za-z0-9_./@+-]+)?", value)
+    if plain and value.lower() not in WORDS:
+        return value
+    import yaml
+
+    # Not JSON's quotes: it writes a character beyond the first 65,536 as two, which YAML reads as two.
+    quoted: str = yaml.safe_dump(value, default_style='"', width=2**31)
+    return quoted.strip()

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.cli.conftest import ROOT, Call
 
-from platformctl.scaffold import Answers, format_of, name_for, recommend
+from platformctl.scaffold import Answers, Model, document, format_of, name_for, recommend
 
 MODEL = "examples/iris/model.onnx"
 CASES = {
@@ -42,8 +44,21 @@ def test_what_is_written_is_valid_in_the_mode_that_was_recommended(case: str, ca
 
 
 def test_strings_of_the_user_come_back_as_they_were(call: Call) -> None:
-    document = yaml.safe_load(call("init", "s3://b/what is: this #1?.onnx", "--name", "odd", "--to", "-").out)
-    assert document["spec"]["predictor"]["model"]["storageUri"] == "s3://b/what is: this #1?.onnx"
+    written = yaml.safe_load(call("init", "s3://b/what is: this #1?.onnx", "--name", "odd", "--to", "-").out)
+    assert written["spec"]["predictor"]["model"]["storageUri"] == "s3://b/what is: this #1?.onnx"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1))
+@example("y")
+@example(".5")
+@example("1e3")
+@example("a: b")
+@example("x #y")
+@example("-")
+def test_any_string_comes_back_through_yaml(text: str) -> None:
+    whole = document(Model("iris", uri=text, format=text), Answers(), "serverless", "why", "service.yaml")
+    model = yaml.safe_load(whole)["spec"]["predictor"]["model"]
+    assert (model["storageUri"], model["modelFormat"]["name"]) == (text, text)
 
 
 @pytest.mark.parametrize(

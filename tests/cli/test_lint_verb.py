@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Call
+from tests.cli.conftest import ROOT, Call
 
 DANGEROUS = """
 apiVersion: keda.sh/v1alpha1
@@ -34,8 +34,8 @@ def test_findings_are_data_with_their_place_and_errors_end_with_1(dangerous: str
     done = call("lint", "-f", dangerous)
     assert done.code == 1
     assert all(line.startswith(f"{dangerous}:") for line in done.out.splitlines())
-    assert "1 objects: " in done.err
-    assert " error" in done.err
+    assert done.err.startswith("objects: 1, ")
+    assert "error: " in done.err
 
 
 def test_json_carries_rule_place_and_fix(dangerous: str, call: Call) -> None:
@@ -63,6 +63,18 @@ def test_a_service_is_judged_as_what_it_becomes(call: Call, tmp_path: Path) -> N
     found = json.loads(done.out)
     assert {finding["object"] for finding in found} == {"LeaderWorkerSet default/deepseek-chat-engine"}
     assert any("twice the model's" in finding["message"] for finding in found)
+
+
+def test_services_among_other_peoples_objects_are_said_to_be_left_out(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "both.yaml"
+    path.write_text((ROOT / "examples/services/iris.yaml").read_text() + "---" + DANGEROUS)
+    done = call("lint", "-f", str(path))
+    assert done.code == 1
+    assert f"{path}: the InferenceServices in it are not linted" in done.err
+
+
+def test_a_folder_without_objects_is_a_usage_error(call: Call, tmp_path: Path) -> None:
+    assert call("lint", "-f", str(tmp_path)).code == 2
 
 
 def test_standard_input_is_linted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
     output.data([finding.as_json() for finding in found], [line for f in found for line in lines(f, with_fix)])
     counts = Counter(finding.severity for finding in found)
-    told = ", ".join(f"{count} {severity}" for severity, count in counts.items())
-    output.note(f"{len(nodes) + len(rendered)} objects: {told or 'nothing dangerous'}")
+    told = ", ".join(f"{severity}: {count}" for severity, count in counts.items())
+    output.note(f"objects: {len(nodes) + len(rendered)}, {told or 'nothing dangerous'}")
     return 1 if counts["error"] or (strict and counts["warning"]) else 0
 
 

@@ -8,6 +8,7 @@ from pilotlight.contract import (
     BATCH_BUCKETS,
     METRIC_BATCH_SIZE,
     METRIC_COLD_START,
+    METRIC_GPU_UTILIZATION,
     METRIC_IN_FLIGHT,
     METRIC_MODEL_LOAD,
     METRIC_MODEL_STATE,
@@ -113,7 +114,7 @@ def _starts(families: Families, metrics: Metrics) -> None:
 def _gpus(families: Families, gpus: Iterable[GpuSample]) -> None:
     for gpu in gpus:
         values = {
-            "nv_gpu_utilization": gpu.utilization,
+            METRIC_GPU_UTILIZATION: gpu.utilization,
             "nv_gpu_memory_total_bytes": gpu.memory_total_bytes,
             "nv_gpu_memory_used_bytes": gpu.memory_used_bytes,
             "nv_gpu_power_usage": gpu.power_usage_w,

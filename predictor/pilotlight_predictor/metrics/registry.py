@@ -87,22 +87,6 @@ class Metrics:
         """Seconds by phase. Phases overlap (download, import, weights), so their sum is not the total."""
         self.loads[model, version] = {**phases, "total": total}
 
-    def record_cold_start(self, phase: str, seconds: float) -> None:
-        self.cold_start[phase] = seconds
-
-    def statistics(self, model: str = "", version: int = 0) -> dict[str, Any]:
-        """The body of `/v2/models[/{model}[/versions/{version}]]/stats`."""
-        chosen = (
-            stats
-            for key, stats in sorted(self.models.items())
-            if model in ("", key[0]) and version in (0, key[1])
-        )  # fmt: skip
-        return {"model_stats": [stats.as_v2() for stats in chosen]}
-
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The scrape and its content type, for the Accept header of who asks."""
-        from pilotlight_predictor.metrics.collect import collect  # only a process that is scraped pays for these
-        from pilotlight_predictor.metrics.exposition import content_type, expose
-
-        content = content_type(accept)
-        return expose(collect(self), content), content
+    def statistics(self) -> dict[str, Any]:
+        """The body of `/v2/models/stats`."""
+        return {"model_stats": [self.models[key].as_v2() for key in sorted(self.models)]}

@@ -24,8 +24,11 @@ def status(server: Server, _: Call) -> Reply:
 
 
 def metrics(server: Server, call: Call) -> Reply:
-    text, content_type = server.metrics.render(call.header("accept"))
-    return Reply(200, [text], content_type)
+    from pilotlight_predictor.metrics.collect import collect  # only a process that is scraped pays for these
+    from pilotlight_predictor.metrics.exposition import content_type, expose
+
+    content = content_type(call.header("accept"))
+    return Reply(200, [expose(collect(server.metrics), content)], content)
 
 
 DIALECT = Dialect(

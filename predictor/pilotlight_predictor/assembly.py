@@ -13,6 +13,7 @@ from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.bringing import Bringing
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.front import HttpFront
+from pilotlight_predictor.gpu import GpuSampler
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, identity_labels
@@ -40,6 +41,7 @@ class Assembly:
         self._dispatcher = Dispatcher(self.server, dialects(), self._admission)
         self._fronts: list[HttpFront] = []
         self._tracer: Tracer | None = None
+        self._gpus: GpuSampler | None = None
 
     async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
         """From here on every route answers; a second port serves the metrics alone."""
@@ -101,11 +103,9 @@ class Assembly:
     async def _watch_gpus(self) -> None:
         if not self._settings.observability.gpu_metrics:
             return
-        from pilotlight_predictor.gpu import GpuSampler
-
-        sampler = GpuSampler(self._settings.observability.metrics_interval_ms / 1000)
-        await in_thread(sampler.start)
-        self.server.metrics.gpus = sampler.latest
+        self._gpus = GpuSampler(self._settings.observability.metrics_interval_ms / 1000)
+        self._gpus.start()
+        self.server.metrics.gpus = self._gpus.latest
 
     async def _watch_calls(self) -> None:
         """Access log and spans; OpenTelemetry's SDK is imported only when a collector is named."""
@@ -133,6 +133,8 @@ class Assembly:
         self.server.control.close()
         if self._tracer is not None:
             await in_thread(self._tracer.close)
+        if self._gpus is not None:
+            await in_thread(self._gpus.stop)
         for front in self._fronts[1:]:
             await front.drain(0, 1)
         if not free:

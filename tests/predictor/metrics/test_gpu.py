@@ -1,16 +1,23 @@
 """The sampler against an object with NVML's functions: the edge where a driver would be."""
 
+import asyncio
 import json
 import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from pilotlight_predictor.assembly import Assembly
+from pilotlight_predictor.calls import Reply
+from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.gpu import GpuSampler
+from pilotlight_predictor.lifecycle import Lifecycle
+from pilotlight_predictor.settings import parse
 
 
 class NvmlError(Exception):
@@ -135,6 +142,25 @@ def test_a_driver_that_dies_ends_the_sampling_with_one_line(caplog: pytest.LogCa
         until(lambda: not sampler.latest())
         sampler.stop()
     assert [record.getMessage() for record in caplog.records] == ["GPU metrics end: the driver failed: GPU is lost"]
+
+
+def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit"]
+        assembly = Assembly(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly.open(HttpFront(lambda _: Reply(503)), None)
+        work = asyncio.create_task(assembly.work(asyncio.Event()))
+        async with asyncio.timeout(30):
+            while not assembly.server.metrics.gpus():
+                await asyncio.sleep(0.01)
+        work.cancel()
+        await asyncio.wait([work])
+        await assembly.close()
+
+    nvml = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    asyncio.run(scene())
+    assert nvml.shut_down
 
 
 @pytest.mark.parametrize("count", [0, 2])

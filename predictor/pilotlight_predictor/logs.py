@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Final, Literal, TextIO
 
@@ -153,16 +154,13 @@ class TextFormatter(logging.Formatter):
 
 
 class _Handler(logging.Handler):
-    """Writes whole lines; what cannot be written is dropped and counted."""
+    """Writes whole lines; what cannot be written is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        self.dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with suppress(Exception):
             self._stream.write(self.format(record) + "\n")
             self._stream.flush()
-        except Exception:
-            self.dropped += 1

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from pilotlight.contract import LATENCY_BUCKETS
 
-FailureReason = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
-FAILURE_REASONS: Final[tuple[FailureReason, ...]] = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+FailureReason = Literal["REJECTED", "CANCELED", "BACKEND"]
+FAILURE_REASONS: Final[tuple[FailureReason, ...]] = ("REJECTED", "CANCELED", "BACKEND")
 
 # Request time over compute time, with the edges of the server that introduced the metric. 1 means nothing waited.
 LOAD_RATIO_BUCKETS: Final = (1.05, 1.10, 1.25, 1.5, 2.0, 10.0, 50.0)

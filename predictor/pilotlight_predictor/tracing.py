@@ -1,13 +1,12 @@
 """Trace context through a predictor: W3C headers in, spans out when somebody collects them.
 
-Without a collector the headers are validated and passed on (`accept`), which costs a regular expression for requests
-that carry one and nothing for the others. With the `otel` extra and OTEL_EXPORTER_OTLP_ENDPOINT (or the setting) set,
+`accept` says which headers may be passed on; it costs a regular expression for requests that carry one and nothing for
+the others. With the `otel` extra and OTEL_EXPORTER_OTLP_ENDPOINT (or the setting) set,
 `open_tracer` gives a tracer whose spans are exported over OTLP/HTTP from a thread of their own.
 """
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -30,10 +29,6 @@ class TraceContext(NamedTuple):
     trace_id: str
     span_id: str
     flags: int = 1
-
-    @property
-    def sampled(self) -> bool:
-        return bool(self.flags & 1)
 
     def header(self) -> str:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
@@ -76,18 +71,6 @@ def accept(traceparent: str, tracestate: str = "") -> tuple[str, str]:
         return "", ""
     members = parse_tracestate(tracestate) if tracestate else ()
     return traceparent, ",".join(f"{key}={value}" for key, value in members or ())
-
-
-def _random_bits(bits: int) -> int:
-    return int.from_bytes(os.urandom(bits // 8), "big")
-
-
-def child(parent: TraceContext | None, random_bits: Callable[[int], int] = _random_bits) -> TraceContext:
-    """A span of its own below `parent`; without one, the root of a trace that is not sampled."""
-    span_id = f"{random_bits(64) or 1:016x}"
-    if parent is None:
-        return TraceContext(f"{random_bits(128) or 1:032x}", span_id, 0)
-    return TraceContext(parent.trace_id, span_id, parent.flags)
 
 
 class Span:

@@ -42,9 +42,6 @@ class Changes:
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
 
 def fingerprint(source: ModelSource) -> Fingerprint:
     if source.plain:

@@ -74,7 +74,7 @@ def test_failures_are_kept_by_reason_and_summed() -> None:
     stats = ModelStats("m", 1)
     stats.record_failure(100, "REJECTED")
     stats.record_failure(50, "BACKEND")
-    assert stats.failures == {"REJECTED": 1, "CANCELED": 0, "BACKEND": 1, "OTHER": 0}
+    assert stats.failures == {"REJECTED": 1, "CANCELED": 0, "BACKEND": 1}
     assert stats.as_v2()["inference_stats"]["fail"] == {"count": 2, "ns": 150}
 
 

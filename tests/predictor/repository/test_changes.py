@@ -32,7 +32,7 @@ def test_models_that_come_go_and_change_are_told_apart(tmp_path: Path) -> None:
     write(tmp_path / "comes/1/model.onnx", "z")
     (tmp_path / "goes").rename(tmp_path / ".goes")
     assert diff(before, seen(tmp_path)) == Changes(("comes",), ("goes",), ("grows",))
-    assert not diff(before, before)
+    assert diff(before, before) == Changes()
 
 
 def test_each_kind_of_file_counts(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ def test_a_model_still_being_copied_waits_until_two_polls_agree(tmp_path: Path) 
         if not polls or (tmp_path / "m/1/model.onnx").read_text() != content:
             write(tmp_path / "m/1/model.onnx", content)
         polls.append(seen(tmp_path))
-    assert not settled_changes(acted, {}, polls[0])
-    assert not settled_changes(acted, polls[0], polls[1])
+    assert settled_changes(acted, {}, polls[0]) == Changes()
+    assert settled_changes(acted, polls[0], polls[1]) == Changes()
     assert settled_changes(acted, polls[1], polls[2]) == Changes(added=("m",))
-    assert not settled_changes(polls[2], polls[1], polls[2])
+    assert settled_changes(polls[2], polls[1], polls[2]) == Changes()
 
 
 def test_a_model_that_vanished_for_one_poll_only_is_not_removed(tmp_path: Path) -> None:
     write(tmp_path / "m/1/model.onnx", "x")
     there = seen(tmp_path)
-    assert not settled_changes(there, there, {})
-    assert not settled_changes(there, {}, there)
+    assert settled_changes(there, there, {}) == Changes()
+    assert settled_changes(there, {}, there) == Changes()
     assert settled_changes(there, {}, {}) == Changes(removed=("m",))
 
 

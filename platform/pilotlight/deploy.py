@@ -3,9 +3,10 @@
 All services are planned before anything is told, so that one call names every problem of every document.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Final, TextIO
 
 from pilotlight.errors import InvalidDocument
 from pilotlight.manifests import Manifest
@@ -18,6 +19,8 @@ from pilotlight.spec.model import Catalogue, Service
 from pilotlight.spec.problems import Problem, Problems
 
 ServiceKey = tuple[str, str]  # namespace, name
+OTHER_KIND: Final = "PL110"
+SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,19 @@ def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:
     """The documents beside the services come first, then those of --catalog, then ours. Problems join the others."""
     problems: Problems = loaded.problems
     own = catalogue_from(loaded.others, problems, sources.namespace)
-    given = load(sources.catalogues, environ=sources.environ, namespace=sources.namespace)
-    problems.found.extend(given.problems.found)
+    files = [file for path in sources.catalogues for file in _below(path)]
+    given = load(files, environ=sources.environ, namespace=sources.namespace)
+    # A catalogue is often a folder of somebody's configuration: what else lies in it is none of ours to judge.
+    problems.found.extend(problem for problem in given.problems.found if problem.code != OTHER_KIND)
     return merge(own, catalogue_from(given.others, problems, sources.namespace), builtin())
+
+
+def _below(path: str) -> list[str]:
+    """The file, or every document below the folder: catalogues are sorted by vendor and engine."""
+    if not os.path.isdir(path):
+        return [path]
+    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sorted(file for file in found if file.endswith(SUFFIXES))
 
 
 def _plans(

@@ -164,6 +164,25 @@ def test_a_catalogue_comes_from_flag_or_variable(call: Call, tmp_path: Path, mon
     assert "example.com/mine:1" in call("render", "-f", IRIS).out
 
 
+def test_a_catalogue_is_a_whole_tree_in_which_other_kinds_are_passed_over(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "vendor" / "engine").mkdir(parents=True)
+    (tmp_path / "vendor" / "engine" / "runtime.yaml").write_text(RUNTIME)
+    (tmp_path / "vendor" / "kustomization.yaml").write_text(
+        "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1\n"
+    )
+    assert "example.com/mine:1" in call("render", "-f", IRIS, "--catalog", str(tmp_path)).out
+    (tmp_path / "vendor" / "broken.yaml").write_text(RUNTIME.replace("containers", "container"))
+    done = call("render", "-f", IRIS, "--catalog", str(tmp_path))
+    assert done.code == 2
+    assert f"{tmp_path / 'vendor' / 'broken.yaml'}:8:3: error PL101" in done.err
+
+
+def test_explain_says_which_runtimes_are_hidden_by_others_of_their_name(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "runtime.yaml").write_text(RUNTIME.replace("name: mine", "name: kserve-tritonserver"))
+    done = call("explain", "-f", IRIS, "--runtime", "--catalog", str(tmp_path))
+    assert "ClusterServingRuntime kserve-tritonserver of built-in is shadowed by that of" in done.err
+
+
 @pytest.mark.parametrize("way", ["flag", "variable"])
 def test_a_namespace_is_for_documents_that_name_none(way: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "variable":

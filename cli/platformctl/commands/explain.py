@@ -19,6 +19,8 @@ def explain(given: documents.Given, runtime: bool) -> None:
     """Say what was decided about a service, and why."""
     if runtime:
         read = given.documents()
+        for sentence in read.catalogue.shadowed:
+            output.note(sentence)
         told = [candidates(service, read.catalogue) for service in given.only(read.services)]
         lines = [line for service in told for line in candidate_lines(service)]
     else:

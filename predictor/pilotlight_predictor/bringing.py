@@ -3,7 +3,6 @@
 Blocking; `Sources` calls it in a thread. A path on this machine costs no import and no copy.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,11 +11,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pilotlight_predictor import backends
+from pilotlight_predictor.logs import log
 
 if TYPE_CHECKING:
     from pilotlight_predictor.storage import Progress
-
-log = logging.getLogger("pilotlight.bringing")
 
 
 class Bringing:
@@ -69,7 +67,7 @@ class Bringing:
                 prepare(row)
             self.import_s = max(self.import_s, perf_counter() - started)
         except Exception as error:
-            log.debug("no runtime was imported ahead of the model: %s", error)
+            log("runtime.not_ahead", f"no runtime was imported ahead of the model: {error}", level="DEBUG")
 
 
 def file_names(uri: str) -> list[str]:

@@ -1,13 +1,11 @@
 """Hands answers to those who asked: in order where the model promises that, its own failures told to the log alone."""
 
-import logging
 from collections import deque
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.errors import BackendFailed, PredictorError
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.waiting import Item
-
-log = logging.getLogger("pilotlight.delivery")
 
 
 class Delivery:
@@ -47,7 +45,8 @@ class Delivery:
         """The client learns that the model failed; the log learns why, once for a batch that failed as a whole."""
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if cause is not self._told:
-            log.error("model '%s' failed", item.request.model, exc_info=cause)
+            model = item.request.model
+            log("backend.failed", f"model '{model}' failed", level="ERROR", error=cause, model=model)
         self._told = cause
         return BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
 

@@ -1,7 +1,6 @@
 """Which devices there are and where a model's instances go. Finding out needs no CUDA library of its own."""
 
 import ctypes
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +8,9 @@ from pathlib import Path
 
 from pilotlight_predictor.backends.base import Device
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import InstanceGroup
 
-log = logging.getLogger("pilotlight.devices")
 CPU = Device()
 
 
@@ -45,7 +44,8 @@ def default_device(wish: str, gpus: int) -> Device:
         return CPU
     index = int(wish.partition(":")[2] or 0)
     if index >= gpus:
-        log.warning("device = %s, but this machine offers %d GPUs: models run on the CPU", wish, gpus)
+        message = f"device = {wish}, but this machine offers {gpus} GPUs: models run on the CPU"
+        log("device.missing", message, level="WARNING")
         return CPU
     return Device("cuda", index)
 

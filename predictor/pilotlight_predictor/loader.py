@@ -3,7 +3,6 @@
 Blocking; runs in a thread of its own so that the server answers while it works.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,14 +16,13 @@ from pilotlight_predictor.devices import compute_capability, gpu_count, place
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.fit import InputRules
 from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.complete import BatchDefaults, Found, complete
 from pilotlight_predictor.repository.labels import read_labels
 from pilotlight_predictor.repository.layout import ModelSource, model_file
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.warmup import configured_requests, zero_request
-
-log = logging.getLogger("pilotlight.loader")
 
 
 @dataclass(slots=True)
@@ -70,8 +68,9 @@ def discard(instances: Sequence[Instance]) -> None:
     for instance in instances:
         try:
             instance.close()
-        except Exception:
-            log.exception("an instance that failed to load failed again while it was closed")
+        except Exception as error:
+            message = "an instance that failed to load failed again while it was closed"
+            log("backend.close_failed", message, level="ERROR", error=error)
 
 
 class _Timed:
@@ -151,7 +150,8 @@ def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:
     elif config.inputs:
         problem = _attempt(instance, zero_request(config))
         if problem is not None:
-            log.warning("model '%s' could not answer a warm-up of zeros: %s", config.name, problem)
+            message = f"model '{config.name}' could not answer a warm-up of zeros: {problem}"
+            log("model.warmup_failed", message, level="WARNING", model=config.name)
 
 
 def _attempt(instance: Instance, request: InferRequest, rules: InputRules | None = None) -> Exception | None:

@@ -1,18 +1,16 @@
 """Loads off the event loop: a few at a time, each within the load timeout, each failure one sentence for operators."""
 
 import asyncio
-import logging
 from time import perf_counter
 from typing import Final
 
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.loader import Loaded, discard, load_version
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.layout import ModelSource
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.threads import in_thread
-
-log = logging.getLogger("pilotlight.loading")
 
 AT_A_TIME: Final = 4
 
@@ -58,5 +56,6 @@ class Loads:
         else:
             reason = f"{type(error).__name__}: {error}"
         unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
-        log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=unexpected)
+        message = f"failed to load '{name}' version {version}: {reason}"
+        log("model.failed", message, level="ERROR", error=unexpected, model=name, version=version)
         return reason

@@ -3,9 +3,9 @@
     {"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "model.loaded", "message": "…", "logger": "pilotlight",
      "request_id": "…", "traceparent": "…", …fields, "traceback": "…"}
 
-`request_id`, `traceparent`, fields and `traceback` are there when there is something to say. What libraries log through
-`logging` comes out in the same schema with the event "log". Values that look like credentials are masked. Writing
-never raises: a full disk or a closed pipe costs lines, not requests.
+`request_id`, `traceparent`, fields and `traceback` are there when there is something to say. Our own code names
+its events; what libraries and models log through `logging` comes out in the same schema with the event "log". Values
+that look like credentials are masked. Writing never raises: a full disk or a closed pipe costs lines, not requests.
 """
 
 import logging

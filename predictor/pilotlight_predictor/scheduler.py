@@ -5,7 +5,6 @@ the loop itself once the model has proved to take only microseconds (see pace.py
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,12 +14,11 @@ from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.batcher import BatchPolicy, next_batch
 from pilotlight_predictor.delivery import Delivery
 from pilotlight_predictor.errors import Cancelled, NotReady, PredictorError, QueueTimeout
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.pace import Pace
 from pilotlight_predictor.stats import FailureReason, ModelStats
 from pilotlight_predictor.waiting import Item, WaitingLine
 from pilotlight_predictor.worker import Worker
-
-log = logging.getLogger("pilotlight.scheduler")
 
 
 class Scheduler:
@@ -157,7 +155,7 @@ class Scheduler:
 
     def _bury(self, worker: Worker) -> None:
         """A dead instance gets no more work; with the last one gone, nobody waits in vain."""
-        log.error("an instance died: %s", worker.death)
+        log("backend.died", f"an instance died: {worker.death}", level="ERROR", model=self.stats.name)
         if any(not other.death for other in self._workers):
             return
         self._refusal = f"is not ready: {worker.death}; load it again or restart the server"

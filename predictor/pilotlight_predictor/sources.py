@@ -1,15 +1,13 @@
 """Where models come from: paths and URIs of the settings → ModelSource by name. Blocking; runs in a thread."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, plain_source, scan
 from pilotlight_predictor.settings import Settings
-
-log = logging.getLogger("pilotlight.sources")
 
 Fetch = Callable[[str], Path]
 
@@ -44,7 +42,8 @@ class Sources:
         """Once: a repository that is polled is read every few seconds."""
         if (name, repository) not in self._told:
             self._told.add((name, repository))
-            log.warning("model '%s' is in several repositories; that of %s is ignored", name, repository)
+            message = f"model '{name}' is in several repositories; that of {repository} is ignored"
+            log("model.shadowed", message, level="WARNING", model=name)
 
 
 def _of_version(source: ModelSource, wish: str) -> ModelSource:

@@ -1,7 +1,6 @@
 """The thread of one instance: takes a batch, executes it, hands the answers back to the event loop."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -10,9 +9,8 @@ from time import perf_counter_ns
 
 from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.errors import BackendFailed
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.waiting import Item
-
-log = logging.getLogger("pilotlight.worker")
 
 Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int], None]
 
@@ -74,8 +72,8 @@ class Worker:
     def _close(self) -> None:
         try:
             self._instance.close()
-        except BaseException:
-            log.exception("an instance failed while it was closed")
+        except BaseException as error:
+            log("backend.close_failed", "an instance failed while it was closed", level="ERROR", error=error)
 
     def _post(self, call: Callable[[], None]) -> None:
         try:

@@ -3,7 +3,6 @@
 Sessions are safe to call from several threads, so the clones of an instance share one session and its weights.
 """
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,9 +10,8 @@ from typing import Any, Final
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count
-
-log = logging.getLogger("pilotlight.backends.onnxruntime")
 
 _DATATYPES: Final = {
     "tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(float16)": "FP16", "tensor(bfloat16)": "BF16",
@@ -95,7 +93,8 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
-        log.warning("model '%s' asks for %s but runs on the CPU: %s", spec.config.name, spec.device, _why(runtime))
+        message = f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {_why(runtime)}"
+        log("device.missing", message, level="WARNING", model=spec.config.name)
     return session
 
 

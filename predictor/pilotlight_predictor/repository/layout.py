@@ -6,13 +6,13 @@
 Reading only: nothing here opens a model, and a broken model never hides its neighbours.
 """
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pilotlight_predictor.backends import TABLE, row_for_file
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.model_files import model_file
 from pilotlight_predictor.repository.names import valid_model_name
@@ -21,8 +21,6 @@ __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", 
 
 CONFIG_FILE: Final = "config.pbtxt"
 MAX_VERSION: Final = 2**63 - 1
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,8 @@ def _directories(parent: Path) -> list[Path]:
 def _servable(directory: Path) -> bool:
     if valid_model_name(directory.name):
         return True
-    _log.warning("passing over %r: it cannot be the name of a model", str(directory))
+    message = f"passing over {str(directory)!r}: it cannot be the name of a model"
+    log("repository.passed_over", message, level="WARNING")
     return False
 
 
@@ -127,7 +126,8 @@ def _versions(directory: Path) -> dict[int, Path]:
         if str(number := int(entry.name[:20])) == entry.name and number <= MAX_VERSION:
             versions[number] = entry
         else:
-            _log.warning("passing over %s: write a version as a number without leading zeros", entry)
+            message = f"passing over {entry}: write a version as a number without leading zeros"
+            log("repository.passed_over", message, level="WARNING")
     return versions
 
 

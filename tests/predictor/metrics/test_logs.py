@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,13 @@ def test_what_libraries_log_has_the_same_schema(stream: io.StringIO) -> None:
     logging.getLogger("aiohttp.server").warning("odd request from %s", "::1")
     line = only_line(stream)
     assert (line["event"], line["logger"], line["message"]) == ("log", "aiohttp.server", "odd request from ::1")
+
+
+def test_the_servers_own_code_names_its_events() -> None:
+    """But for the logger that Triton's users call from their models."""
+    package = Path(logs.__file__).parent
+    plain = {str(path.relative_to(package)) for path in package.rglob("*.py") if "getLogger" in path.read_text()}
+    assert plain == {"logs.py", "backends/triton_python_backend_utils.py"}
 
 
 def test_a_traceback_is_a_field_of_the_same_line(stream: io.StringIO) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight_predictor.backends.base import Answer, LoadSpec
 from pilotlight_predictor.backends.python_forms import Loop, attempt
 from pilotlight_predictor.backends.python_values import WrongReturn, array_of, outputs_of
@@ -57,7 +58,7 @@ class KserveForm:
         self._loop.close()
 
     def _start(self, request: InferRequest) -> Any:
-        headers = {"x-request-id": request.id} if request.id else {}
+        headers = {HEADER_REQUEST_ID: request.id} if request.id else {}
         return self._model(_kserve_request(request), headers)
 
     def _settled(self, value: Any) -> Answer:

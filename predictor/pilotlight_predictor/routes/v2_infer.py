@@ -16,6 +16,7 @@ from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
 BINARY = "application/octet-stream"
+LENGTH = HEADER_INFERENCE_LENGTH.title()  # as clients that compare letter by letter know it
 
 
 def error_body(error: PredictorError) -> Reply:
@@ -62,7 +63,7 @@ def _decode(served: ServedVersion, call: Call, version: int) -> InferRequest:
     if length is None:
         return decode_request(served.name, version, body, None)
     if not (length.isascii() and length.isdigit()) or len(length) > 18:
-        raise BadRequest(f"Inference-Header-Content-Length = '{length[:50]}', must be the number of bytes of the JSON")
+        raise BadRequest(f"{LENGTH} = '{length[:50]}', must be the number of bytes of the JSON")
     if int(length) == 0:
         return _decode_raw(served, version, body)
     return decode_request(served.name, version, body, int(length))
@@ -87,7 +88,7 @@ def _reply(call: Call, request: InferRequest, result: InferResponse | Exception)
     accept = call.headers.get("accept-encoding")
     if header_length is None and not accept:
         return Reply(200, pieces)
-    headers = {} if header_length is None else {"Inference-Header-Content-Length": str(header_length)}
+    headers = {} if header_length is None else {LENGTH: str(header_length)}
     if accept:
         pieces = _compressed(accept, pieces, headers)
     return Reply(200, pieces, JSON if header_length is None else BINARY, headers or None)

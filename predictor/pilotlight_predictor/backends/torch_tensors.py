@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Tensor
+from pilotlight_predictor.tensors import Array, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,3 @@ class PinnedStaging:
 
 def _view(raw: Array, like: Array) -> Array:
     return raw.view(like.dtype).reshape(like.shape)
-
-
-def numpy_dtype(datatype: str) -> "np.dtype[Any]":
-    return NUMPY_TYPES[datatype]

@@ -7,6 +7,8 @@ import pytest
 from tests.predictor.serving.house import House, play, write_times
 
 from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.metrics.collect import collect
+from pilotlight_predictor.metrics.exposition import expose
 from pilotlight_predictor.response_cache import ResponseCache, cache_key
 from pilotlight_predictor.tensors import Tensor
 
@@ -43,7 +45,7 @@ def test_a_hit_counts_as_a_success_but_not_as_an_inference(tmp_path: Path) -> No
         assert (stats["inference_count"], stats["execution_count"]) == (2, 2)
         counts = {name: stats["inference_stats"][name]["count"] for name in ("success", "cache_hit", "cache_miss")}
         assert counts == {"success": 4, "cache_hit": 2, "cache_miss": 2}
-        text = house.metrics.render()[0].decode()
+        text = expose(collect(house.metrics)).decode()
         assert 'nv_cache_num_hits_per_model{model="m",version="1"} 2' in text
         assert 'nv_cache_num_misses_per_model{model="m",version="1"} 2' in text
 

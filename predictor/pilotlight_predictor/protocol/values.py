@@ -5,8 +5,10 @@ tensor is kept as it came (`msgspec.Raw`) until its datatype is known.
 """
 
 import re
-import warnings
-from functools import cache
+import struct
+from collections.abc import Callable
+from functools import cache, lru_cache
+from itertools import chain
 from math import prod
 from typing import Any, Final, Literal
 
@@ -27,10 +29,14 @@ MAX_DEPTH: Final = 100
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(_FLOATS, float)}
 _OPENING: Final = b" \t\r\n["
-_PLAIN: Final = {name: dtype for name, dtype in NUMPY_TYPES.items() if name not in {"BF16", "BYTES"}}
-# 1e39 is no FP32. As an error the warning costs nothing where there is none; np.errstate would, in each request.
-warnings.filterwarnings("error", "overflow encountered in cast", RuntimeWarning, re.escape(__name__))
-_NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?Infinity|NaN)')
+# How `struct` writes one element. It refuses what does not fit, 1e39 as FP32 too, where numpy writes an infinity.
+_CODES: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
+    "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "f",
+}  # fmt: skip
+_PACKED_TYPES: Final = {**NUMPY_TYPES, "BF16": NUMPY_TYPES["FP32"]}
+# Possessive: a string without an end is passed over once, or a body of quotes would be read again from each of them.
+_NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?Infinity|NaN)', re.DOTALL)
 
 
 @cache
@@ -43,38 +49,63 @@ def _decoder(datatype: str, depth: int, nonfinite: bool = False) -> msgspec.json
     return msgspec.json.Decoder(kind)
 
 
+@cache
+def _decode_flat(datatype: str) -> Callable[[msgspec.Raw], list[Any]]:
+    return _decoder(datatype, 1).decode
+
+
+@lru_cache(1024)
+def _packer(datatype: str, count: int) -> Callable[..., None]:
+    return struct.Struct(f"<{count}{_CODES[datatype]}").pack_into
+
+
 def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) -> Tensor:
     """`text` is the JSON of the field `data` of the input at `index`."""
-    dtype = _PLAIN.get(datatype)
     try:
-        # Most requests are flat numbers that fit: one typed pass in C, and straight into an array.
-        values = _decoder(datatype, 1).decode(text)
-        array = np.array(values, dtype) if dtype is not None else _array(f"inputs[{index}]", datatype, values)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RuntimeWarning):
-        array = _decode_any(f"inputs[{index}]", datatype, memoryview(text))
-    if array.size != prod(shape):
-        raise BadRequest(f"inputs[{index}].data has {array.size} elements, shape {list(shape)} takes {prod(shape)}")
+        # Most requests are flat values that fit: one typed pass in C, and straight into an array.
+        values = _decode_flat(datatype)(text)
+        return Tensor(datatype, _array(index, datatype, shape, values))
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
+        return Tensor(datatype, _decode_any(index, datatype, shape, memoryview(text)))
+
+
+def _array(index: int, datatype: str, shape: Shape, values: list[Any]) -> Array:
+    """Raises OverflowError or struct.error when a value does not fit the datatype."""
+    count = len(values)
+    if count != prod(shape):
+        raise BadRequest(f"inputs[{index}].data has {count} elements, shape {list(shape)} takes {prod(shape)}")
     try:
-        return Tensor(datatype, array.reshape(shape))
+        array = np.empty(shape, _PACKED_TYPES[datatype])
     except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
         raise BadRequest(f"inputs[{index}].shape = {list(shape)} is too large, though it has no elements") from None
+    if datatype == "BYTES":
+        array.reshape(-1)[:] = [item.encode() for item in values]
+        return array
+    _packer(datatype, count)(array, 0, *values)
+    return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
-def _decode_any(where: str, datatype: str, text: memoryview) -> Array:
-    return _array(where, datatype, _parse(where, datatype, text))
-
-
-def _parse(where: str, datatype: str, text: memoryview) -> Any:
-    depth = _depth(text)
+def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Array:
+    where, depth = f"inputs[{index}]", _depth(text)
     if depth > MAX_DEPTH:
         raise BadRequest(f"{where}.data is nested more than {MAX_DEPTH} deep")
     if depth == 0:
         raise BadRequest(f"{where}.data must be an array, flat or nested as its shape")
+    values, has_names = _parse(where, datatype, depth, text)
+    values = _flat(where, datatype, values, depth)
     try:
-        return _decoder(datatype, depth).decode(text)
+        return _array(index, datatype, shape, [float(value) for value in values] if has_names else values)
+    except (OverflowError, struct.error):
+        raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
+
+
+def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[list[Any], bool]:
+    """The values, nested as they came, and whether the names of infinities and NaN may be among them."""
+    try:
+        return _decoder(datatype, depth).decode(text), False
     except msgspec.DecodeError as error:
         if datatype in _FLOATS:
-            return _with_nonfinite(where, depth, text, error)
+            return _with_nonfinite(where, depth, text, error), True
         raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
     except UnicodeDecodeError:
         raise BadRequest(f"{where}.data has text that is not UTF-8; send such bytes as a binary tensor") from None
@@ -90,12 +121,23 @@ def _depth(text: memoryview) -> int:
     return depth
 
 
-def _with_nonfinite(where: str, depth: int, text: memoryview, error: msgspec.DecodeError) -> Any:
-    """numpy reads the names of these values as they are."""
+def _with_nonfinite(where: str, depth: int, text: memoryview, error: msgspec.DecodeError) -> list[Any]:
     try:
-        return _decoder("", depth, True).decode(text)
+        values: list[Any] = _decoder("", depth, True).decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadRequest(f"{where}.data: {explain(error)}") from None
+    return values
+
+
+def _flat(where: str, datatype: str, values: list[Any], depth: int) -> list[Any]:
+    for _ in range(depth - 1):
+        if len(values) == 1:
+            values = values[0]
+            continue
+        if datatype != "BYTES" and len(set(map(len, values))) > 1:
+            raise BadRequest(f"{where}.data is not a regular array of {datatype}: its rows differ in length")
+        values = list(chain.from_iterable(values))
+    return values
 
 
 def quote_nonfinite(text: bytes) -> bytes | None:
@@ -104,28 +146,6 @@ def quote_nonfinite(text: bytes) -> bytes | None:
         return None
     quoted = _NONFINITE.sub(lambda found: b'"%b"' % found[1] if found[1] else found[0], text)
     return quoted if quoted != text else None
-
-
-def _array(where: str, datatype: str, values: Any) -> Array:
-    if datatype == "BYTES":
-        return _bytes_array(values)
-    dtype = NUMPY_TYPES["FP32" if datatype == "BF16" else datatype]
-    try:
-        array = np.array(values, dtype)
-    except (OverflowError, RuntimeWarning):
-        raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
-    except (ValueError, TypeError):
-        raise BadRequest(f"{where}.data is not a regular array of {datatype}: its rows differ in length") from None
-    return bf16_from_float(array) if datatype == "BF16" else array
-
-
-def _bytes_array(values: Any) -> Array:
-    flat: list[Any] = values
-    while flat and isinstance(flat[0], list):
-        flat = [item for row in flat for item in row]
-    array = np.empty(len(flat), dtype=object)
-    array[:] = [item.encode() for item in flat]
-    return array
 
 
 def encode_values(name: str, tensor: Tensor) -> Any:

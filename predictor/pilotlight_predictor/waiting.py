@@ -1,18 +1,22 @@
 """The queue of one model: priority levels, bounds, time-outs. The clock comes in as an argument.
 
-Cancelled and expired requests are skipped lazily, so leaving the queue costs the client's departure nothing.
+Cancelled and expired requests are skipped lazily, and swept out once they outnumber those that still wait: leaving
+costs little, and what left holds its tensors no longer than that.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
+
+
+SWEEP_ABOVE: Final = 16  # with so few left behind, a sweep would cost more than it frees
 
 
 class Item(msgspec.Struct, eq=False):
@@ -35,6 +39,10 @@ class Level:
     items: deque[Item] = field(default_factory=deque)
     delayed: deque[Item] = field(default_factory=deque)
     size: int = 0  # live items only
+
+    def sweep(self) -> None:
+        self.items = deque(item for item in self.items if not item.gone)
+        self.delayed = deque(item for item in self.delayed if not item.gone)
 
 
 class WaitingLine:
@@ -94,10 +102,13 @@ class WaitingLine:
         return taken
 
     def leave(self, item: Item) -> None:
-        """The item is gone (cancelled): it counts no more and is dropped when met."""
-        self._levels[item.level].size -= 1
+        """The item is gone (cancelled): it counts no more and is dropped when met, or swept out with others."""
+        level = self._levels[item.level]
+        level.size -= 1
         self.size -= 1
         item.gone = True
+        if len(level.items) + len(level.delayed) > 2 * level.size + SWEEP_ABOVE:
+            level.sweep()
 
     def expire(self, now_ns: int) -> list[Item]:
         """Those whose time has passed: rejected ones are returned, delayed ones move behind the rest of their level."""

@@ -1,5 +1,6 @@
 """The queue of a model: levels, bounds and time-outs, with the clock in the test's hand."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -132,3 +133,37 @@ def test_who_left_is_neither_counted_nor_handed_out_nor_expired() -> None:
     queue.leave(gone)
     assert (queue.size, names(queue)) == (1, ["stays"])
     assert names(queue.expire(100 * US)) == ["stays"]
+
+
+class Body:
+    """Stands for the tensors of a request, which may be of any size."""
+
+
+@pytest.mark.parametrize("action", ["REJECT", "DELAY"])
+def test_those_who_left_free_their_tensors_while_others_still_wait(action: Any) -> None:
+    queue = line(QueuePolicy(action, default_timeout_us=100))
+    push(queue, "stays")
+    push(queue, "stays too")
+    bodies: list[weakref.ref[Body]] = []
+    for number in range(300):
+        body = Body()
+        bodies.append(weakref.ref(body))
+        left = push(queue, "left", parameters={"body": body})  # type: ignore[arg-type]
+        if number == 150:
+            queue.expire(100 * US)
+        if not left.gone:
+            queue.leave(left)
+        del body, left
+    assert sum(body() is not None for body in bodies) <= 20
+    assert queue.size == (0 if action == "REJECT" else 2)
+    assert names(queue.take(5)) == ([] if action == "REJECT" else ["stays", "stays too"])
+
+
+def test_a_time_out_that_takes_many_out_at_once_leaves_the_rest_in_order() -> None:
+    queue = line(QueuePolicy(default_timeout_us=100))
+    for number in range(100):
+        push(queue, f"late {number}", 0)
+    push(queue, "a", 50)
+    push(queue, "b", 50)
+    assert names(queue.expire(100 * US)) == [f"late {number}" for number in range(100)]
+    assert names(queue.take(5)) == ["a", "b"]

@@ -6,7 +6,6 @@ Used by `demo`. Standard library only: the child's own cold start is what the us
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,11 +18,6 @@ from typing import Any
 from platformctl.errors import CommandError, TimedOut
 
 LAST_LINES = 20
-
-
-def predictor(*flags: str) -> list[str]:
-    """The command that starts a predictor with the Python that runs this program."""
-    return [sys.executable, "-m", "pilotlight_predictor", *flags]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +83,7 @@ class Child:
 
     def stop(self, timeout: float = 35.0) -> int:
         """SIGTERM, which drains; SIGKILL when that takes too long."""
-        if self.connection is not None:
-            self.connection.close()
+        self._hang_up()
         self.process.terminate()
         try:
             self.process.wait(timeout)
@@ -110,9 +103,14 @@ class Child:
         try:
             reply = self.request("GET", "/status")
         except (OSError, HTTPException):
-            self.connection = None
+            self._hang_up()
             return {}
         return _fields(reply.body.decode())
+
+    def _hang_up(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
 
     def _check(self, deadline: float) -> None:
         """Raises when the process has ended or time is up, with the end of its log."""

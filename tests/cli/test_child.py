@@ -28,6 +28,18 @@ print("noise " * 30000, file=sys.stderr)
 print(json.dumps({{"event": "listening", "http_port": server.server_port}}), file=sys.stderr, flush=True)
 server.serve_forever()
 """
+# Answers the first connection with nonsense, and no other until that one is closed.
+BROKEN_AT_FIRST = """
+class Once(http.server.HTTPServer):
+    seen = False
+    def finish_request(self, request, address):
+        if self.seen:
+            return super().finish_request(request, address)
+        self.seen = True
+        request.recv(65536)
+        request.sendall(b"no HTTP\\r\\n")
+        request.recv(65536)
+server = Once"""
 Start = Callable[..., Child]
 
 
@@ -67,6 +79,11 @@ def test_a_child_that_dies_is_told_with_its_code_and_last_words(start: Start) ->
     child = start("import sys; print('out of luck', file=sys.stderr); sys.exit(3)")
     with pytest.raises(CommandError, match=r"code 3:\nout of luck"):
         child.wait_ready(soon(), lambda _: None)
+
+
+def test_a_connection_that_breaks_is_closed_and_another_one_tried(start: Start) -> None:
+    child = start(SERVER.replace("\nserver = http.server.HTTPServer", BROKEN_AT_FIRST).format(states=["ready"]))
+    assert child.wait_ready(soon(), lambda _: None)["state"] == "ready"
 
 
 def test_a_child_that_is_never_ready_times_out(start: Start) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from platformctl import output
-from platformctl.child import Child, Reply, predictor
+from platformctl import output, predictor
+from platformctl.child import Child, Reply
 from platformctl.errors import CommandError, NotFound
 from platformctl.showcase import FLOWER, MODELS, Showcase, showcases
 
@@ -33,7 +33,7 @@ def demo(keep: bool, timeout: float) -> None:
         output.heading("Building the example repository")
         build(Path(folder))
         output.heading("Starting the predictor")
-        child = Child(predictor(*flags(Path(folder))))
+        child = Child(predictor.command(*flags(Path(folder))))
         try:
             start = time.monotonic()
             phases = wait(child, start, timeout)

@@ -1,13 +1,12 @@
 """`platformctl fetch URI DIR`: becomes the predictor's own download command, the one that init containers run."""
 
-import os
-import sys
-
 import click
+
+from platformctl import predictor
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fetch(words: tuple[str, ...]) -> None:
     """Download a model from a URI into a directory."""
-    os.execv(sys.executable, [sys.executable, "-m", "pilotlight_predictor", "fetch", *words])  # noqa: S606 - no shell
+    predictor.become("fetch", *words)

@@ -3,13 +3,16 @@
 from collections import deque
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.errors import BackendFailed, PredictorError
+from pilotlight_predictor.errors import BackendFailed, Cancelled, PredictorError
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.waiting import Item
 
 
 class Delivery:
-    """`ordered` answers leave in the order in which their requests came; an early one waits for those before it."""
+    """`ordered` answers leave in the order in which their requests came; an early one waits for those before it.
+
+    Those who left wait for nobody: kept in line, they would hold their tensors for nothing.
+    """
 
     def __init__(self, ordered: bool) -> None:
         self._order: deque[Item] | None = deque() if ordered else None
@@ -24,7 +27,11 @@ class Delivery:
         if self._order is None:
             self._deliver(item, answer)
             return
-        self._early[item] = answer
+        if isinstance(answer, Cancelled):
+            self._order.remove(item)
+            self._deliver(item, answer)
+        else:
+            self._early[item] = answer
         while self._order and self._order[0] in self._early:
             first = self._order.popleft()
             self._deliver(first, self._early.pop(first))
@@ -38,8 +45,11 @@ class Delivery:
             answer = self._opaque(item, answer)
         try:
             item.done(answer)
-        except Exception as error:  # an answer that cannot be passed on must not cost its neighbours theirs
-            item.done(self._opaque(item, error))
+        except Exception as error:  # whoever asked must not cost its neighbours their answers
+            name = item.request.model
+            log(
+                "answer.lost", f"an answer of '{name}' could not be handed over", level="ERROR", error=error, model=name
+            )
 
     def _opaque(self, item: Item, error: Exception) -> BackendFailed:
         """The client learns that the model failed; the log learns why, once for a batch that failed as a whole."""

@@ -82,9 +82,13 @@ def _reply(call: Call, request: InferRequest, result: InferResponse | Exception)
     if isinstance(result, Exception):
         return error_reply(error_body, result, call)
     try:
-        header_length, pieces = encode_response(request, result)
-    except PredictorError as error:
+        return _encoded(call, request, result)
+    except Exception as error:  # a model may name its outputs as JSON cannot: who asked learns it, and at once
         return error_reply(error_body, error, call)
+
+
+def _encoded(call: Call, request: InferRequest, result: InferResponse) -> Reply:
+    header_length, pieces = encode_response(request, result)
     accept = call.headers.get("accept-encoding")
     if header_length is None and not accept:
         return Reply(200, pieces)

@@ -9,11 +9,13 @@ from pilotlight_predictor.tensors import Tensor
 
 
 def cache_key(request: InferRequest, loaded: int) -> bytes:
-    """What was loaded, parameters and every input with its name, type, shape and bytes; order does not matter.
+    """What was loaded, parameters, the outputs asked for (a model may compute those alone) and every input with its
+    name, type, shape and bytes; order does not matter.
 
     `loaded` is a number of its own for every load of every version, so a reload never answers from before it.
     """
-    digest = blake2b(f"{loaded}\0{sorted(request.parameters.items())}".encode(), digest_size=16)
+    outputs = sorted(output.name for output in request.outputs)
+    digest = blake2b(f"{loaded}\0{sorted(request.parameters.items())}\0{outputs}".encode(), digest_size=16)
     for name in sorted(request.inputs):
         tensor = request.inputs[name]
         digest.update(f"\0{name}\0{tensor.datatype}{list(tensor.array.shape)}".encode())

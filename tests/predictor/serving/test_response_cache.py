@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.predictor.serving.house import House, play, write_times
 
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.inference import InferRequest, RequestedOutput
 from pilotlight_predictor.metrics.collect import collect
 from pilotlight_predictor.metrics.exposition import expose
 from pilotlight_predictor.response_cache import ResponseCache, cache_key
@@ -97,6 +97,8 @@ def test_the_key_is_all_that_the_answer_depends_on() -> None:
 
     same = {"b": tensor(2), "a": tensor(1)}
     assert key() == key(inputs=same) == key(id="another")
+    outputs = (RequestedOutput("y"), RequestedOutput("z"))
+    assert key(outputs=outputs) == key(outputs=outputs[::-1])
     different = [
         key(2),
         key(inputs={"a": tensor(1), "b": tensor(3)}),
@@ -104,5 +106,7 @@ def test_the_key_is_all_that_the_answer_depends_on() -> None:
         key(inputs={"a": tensor(1), "b": Tensor("FP32", tensor(2).array.reshape(1, 1))}),
         key(inputs={"a": tensor(1), "b": Tensor("INT32", tensor(2).array)}),
         key(parameters={"temperature": 1}),
+        key(outputs=(RequestedOutput("y"),)),
+        key(outputs=(RequestedOutput("y"), RequestedOutput("z"))),
     ]
-    assert len({key(), *different}) == 7
+    assert len({key(), *different}) == 9

@@ -130,9 +130,7 @@ def _trial(instance: Instance, config: ModelConfig) -> int:
     request, quickest = zero_request(config), 0
     for _ in range(3):
         started = perf_counter_ns()
-        try:
-            instance.execute([request])
-        except Exception:
+        if _attempt(instance, request) is not None:
             return 0
         took = perf_counter_ns() - started
         quickest = min(quickest or took, took)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_times
 
 from pilotlight_predictor import loader
-from pilotlight_predictor.backends.base import Device
+from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
 from pilotlight_predictor.devices import gpu_count, place
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.model_config import InstanceGroup
+from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.repository.model_config import InstanceGroup, ModelConfig, TensorConfig
 
 # Writes a line for each thing that is done to it; samples above 5 are refused.
 NOTING = """
@@ -114,6 +116,18 @@ def test_zeros_that_do_not_fit_only_warn(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         play(scene())
     assert "could not answer a warm-up of zeros" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [{}, ValueError("no zeros, please")], ids=["outputs", "a failure in its place"])
+def test_only_a_trial_that_was_answered_counts_as_quick(answer: Answer) -> None:
+    """A failure is quicker than any answer: a model judged by it would hold up the event loop."""
+
+    class Fixed(TensorInstance):
+        def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+            return [answer] * len(batch)
+
+    config = ModelConfig("m", inputs=(TensorConfig("x", "FP32", (1,)),))
+    assert (loader._trial(Fixed(), config) > 0) == (answer == {})
 
 
 def test_a_load_that_hangs_fails_with_the_setting_to_change_and_is_freed_when_it_ends(

@@ -1,6 +1,7 @@
 """Loads off the event loop: a few at a time, each within the load timeout, each failure one sentence for operators."""
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -33,20 +34,10 @@ class Loads:
             return loaded
 
     async def _within_timeout(self, source: ModelSource, version: int, config: ModelConfig | None) -> Loaded:
-        """What a load brings after it was given up is freed in its own thread."""
-        given_up = False
-
-        def work() -> Loaded:
-            loaded = load_version(source, version, config, self._settings)
-            if given_up:
-                discard(loaded.instances)
-            return loaded
-
-        try:
-            return await asyncio.wait_for(in_thread(work), self._timeout_s or None)
-        except TimeoutError:
-            given_up = True
-            raise
+        """What a load brings after it was given up is freed."""
+        work = partial(load_version, source, version, config, self._settings)
+        loading = in_thread(work, lambda late: discard(late.instances))
+        return await asyncio.wait_for(loading, self._timeout_s or None)
 
     def _explain(self, name: str, version: int, error: Exception) -> str:
         if isinstance(error, TimeoutError):

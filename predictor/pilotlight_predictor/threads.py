@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Runs `work` in a thread of its own; the future may be abandoned."""
+def in_thread(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    """Runs `work` in a thread of its own. The future may be abandoned; `unclaimed` frees a result that comes then."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -20,18 +21,29 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             problem = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             _post(loop, future, lambda: future.set_exception(problem))
         else:
-            _post(loop, future, lambda: future.set_result(result))
+            free = partial(unclaimed, result) if unclaimed is not None else None
+            _post(loop, future, lambda: future.set_result(result), free)
 
     Thread(target=run, name="pilotlight-load", daemon=True).start()
     return future
 
 
-def _post(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], settle: Callable[[], None]) -> None:
+def _post(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[T],
+    settle: Callable[[], None],
+    free: Callable[[], None] | None = None,
+) -> None:
+    """Whether somebody still waits is known on the loop alone; freeing may take its time, and so happens elsewhere."""
+
     def settle_once() -> None:
         if not future.done():
             settle()
+        elif free is not None:
+            Thread(target=free, name="pilotlight-free", daemon=True).start()
 
     try:
         loop.call_soon_threadsafe(settle_once)
     except RuntimeError:  # the loop has closed: nobody waits any more
-        return
+        if free is not None:
+            free()

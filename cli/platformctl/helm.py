@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from platformctl.errors import CommandError, NotFound
 
 if TYPE_CHECKING:
+    from pilotlight.deploy import Planned
     from pilotlight.manifests import Manifest
     from pilotlight.plan.model import Plan
 
@@ -17,7 +18,14 @@ KUBERNETES: Final = "1.34.0"
 TIMEOUT_S: Final = 60
 
 
-def rendered(plan: "Plan") -> "list[Manifest]":
+def rendered(planned: "Planned") -> "list[Manifest]":
+    """The same as `planned.manifests()`, by helm; objects beside the services are in no chart and stay as they are."""
+    from pilotlight.manifests import in_order
+
+    return [*in_order(planned.companions), *(manifest for plan in planned.plans for manifest in release(plan))]
+
+
+def release(plan: "Plan") -> "list[Manifest]":
     """What `helm install` would send for the service, in the order of applying; the chart's own tests are left out."""
     from pilotlight.manifests import Manifest, in_order
     from pilotlight.render import values_of

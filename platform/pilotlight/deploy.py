@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 from pilotlight.errors import InvalidDocument
-from pilotlight.manifests import Manifest
+from pilotlight.manifests import Manifest, in_order
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Current, Plan
 from pilotlight.render import render
 from pilotlight.spec.catalogue import builtin, catalogue_from, merge
 from pilotlight.spec.load import Loaded, load
 from pilotlight.spec.model import Catalogue, Service
+from pilotlight.spec.nodes import Node
 from pilotlight.spec.problems import Problem, Problems
 
 ServiceKey = tuple[str, str]  # namespace, name
@@ -42,19 +43,25 @@ class Documents:
     services: tuple[Service, ...]
     catalogue: Catalogue
     warnings: tuple[Problem, ...] = ()
+    companions: tuple[Manifest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Every service of the sources with what was decided about it, and the warnings of reading and planning."""
+    """Every service of the sources with what was decided about it, and the warnings of reading and planning.
+
+    `companions` are objects beside the services (a Namespace, a Secret), which are applied first and as they are.
+    """
 
     plans: tuple[Plan, ...]
     warnings: tuple[Problem, ...] = ()
     catalogue: Catalogue = field(default_factory=Catalogue)
+    companions: tuple[Manifest, ...] = ()
 
     def manifests(self) -> list[Manifest]:
-        """Service after service, each in the order of applying."""
-        return [manifest for planned in self.plans for manifest in render(planned)]
+        """The companions, then service after service, each in the order of applying."""
+        rendered = [manifest for planned in self.plans for manifest in render(planned)]
+        return [*in_order(self.companions), *rendered]
 
 
 def read(sources: Sources) -> Documents:
@@ -64,7 +71,16 @@ def read(sources: Sources) -> Documents:
     )
     catalogue = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.found)
-    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings))
+    companions = tuple(_companion(node, sources.namespace) for node in loaded.companions)
+    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions)
+
+
+def _companion(node: Node, namespace: str) -> Manifest:
+    """As it is written, but for the namespace of those that have one and name none."""
+    document = node.plain()
+    if document["kind"] != "Namespace" and not document["metadata"].get("namespace"):
+        document["metadata"]["namespace"] = namespace
+    return Manifest(document)
 
 
 def plan_all(
@@ -75,7 +91,7 @@ def plan_all(
     plans, found = _plans(documents.services, documents.catalogue, capabilities or Capabilities(), current or {})
     _raise_errors([*documents.warnings, *found])
     warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
-    return Planned(tuple(plans), warnings, documents.catalogue)
+    return Planned(tuple(plans), warnings, documents.catalogue, documents.companions)
 
 
 def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.conftest import Call
+from tests.cli.conftest import ROOT, Call
 from tests.judges.helm import BUILD_SECONDS
 
 from pilotlight.manifests import APPLY_ORDER, canonical
@@ -23,6 +23,17 @@ def test_yaml_and_json_say_the_same_in_the_order_of_applying(call: Call) -> None
     assert listed["items"] == documents
     ranks = [APPLY_ORDER.index(each["kind"]) for each in documents]
     assert ranks == sorted(ranks)
+
+
+def test_objects_that_a_service_needs_are_rendered_first_and_as_they_are(call: Call, tmp_path: Path) -> None:
+    beside = "apiVersion: v1\nkind: Secret\nmetadata: {name: token}\nstringData: {TOKEN: x}\n---\n"
+    beside += "apiVersion: v1\nkind: Namespace\nmetadata: {name: lab}\n---\n"
+    (tmp_path / "service.yaml").write_text(beside + (ROOT / IRIS).read_text())
+    done = call("render", "-n", "lab", "-f", str(tmp_path))
+    namespace, secret, *rendered = yaml.safe_load_all(done.out)
+    assert namespace == {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}}
+    assert secret["metadata"] == {"name": "token", "namespace": "lab"}
+    assert rendered == list(yaml.safe_load_all(call("render", "-n", "lab", "-f", IRIS).out))
 
 
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors."""
     from pilotlight.lint import lint as judge
+    from pilotlight.render import render
 
     nodes = manifest_files.nodes(files)
     if not nodes:
         raise click.UsageError(f"{', '.join(files)}: no object to lint")
     planned = plan_services(nodes)
-    rendered = [manifest.document for manifest in planned.manifests()] if planned else []
+    rendered = [each.document for plan in (planned.plans if planned else ()) for each in render(plan)]
     found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
     output.data([finding.as_json() for finding in found], [line for f in found for line in lines(f, with_fix)])
     counts = Counter(finding.severity for finding in found)
@@ -42,13 +43,13 @@ def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
 def plan_services(nodes: "Sequence[Node]") -> "Planned | None":
     """The services of files that hold only documents of ours; others are told how to be linted."""
     from pilotlight.deploy import Sources, plan_all
-    from pilotlight.spec.load import UNDERSTOOD
+    from pilotlight.spec.load import COMPANION_KINDS, UNDERSTOOD
 
     kinds: dict[str, set[str]] = {}
     for node in nodes:
         kinds.setdefault(node.place.file, set()).add(node.text("kind"))
     services = [file for file, found in kinds.items() if "InferenceService" in found]
-    readable = [file for file in services if file != "-" and kinds[file] <= set(UNDERSTOOD)]
+    readable = [file for file in services if file != "-" and kinds[file] <= {*UNDERSTOOD, *COMPANION_KINDS}]
     for file in sorted(set(services) - set(readable)):
         output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
     return plan_all(Sources(readable)) if readable else None

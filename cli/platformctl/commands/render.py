@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def render(given: documents.Given, split: Path | None, tool: str | None) -> None:
     """Print the manifests that documents amount to, in the order of applying."""
     planned = given.plan()
-    manifests = planned.manifests() if tool is None else [m for plan in planned.plans for m in helm.rendered(plan)]
+    manifests = planned.manifests() if tool is None else helm.rendered(planned)
     if split is None:
         output.text(stream(manifests, as_json=output.chosen() == "json"))
         return

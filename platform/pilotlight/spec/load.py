@@ -25,15 +25,18 @@ _CATALOGUE_KINDS: Final = (
 )  # fmt: skip
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
 UNDERSTOOD: Final = ("InferenceService", *_CATALOGUE_KINDS)
+# What people keep beside a service because it cannot run without: passed on as it is. Anything else is a slip.
+COMPANION_KINDS: Final = ("Namespace", "Secret", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`others` are documents of the catalogue, as nodes, in the order in which they were found."""
+    """`others` are documents of the catalogue, `companions` objects to be applied as they are; both in their order."""
 
     services: tuple[Service, ...]
     others: tuple[Node, ...]
     problems: Problems
+    companions: tuple[Node, ...] = ()
 
 
 def load(
@@ -51,17 +54,20 @@ def load(
     problems = Problems()
     services: list[Service] = []
     others: list[Node] = []
+    companions: list[Node] = []
     for node in _documents(files, environ, stdin, problems):
         kind, version = node.text("kind"), node.text("apiVersion")
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
             others.append(node)
+        elif kind in COMPANION_KINDS and version == "v1":
+            companions += _named(node, problems)
         elif kind == "InferenceService" and version in _READERS:
             apply(node, tuple(sets), problems)
             services.append(_READERS[version](node, problems, namespace))
         else:
             _refuse(node, kind, version, problems)
     _refuse_twins(services, problems)
-    return Loaded(tuple(services), tuple(others), problems)
+    return Loaded(tuple(services), tuple(others), problems, tuple(companions))
 
 
 def services_or_raise(loaded: Loaded) -> tuple[Service, ...]:
@@ -118,6 +124,14 @@ def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _named(node: Node, problems: Problems) -> list[Node]:
+    metadata = node.get("metadata")
+    if metadata is not None and metadata.text("name"):
+        return [node]
+    problems.error("PL103", (metadata or node).place, "metadata.name", "is missing and required")
+    return []
 
 
 def _refuse(node: Node, kind: str, version: str, problems: Problems) -> None:

@@ -5,6 +5,7 @@ The only place where an exception becomes a status. Both fronts (lane.py and htt
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -84,12 +85,18 @@ class Dispatcher:
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
         raise NotFound(f"no route {method[:50]} {path[:200]}")
 
-    def dialect_of(self, call: Call) -> Dialect:
-        """Whose error body a call gets that never reached its handler."""
+    def refused(self, call: Call, error: Exception, match: Match | None) -> Reply:
+        """The reply to a call that got no further than this; an inference counts, whether its model exists or not."""
+        reply = error_reply((match.dialect if match else self._dialects[0]).error_body, error, call)
+        if match is not None and match.route.action is Action.INFER:
+            self._server.observe_refusal(match.dialect.name, match.params, reply.status, perf_counter() - call.started)
+        return reply
+
+    def match_or_none(self, call: Call) -> Match | None:
         try:
-            return self.match(call.method, call.path).dialect
+            return self.match(call.method, call.path)
         except PredictorError:
-            return self._dialects[0]
+            return None
 
     def admit(self, call: Call) -> Match:
         """The route of a call whose body is still to be read; raises what the caller is to be told instead."""
@@ -108,7 +115,7 @@ class Dispatcher:
                 self._unpack(call)
             outcome = match.route.handler(self._server, call)
         except Exception as error:
-            call.finish(error_reply(dialect.error_body, error, call))
+            call.finish(self.refused(call, error, match))
             return
         if isinstance(outcome, Reply):
             call.finish(outcome)

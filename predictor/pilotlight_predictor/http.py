@@ -9,7 +9,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dispatcher, error_reply
+from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.lane import IDLE_S, JOIN_BELOW, LEAST_RATE, SLOW_S, with_request_id
 from pilotlight_predictor.logs import log
@@ -89,7 +89,7 @@ class FullServer:
             self._dispatcher.serve(call, match)
             return await self._answer(request, call, await self._reply(call, reply))
         except PredictorError as error:
-            told = error_reply(self._dispatcher.dialect_of(call).error_body, error, call)
+            told = self._dispatcher.refused(call, error, self._dispatcher.match_or_none(call))
             return await self._answer(request, call, told)
         finally:
             self.in_flight -= 1

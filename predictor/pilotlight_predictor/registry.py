@@ -58,6 +58,9 @@ class ModelRegistry:
             return entry.serving[version]
         raise entry.absent(version)
 
+    def newest(self, name: str) -> ServedVersion | None:
+        return self._newest.get(name)
+
     def names(self) -> list[str]:
         return sorted(self._entries)
 

@@ -53,6 +53,13 @@ class Server:
             self.lifecycle.move(State.FAILED, verdict.reason)
         return verdict.ready
 
+    def observe_refusal(self, protocol: str, params: Mapping[str, str], status: int, seconds: float) -> None:
+        """An inference that never ran. A client must not make labels: an unknown model counts under none."""
+        name = params.get("model", "")
+        served = self.registry.newest(name)
+        known = (served.name, served.version) if served is not None else ("", 0)
+        self.metrics.request(*known, protocol, status).observe(seconds)
+
     def observe(self, served: ServedVersion, protocol: str, status: int, seconds: float) -> None:
         """Called once for each inference that was counted in flight."""
         self.metrics.in_flight -= 1

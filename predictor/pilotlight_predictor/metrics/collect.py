@@ -134,7 +134,7 @@ def _cpu(families: Families, sample: CpuSample | None) -> None:
 
 
 def _labels(model: str, version: int) -> dict[str, str]:
-    return {"model": model, "version": str(version) if version else ""}
+    return {"model": model, "version": str(version) if model else ""}
 
 
 def _tag(name: str) -> str:

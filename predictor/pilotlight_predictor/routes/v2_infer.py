@@ -50,9 +50,8 @@ def infer(server: Server, call: Call) -> None:
     server.metrics.in_flight += 1
     try:
         ticket = served.infer(request, done, server.timeout_s)
-    except Exception as error:
-        status = error.status if isinstance(error, PredictorError) else 500
-        server.observe(served, "v2", status, perf_counter() - call.started)
+    except Exception:
+        server.metrics.in_flight -= 1
         raise
     call.on_abandon = ticket.cancel
 

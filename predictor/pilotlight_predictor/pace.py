@@ -24,6 +24,7 @@ class Pace:
         self._strikes = 0
 
     def observe(self, duration_ns: int) -> None:
+        """`duration_ns` is what the executing thread computed: waiting for a busy machine is not the model's doing."""
         if not self._allowed:
             return
         if self.inline:

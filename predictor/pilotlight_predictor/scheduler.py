@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns, thread_time_ns, time_ns
 
 from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.batcher import BatchPolicy, next_batch
@@ -128,22 +128,22 @@ class Scheduler:
         self.executing += len(batch)
         worker = self._idle.popleft()
         if self._pace.inline:
-            started = perf_counter_ns()
+            started, used = perf_counter_ns(), thread_time_ns()
             answers = worker.execute(batch)
-            self._finished(worker, batch, answers, started, perf_counter_ns())
+            self._finished(worker, batch, answers, started, perf_counter_ns(), thread_time_ns() - used)
             return True
         worker.start(batch)
         return False
 
     def _finished(
-        self, worker: Worker, batch: list[Item], answers: Sequence[Answer], started_ns: int, ended_ns: int
+        self, worker: Worker, batch: list[Item], answers: Sequence[Answer], started_ns: int, ended_ns: int, used_ns: int
     ) -> None:
         self.executing -= len(batch)
         if worker.death:
             self._bury(worker)
         else:
             self._idle.append(worker)
-        self._pace.observe(ended_ns - started_ns)
+        self._pace.observe(used_ns)
         self._record(batch, answers, started_ns, ended_ns)
         for item, answer in zip(batch, answers, strict=True):
             self._answer(item, answer)

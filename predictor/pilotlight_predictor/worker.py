@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 from pilotlight_predictor.backends.base import Answer, Instance
 from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.waiting import Item
 
-Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int], None]
+Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int, int], None]
 
 
 class Worker:
@@ -61,10 +61,10 @@ class Worker:
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
-            started = perf_counter_ns()
+            started, used = perf_counter_ns(), thread_time_ns()
             answers = self.execute(batch)
-            ended = perf_counter_ns()
-            self._post(partial(self._finished, self, batch, answers, started, ended))
+            ended, used = perf_counter_ns(), thread_time_ns() - used
+            self._post(partial(self._finished, self, batch, answers, started, ended, used))
         self._close()
         assert self._stopped is not None
         self._post(self._stopped)

@@ -10,7 +10,7 @@ from time import perf_counter_ns, time_ns
 from typing import NamedTuple, Protocol
 
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError
-from pilotlight_predictor.inference import NEWEST, Done, InferRequest, InferResponse, Outputs
+from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
@@ -70,7 +70,7 @@ class Ensemble:
         parts: list[Part] = []
         try:
             for step in self._config.ensemble:
-                model = self._find(step.model, _version(step))
+                model = self._find(step.model, step.version)
                 parts.append(Part(step, model, model.executor.hold()))
         except PredictorError as error:
             for part in parts:
@@ -115,7 +115,7 @@ class Ensemble:
     def problem(self) -> str:
         for step in self._config.ensemble:
             try:
-                reason = self._find(step.model, _version(step)).executor.problem
+                reason = self._find(step.model, step.version).executor.problem
             except PredictorError as error:
                 reason = str(error)
             if reason:
@@ -178,7 +178,7 @@ class _Run:
     def _start(self, part: Part) -> None:
         step, key = part.step, id(part.step)
         inputs = {name: self._tensors[tensor] for name, tensor in step.input_map.items()}
-        request = InferRequest(step.model, inputs, _version(step), self._request.id)
+        request = InferRequest(step.model, inputs, step.version, self._request.id)
         request.parameters = self._request.parameters
         request.priority, request.timeout_us = self._request.priority, self._request.timeout_us
         try:
@@ -224,7 +224,3 @@ def circle(name: str, parts_of: Callable[[str], Iterable[str]], above: tuple[str
     if name in above:
         return (*above[above.index(name) :], name)
     return next((found for part in parts_of(name) if (found := circle(part, parts_of, (*above, name)))), ())
-
-
-def _version(step: EnsembleStep) -> int:
-    return step.version if step.version > 0 else NEWEST

@@ -88,7 +88,7 @@ class EnsembleStep:
     """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → tensor."""
 
     model: str
-    version: int  # 0 is the newest, as in a request
+    version: int  # -1 (inference.NEWEST) is the newest, as in a request
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.repository.field_types import printed
 from pilotlight_predictor.repository.schema import MODEL_CONFIG
 
@@ -33,10 +34,18 @@ def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
         }
     if "instance_group" in full:
         full["instance_group"] = [{"count": 1, **group} for group in full["instance_group"]]
-    if "ensemble_scheduling" not in full:
+    if "ensemble_scheduling" in full:
+        full["ensemble_scheduling"] = _steps_with_versions(full["ensemble_scheduling"])
+    else:
         full["optimization"] = {
             "input_pinned_memory": {"enable": True},
             "output_pinned_memory": {"enable": True},
             **full.get("optimization", {}),
         }
     return printed(full, MODEL_CONFIG)
+
+
+def _steps_with_versions(scheduling: Mapping[str, Any]) -> dict[str, Any]:
+    """A version left out is the newest, and 0 is a version: what is printed must mean the same when it is sent back."""
+    steps = [{"model_version": NEWEST, **step} for step in scheduling.get("step", [])]
+    return {**scheduling, "step": steps}

@@ -6,6 +6,7 @@ A model without a configuration never comes here, so it does not pay for importi
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.repository.document import Document, Values
 from pilotlight_predictor.repository.json_document import document_from_json
 from pilotlight_predictor.repository.model_config import (
@@ -144,7 +145,7 @@ def _warmup_input(values: Values) -> WarmupInput:
 def _step(values: Values) -> EnsembleStep:
     return EnsembleStep(
         model=values["model_name"],
-        version=max(values.get("model_version", -1), 0),
+        version=values.get("model_version", NEWEST),
         input_map=values["input_map"],
         output_map=values["output_map"],
     )

@@ -153,9 +153,18 @@ def test_todays_generation_gives_the_typed_view() -> None:
 def test_an_ensemble_gives_its_steps_and_unset_versions_mean_the_newest() -> None:
     config = config_from_pbtxt(ENSEMBLE, "f")
     assert config.ensemble == (
-        EnsembleStep("clean", 0, {"IN": "raw"}, {"OUT": "clean"}),
+        EnsembleStep("clean", -1, {"IN": "raw"}, {"OUT": "clean"}),
         EnsembleStep("score", 2, {"X": "clean"}, {"Y": "score"}),
     )
+    pinned = config_from_pbtxt(ENSEMBLE.replace("model_version: 2", "model_version: 0"), "f")
+    unset = config_from_pbtxt(ENSEMBLE.replace("model_version: 2", ""), "f")
+    assert (pinned.ensemble[1].version, unset.ensemble[1].version) == (0, -1)
+
+
+def test_a_printed_ensemble_means_the_same_when_it_is_sent_back() -> None:
+    """Triton prints 0 for a version that was left out; sent back, that would be version 0."""
+    config = config_from_pbtxt(ENSEMBLE.replace("model_version: 2", ""), "f")
+    assert config_from_json(config.raw, "f").ensemble == config.ensemble
 
 
 ENSEMBLE = """

@@ -18,13 +18,17 @@ def rows_of(inputs: Inputs) -> int:
 
 def merge(batch: Sequence[InferRequest]) -> tuple[Inputs, list[int]]:
     """One set of inputs for the whole batch, and how many rows each request brought."""
-    rows = [rows_of(request.inputs) for request in batch]
-    first = batch[0].inputs
-    merged = {
-        name: Tensor(tensor.datatype, np.concatenate([request.inputs[name].array for request in batch]))
-        for name, tensor in first.items()
+    return join([request.inputs for request in batch]), [rows_of(request.inputs) for request in batch]
+
+
+def join(parts: Sequence[Outputs]) -> Outputs:
+    """The rows of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: Tensor(tensor.datatype, np.concatenate([part[name].array for part in parts]))
+        for name, tensor in parts[0].items()
     }
-    return merged, rows
 
 
 def split(outputs: Outputs, rows: Sequence[int]) -> list[Outputs]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pilotlight_predictor.backends.ensemble import Ensemble, circle
 from pilotlight_predictor.batcher import policy_of
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
+from pilotlight_predictor.executor import Executor
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.loader import Loaded
 from pilotlight_predictor.loading import Loads
@@ -22,7 +23,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig, VersionPol
 from pilotlight_predictor.repository.versions import choose_versions
 from pilotlight_predictor.response_cache import ResponseCache
 from pilotlight_predictor.scheduler import Scheduler
-from pilotlight_predictor.served import Executor, ServedVersion
+from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.threads import in_thread

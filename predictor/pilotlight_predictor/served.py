@@ -1,13 +1,13 @@
 """One loaded model version as the rest of the server sees it: check, cache, schedule, shape the answer."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from time import perf_counter_ns
-from typing import Protocol
 
 from pilotlight_predictor.classification import classify
 from pilotlight_predictor.errors import BadRequest, DeadlineExceeded
+from pilotlight_predictor.executor import Executor, Held, Runs, Ticket
 from pilotlight_predictor.fit import InputRules
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import ModelConfig
@@ -17,47 +17,6 @@ from pilotlight_predictor.tensors import Tensor, TensorSpec
 from pilotlight_predictor.waiting import Item
 
 _LOADS = count(1)
-
-
-class Runs(Protocol):
-    """Where an item may be sent."""
-
-    def submit(self, item: Item) -> None: ...
-    def cancel(self, item: Item) -> None: ...
-
-
-class Held(Runs, Protocol):
-    """An executor that stays open for its holder, even when its model is unloaded meanwhile."""
-
-    def release(self) -> None: ...
-
-
-class Executor(Runs, Protocol):
-    """What runs the requests: a Scheduler over instances, or an Ensemble over other models."""
-
-    def hold(self) -> Held: ...
-    async def close(self) -> None: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def problem(self) -> str:
-        """Why the model cannot be relied upon, in one sentence; empty while it can."""
-
-    @property
-    def alive(self) -> bool: ...
-
-
-class Ticket:
-    """Held by whoever asked; `cancel` when the client has gone."""
-
-    __slots__ = ("_cancel", "_item")
-
-    def __init__(self, cancel: Callable[[Item], None], item: Item) -> None:
-        self._cancel = cancel
-        self._item = item
-
-    def cancel(self) -> None:
-        self._cancel(self._item)
 
 
 class ServedVersion:

@@ -15,7 +15,6 @@ from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
-
 SWEEP_ABOVE: Final = 16  # with so few left behind, a sweep would cost more than it frees
 
 

@@ -10,27 +10,12 @@ from time import perf_counter_ns, time_ns
 from typing import NamedTuple, Protocol
 
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError
+from pilotlight_predictor.executor import Executor, Held, Ticket
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
 from pilotlight_predictor.waiting import Item
-
-
-class Ticket(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Held(Protocol):
-    def submit(self, item: Item) -> None: ...
-    def cancel(self, item: Item) -> None: ...
-    def release(self) -> None: ...
-
-
-class Executor(Protocol):
-    def hold(self) -> Held: ...
-    @property
-    def problem(self) -> str: ...
 
 
 class Model(Protocol):

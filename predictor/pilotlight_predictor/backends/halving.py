@@ -6,11 +6,9 @@ can be tried without a GPU.
 
 from collections.abc import Callable
 
-import numpy as np
-
+from pilotlight_predictor.batch import join, split
 from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.inference import Inputs, Outputs
-from pilotlight_predictor.tensors import Tensor
 
 Run = Callable[[Inputs], Outputs]
 
@@ -50,20 +48,7 @@ def halves(inputs: Inputs) -> list[Inputs]:
     if size < 2:
         return [inputs]
     middle = (size + 1) // 2
-    return [_rows(inputs, slice(0, middle)), _rows(inputs, slice(middle, size))]
-
-
-def join(parts: list[Outputs]) -> Outputs:
-    if len(parts) == 1:
-        return parts[0]
-    return {
-        name: Tensor(tensor.datatype, np.concatenate([part[name].array for part in parts]))
-        for name, tensor in parts[0].items()
-    }
-
-
-def _rows(inputs: Inputs, rows: slice) -> Inputs:
-    return {name: Tensor(tensor.datatype, tensor.array[rows]) for name, tensor in inputs.items()}
+    return split(inputs, [middle, size - middle])
 
 
 def _advice(model: str, inputs: Inputs, parts: int, reason: str) -> str:

@@ -1,5 +1,6 @@
 # `make demo` and `make test` need git, python3 >= 3.11 and make; they set up everything else in .venv themselves.
-# VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; UPGRADE=1 lets `make lock` renew pins.
+# VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; KEEP=1 leaves the demo running;
+# UPGRADE=1 lets `make lock` renew pins.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -33,7 +34,7 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	@touch $@
 
 demo: $(VENV)/.run ## install, build the example models, serve them and send real requests
-	$(BIN)/platformctl demo
+	$(BIN)/platformctl demo$(if $(KEEP), --keep)
 
 test: lint types unit ## lint, types and all tests that need neither root nor daemons
 

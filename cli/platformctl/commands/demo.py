@@ -38,6 +38,7 @@ def demo(keep: bool, timeout: float) -> None:
             start = time.monotonic()
             phases = wait(child, start, timeout)
             show(child, phases)
+            invite(child, keep)
             if keep:
                 stay(child)
         finally:
@@ -90,8 +91,15 @@ def show(child: Child, phases: dict[str, float]) -> None:
     url = f"http://127.0.0.1:{child.port}"
     result = {"url": url, "phases": phases, "answers": answers, "iris_median_ms": round(typical, 3)}
     output.data(result, [*lines, f"  {REPEATS} more to {asked[0].model}, one after the other: median {typical:.2f} ms"])
-    output.heading("Try it yourself (platformctl demo --keep leaves it running)")
-    for line in curls(url):
+
+
+def invite(child: Child, keep: bool) -> None:
+    """What to type next. A server that is about to end has no address to offer: the next one gets a port of its own."""
+    if keep:
+        output.heading("Try it yourself")
+    else:
+        output.heading("platformctl demo --keep (make demo KEEP=1) leaves it running, on a port that it tells; then:")
+    for line in curls(f"http://127.0.0.1:{child.port if keep else 'PORT'}"):
         output.note(f"  {line}")
 
 

@@ -52,7 +52,8 @@ class Instance(Protocol):
     quick: bool  # may run on the event loop when it proves to take microseconds (never for user code)
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        """One answer per request, in order. An exception for one request stands in its place."""
+        """One answer per request, in order. An exception for one request stands in its place; when all of the batch
+        fails it is raised, and the worker runs each request alone."""
 
     def clone(self) -> "Instance":
         """Another context on the same device for a second instance of the group."""
@@ -77,17 +78,7 @@ class TensorInstance:
         from pilotlight_predictor.batch import merge, split
 
         merged, rows = merge(batch)
-        try:
-            return split(self.run(merged), rows)
-        except Exception:
-            # One bad request must not fail its neighbours: each runs alone, and only the culprit fails.
-            return [self._alone(request) for request in batch]
-
-    def _alone(self, request: InferRequest) -> Answer:
-        try:
-            return self.run(request.inputs)
-        except Exception as error:
-            return error
+        return split(self.run(merged), rows)
 
     def clone(self) -> "TensorInstance":
         return self

@@ -85,6 +85,7 @@ def test_one_bad_request_does_not_fail_its_neighbours(caplog: pytest.LogCaptureF
         ask("also good", 2)
         gate.set()
         await ask.all()
+        assert echo.executed == [1, 3, 1, 1, 1]  # the worker tries each alone; the instance does not try as well
         return ask
 
     ask = asyncio.run(scene())

@@ -20,6 +20,7 @@ ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
 ENV_REVISION: Final = "PILOTLIGHT_REVISION"
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
+ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # what a person typed to start the predictor, for its help
 
 # Headers.
 HEADER_REQUEST_ID: Final = "x-request-id"

@@ -1,36 +1,70 @@
 """`python -m pilotlight_predictor fetch URI DIR`: what an init container runs before a server that cannot fetch.
 
-Exit codes: 0 the model is there, 1 it failed, 2 wrong usage, 3 nothing is stored under the URI.
+Exit codes: 0 the model is there, 1 it failed, 2 wrong usage, 3 nothing is stored under the URI, 130 interrupted.
 """
 
 import argparse
 import json
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from types import FrameType
+from typing import NoReturn
 
+from pilotlight import contract
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions, Progress, UriNotFound
-from pilotlight_predictor.storage.into import fetch_into
+from pilotlight_predictor.storage.into import fetch_into, held
 from pilotlight_predictor.storage.uri import redact
 
 MIB = 1024 * 1024
 TERMINAL_SECONDS, LOG_SECONDS = 0.2, 5.0
+EXIT_INTERRUPTED = 130
+PROGRAM = "python -m pilotlight_predictor fetch"
 
 
 def main(argv: list[str]) -> int:
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser(os.environ.get(contract.ENV_PROGRAM, PROGRAM)).parse_args(argv)
     except SystemExit as leaving:
         return int(leaving.code or 0)
     show = ProgressLine(sys.stderr.isatty(), monotonic())
     try:
-        path = fetch_into(arguments.uri, Path(arguments.directory), show, options=_options(arguments))
+        with _interruptible():
+            path = fetch_into(arguments.uri, Path(arguments.directory), show, options=_options(arguments))
     except LoadFailed as error:
         sys.stderr.write(f"{error}\n")
         return 3 if isinstance(error, UriNotFound) else 1
     _print_result(arguments, path, show.latest)
     return 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the process at once: threads that wait for a stalled server would hold an exception up for long.
+
+    Nothing is lost by that, since the next run takes up what a killed one left. Where the signal is ignored it stays so.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """Writes past `sys.stderr`, which the signal may have found in the middle of a write."""
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    os.write(2, f"{start}interrupted; the same command goes on where it stopped\n".encode())
+    os._exit(EXIT_INTERRUPTED)
 
 
 class ProgressLine:
@@ -62,8 +96,9 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 def _print_result(arguments: argparse.Namespace, path: Path, progress: Progress) -> None:
     if arguments.output == "json":
-        facts = {"uri": redact(arguments.uri), "path": str(path), "bytes": progress.done_bytes}
-        sys.stdout.write(json.dumps({**facts, "files": progress.files_done}) + "\n")
+        there = held(Path(arguments.directory))
+        facts = {"uri": redact(arguments.uri), "path": str(path), "bytes": there.bytes, "files": there.files}
+        sys.stdout.write(json.dumps({**facts, "copied_bytes": progress.done_bytes}) + "\n")
     else:
         sys.stdout.write(f"{path}\n")
 
@@ -78,8 +113,8 @@ def _options(arguments: argparse.Namespace) -> FetchOptions:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pilotlight_predictor fetch", description="Fetch a model into a directory.")
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description="Fetch a model into a directory.")
     parser.add_argument("uri", metavar="URI", help="path, file://, https://, s3://, gs://, az:// or hf://")
     parser.add_argument("directory", metavar="DIR", help="where the model goes; created when missing")
     parser.add_argument("--sha256", default="", help="hash that the one file (or archive) must have")
@@ -87,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=_positive, default=8, help="parts read at once (8)")
     parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
     parser.add_argument("--no-unpack", action="store_true", help="leave .tar, .tar.gz, .tgz and .zip as they are")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("-o", "--output", choices=("text", "table", "json"), default="text", help="table is text")
     return parser
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.cache import cache_key, pinned_revision, revision_of
@@ -19,6 +19,20 @@ from pilotlight_predictor.storage.lock import locked
 from pilotlight_predictor.storage.uri import Location
 
 PARTIAL, SOURCE = ".pilotlight-partial", ".pilotlight-source.json"
+
+
+class Held(NamedTuple):
+    """What a directory holds of a model, whichever run brought it."""
+
+    files: int
+    bytes: int
+
+
+def held(directory: Path) -> Held:
+    """Counts the files that `fetch_into` put there and that are still there; those of others are passed over."""
+    found = [directory / file for file in _source(directory).get("files", [])]
+    sizes = [file.stat().st_size for file in found if file.is_file()]
+    return Held(len(sizes), sum(sizes))
 
 
 def fetch_into(

@@ -1,5 +1,9 @@
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -8,6 +12,7 @@ from pilotlight_predictor.storage import FetchOptions, Progress, fetch_into
 from pilotlight_predictor.storage.command import main, progress_text
 
 ZEROS = "0" * 64
+FIVE_BYTES = {"bytes": 5, "files": 1, "copied_bytes": 5}
 
 
 def _files(directory: Path) -> list[str]:
@@ -28,7 +33,52 @@ def test_json_says_what_came(web: Any, tmp_path: Path, capsys: pytest.CaptureFix
     web.files["/m.onnx"] = b"12345"
     assert main([web.url("/m.onnx?sig=s3cr3t"), str(tmp_path), "--size", "5", "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"uri": web.url("/m.onnx?***"), "path": str(tmp_path / "m.onnx"), "bytes": 5, "files": 1}
+    assert shown == {"uri": web.url("/m.onnx?***"), "path": str(tmp_path / "m.onnx"), **FIVE_BYTES}
+
+
+def test_json_of_a_second_run_says_what_is_there_and_that_nothing_was_copied(
+    s3_bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3_bucket.put("iris/config.pbtxt", b"cc")
+    s3_bucket.put("iris/1/model.onnx", b"mmm")
+    (tmp_path / "mine.txt").write_text("not from the store")
+    for copied in (5, 0):
+        assert main([s3_bucket.uri("iris"), str(tmp_path), "-o", "json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["bytes"], shown["files"], shown["copied_bytes"]) == (5, 2, copied)
+
+
+@pytest.mark.parametrize("name", ["text", "table"])
+def test_a_table_is_the_plain_path(name: str, web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    web.files["/m.onnx"] = b"12345"
+    assert main([web.url("/m.onnx"), str(tmp_path), "-o", name]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'm.onnx'}\n"
+
+
+def test_an_interrupt_ends_it_at_once_with_one_line_even_while_the_server_stalls(
+    web: Any, tmp_path: Path, content: Any
+) -> None:
+    web.files["/m.bin"] = content(1 << 20)
+    web.hold_after = 1 << 16
+    command = [sys.executable, "-m", "pilotlight_predictor", "fetch", web.url("/m.bin"), str(tmp_path / "there")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = monotonic() + 60
+    while not web.held:
+        assert process.poll() is None
+        assert monotonic() < deadline
+        sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=10)
+    web.released.set()
+    assert process.returncode == 130
+    assert said == "interrupted; the same command goes on where it stopped\n"
+
+
+def test_a_signal_handler_does_not_outlive_the_fetch(web: Any, tmp_path: Path) -> None:
+    web.files["/m.onnx"] = b"12345"
+    before = signal.getsignal(signal.SIGINT)
+    assert main([web.url("/m.onnx"), str(tmp_path)]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(

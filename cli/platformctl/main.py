@@ -59,10 +59,24 @@ class Verbs(click.Group):
         return super().resolve_command(context, args)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @output.formats(*output.FORMATS)
-def platformctl() -> None:
+@click.option("--version", is_flag=True, help=VERBS["version"])
+@click.pass_context
+def platformctl(context: click.Context, version: bool) -> None:
     """Serves models that cost nothing while nobody asks for them."""
+    if version:
+        command = platformctl.get_command(context, "version")
+        assert command is not None
+        context.invoke(command)
+        context.exit()
+    if context.invoked_subcommand is None:
+        context.fail("a verb is missing")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -4,11 +4,14 @@ import os
 import sys
 from typing import NoReturn
 
+from pilotlight import contract
+
 
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "pilotlight_predictor", *words]
 
 
-def become(*words: str) -> NoReturn:
-    """Puts the predictor in this program's place: signals and the exit code are then its own."""
-    os.execv(sys.executable, command(*words))  # noqa: S606 - itself, no shell
+def become(verb: str, *words: str) -> NoReturn:
+    """Puts the predictor in this program's place: signals and the exit code are then its own, its help names `verb`."""
+    environ = {**os.environ, contract.ENV_PROGRAM: f"platformctl {verb}"}
+    os.execve(sys.executable, command(*words), environ)  # noqa: S606 - itself, no shell

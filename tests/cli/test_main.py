@@ -103,13 +103,63 @@ def test_debug_shows_the_traceback_of_a_defect(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that this program was replaced by."""
+    lines: list[list[str]] = []
+    monkeypatch.setattr("os.execve", lambda path, argv, environ: lines.append([path, *argv]))
+    return lines
+
+
 @pytest.mark.parametrize("verb", ["serve", "fetch"])
-def test_serve_and_fetch_become_the_predictor_with_every_word_as_given(
-    verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    became: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda path, argv: became.append([path, *argv]))
-    words = ["--help", "-o", "x", "--model_name=a", "--load-model", "*", "plain", "--tail"]
+def test_serve_and_fetch_become_the_predictor_with_every_word_as_given(verb: str, became: list[list[str]]) -> None:
+    words = ["--help", "--model_name=a", "--load-model", "*", "plain", "--tail"]
     assert main.run([verb, *words]) == 0
     subcommand = [] if verb == "serve" else ["fetch"]
     assert became == [[sys.executable, sys.executable, "-m", "pilotlight_predictor", *subcommand, *words]]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["-o", "json", "fetch", "URI", "DIR"], ["fetch", "URI", "DIR", "-o", "json"],
+     ["-o", "table", "fetch", "URI", "DIR", "-o", "json"]],
+)  # fmt: skip
+def test_a_fetch_says_json_wherever_the_option_stands(argv: list[str], tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"12345")
+    places = {"URI": str(tmp_path / "m.onnx"), "DIR": str(tmp_path / "there")}
+    done = _typed(*(places.get(word, word) for word in argv))
+    assert json.loads(done.stdout)["path"] == str(tmp_path / "there/m.onnx"), done.stderr
+
+
+@pytest.mark.parametrize("argv", [["-o", "json", "serve"], ["serve", "-o", "json"], ["serve", "--output=json"]])
+def test_serve_prints_no_data_and_says_so(
+    argv: list[str], became: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([*argv, "--model-path", "m.onnx"]) == 2
+    assert not became
+    assert "serve prints no data, so it has no -o; --log-format json makes its log JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["serve", "fetch"])
+def test_the_predictors_help_names_what_was_typed(verb: str) -> None:
+    done = _typed(verb, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: platformctl {verb} ")
+
+
+@pytest.mark.parametrize("argv", [["-o", "json", "--version"], ["--version", "-o", "json"]])
+def test_version_is_a_flag_too(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == main.run(["version"]) == 0
+    flag, verb = capsys.readouterr().out.split("pilotlight")[1:]
+    assert flag == verb
+    assert main.run(argv) == 0
+    assert json.loads(capsys.readouterr().out)["python"].startswith("3.")
+
+
+def test_options_without_a_verb_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-o", "json"]) == 2
+    assert "a verb is missing" in capsys.readouterr().err
+
+
+def _typed(*argv: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "platformctl", *argv], capture_output=True, text=True, timeout=60)

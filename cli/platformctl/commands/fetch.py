@@ -2,11 +2,12 @@
 
 import click
 
-from platformctl import predictor
+from platformctl import output, predictor
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fetch(words: tuple[str, ...]) -> None:
     """Download a model from a URI into a directory."""
-    predictor.become("fetch", *words)
+    wanted = ["-o", output.chosen()] if output.chosen() else []  # first, so that one after the verb holds
+    predictor.become("fetch", "fetch", *wanted, *words)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pilotlight import contract
 from pilotlight_predictor.settings.compat import implied_by
 from pilotlight_predictor.settings.document import read_document
 from pilotlight_predictor.settings.environment import read_environment
@@ -14,6 +15,7 @@ from pilotlight_predictor.settings.reading import Reading
 from pilotlight_predictor.settings.table import CONFIG, ROWS, build
 
 EXIT_USAGE = 2
+PROGRAM = "python -m pilotlight_predictor"
 
 
 class SettingsError(ValueError):
@@ -44,7 +46,7 @@ def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     if asked:
         from pilotlight_predictor.settings.text import answer
 
-        sys.stdout.write(answer(asked))
+        sys.stdout.write(answer(asked, environ.get(contract.ENV_PROGRAM, PROGRAM)))
         raise SystemExit(0)
     try:
         return parse(argv, environ)

@@ -12,7 +12,7 @@ from pilotlight_predictor.settings.document import API_VERSION
 from pilotlight_predictor.settings.model import Settings
 from pilotlight_predictor.settings.table import CONFIG, ROWS, Row
 
-USAGE = """usage: python -m pilotlight_predictor --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
+USAGE = """usage: {program} --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
 
 Serves models. Every flag is also a variable INFERENCE_… and a key of inference.yaml (--config);
 flag > variable > file > default. Dashes and underscores are the same; --flag value and --flag=value too.
@@ -33,11 +33,11 @@ The `/predict` dialect, which is not served yet, has them from the start: 10 MB,
 """
 
 
-def answer(asked: str) -> str:
-    """What --help or --version prints."""
+def answer(asked: str, program: str) -> str:
+    """What --help or --version prints; `program` is what was typed to start it."""
     if asked == "--version":
         return f"pilotlight {__version__}\n"
-    return "\n".join([USAGE, *_help_lines(), "  --help, --version", ""])
+    return "\n".join([USAGE.format(program=program), *_help_lines(), "  --help, --version", ""])
 
 
 def _help_lines() -> Iterator[str]:

@@ -15,6 +15,8 @@ from pilotlight_predictor.served import ServedVersion
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 UNLOADED: Final = "unloaded"
+RETIRED: Final = "unloaded by the version policy"
+_GONE: Final = frozenset({UNLOADED, RETIRED})  # not there for clients, who would wait in vain
 
 
 @dataclass(slots=True)
@@ -76,13 +78,14 @@ class Entry:
     def absent(self, version: int) -> PredictorError:
         """Why this version cannot be had."""
         name, status = self.source.name, self.states.get(version)
-        if version != NEWEST and status is not None:
+        if version != NEWEST and status is not None and status.reason not in _GONE:
             reason = f": {status.reason}" if status.reason else ""
             return NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{reason}")
         if self.loading:
             return NotReady(f"'{name}' is loading")
         if version != NEWEST:
-            return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+            reason = f": {status.reason}" if status is not None else ""
+            return NotFound(f"Request for unknown model: '{name}' version {version} is not found{reason}")
         reason = self.why()
         return NotFound(
             f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else "")

@@ -16,7 +16,7 @@ from pilotlight_predictor.loader import Loaded
 from pilotlight_predictor.loading import Loads
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
-from pilotlight_predictor.model_entry import LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, Status
+from pilotlight_predictor.model_entry import LOADING, READY, RETIRED, UNAVAILABLE, UNLOADED, UNLOADING, Entry, Status
 from pilotlight_predictor.repository.complete import metadata_specs
 from pilotlight_predictor.repository.layout import ModelSource, check_source
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
@@ -156,7 +156,7 @@ class ModelRegistry:
             raise LoadFailed(f"no version of '{entry.source.name}' is chosen by its version_policy")
         await self._load_versions(entry, config, wanted, changed)
         for version in [v for v in entry.serving if v not in wanted]:
-            self._retire(entry, version, "unloaded by the version policy")
+            self._retire(entry, version, RETIRED)
         for version in [v for v in entry.states if v not in wanted and v not in entry.source.versions]:
             if entry.states[version].state == UNAVAILABLE:
                 del entry.states[version]

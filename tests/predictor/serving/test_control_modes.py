@@ -59,7 +59,7 @@ def test_poll_adds_replaces_and_removes_versions_and_models(tmp_path: Path) -> N
         write_times(tmp_path, "new", 5)
         await house.polled()
         assert (await house.ask("m"), await house.ask("new")) == (3, 5)
-        assert isinstance(await absent(house, "m", 1), NotReady)  # latest: version 1 has made room
+        assert isinstance(await absent(house, "m", 1), NotFound)  # latest: version 1 has made room
         write_times(tmp_path, "m", 4, version=2)
         await house.polled()
         assert await house.ask("m") == 4
@@ -203,6 +203,8 @@ def test_versions_follow_a_changed_policy(tmp_path: Path) -> None:
         assert await house.ask("m") == 1
         await until(lambda: house.states() == {"m/1": "READY", "m/2": "UNAVAILABLE"})
         assert house.reasons()["m/2"] == "unloaded by the version policy"
+        with pytest.raises(NotFound, match="version 2 is not found: unloaded by the version policy"):
+            await house.ask("m", version=2)
         replace_file(folder / "config.pbtxt", "version_policy { specific { versions: 7 } }")
         await house.polled()
         assert await house.ask("m") == 1, "a policy that chooses nothing changes nothing"

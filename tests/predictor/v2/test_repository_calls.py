@@ -53,6 +53,8 @@ def test_a_model_comes_and_goes(explicit: RunningServer) -> None:
     assert explicit.post(UNLOAD.format("one"), {"parameters": {"unload_dependents": True}}).status == 200
     explicit.wait_until(lambda: state_of(explicit, "one") == ("UNAVAILABLE", "unloaded"), "rid of the model", 10)
     assert explicit.infer("one", GOOD).status == 404
+    gone = explicit.infer("one/versions/1", GOOD)
+    assert (gone.status, "version 1 is not found: unloaded" in gone.error) == (404, True)
 
 
 def test_a_load_may_bring_its_own_configuration(explicit: RunningServer) -> None:

@@ -39,6 +39,10 @@ class WireRequest(msgspec.Struct):
     outputs: list[WireOutput] | None = None
 
 
+class V1Request(msgspec.Struct):
+    instances: msgspec.Raw
+
+
 _decode = msgspec.json.Decoder(WireRequest).decode
 
 
@@ -85,14 +89,25 @@ def _decode_header(text: Buffer) -> WireRequest:
     try:
         return _decode(text)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the request does not fit V2 inference: {explain(error)}") from None
+        hint = "; this is V1's body, V2 wants inputs: […]" if _is_v1(text) else ""
+        raise BadRequest(f"the request does not fit V2 inference: {explain(error)}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not len(text):
+            raise BadRequest("the body is empty, must be a JSON object with inputs: […]") from None
         quoted = quote_nonfinite(bytes(text))
         if quoted is None:
             raise BadRequest(f"the request is not valid JSON: {error}") from None
         return _decode_header(memoryview(quoted))
     except RecursionError:
         raise BadRequest("the request is nested too deep") from None
+
+
+def _is_v1(text: Buffer) -> bool:
+    try:
+        msgspec.json.decode(text, type=V1Request)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:

@@ -44,6 +44,7 @@ def test_outputs_come_as_they_are_asked_for(server: RunningServer, outputs: list
         ([], "Expected object"),
         ("x", "Expected object"),
         ({}, "missing required field inputs"),
+        ({"instances": [[1, 2]]}, "this is V1's body, V2 wants inputs: […]"),
         ({"inputs": {}}, "inputs: Expected array"),
         ({"inputs": []}, "expected 1 inputs but got 0 inputs for model 'identity_fp32': missing 'x'"),
         ({"inputs": [[]]}, "inputs[0]"),
@@ -98,12 +99,17 @@ def test_a_field_that_is_wrong_is_named(server: RunningServer, document: Any, wo
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"null", b"\xff\xfe", b'{"inputs":', b"\xef\xbb\xbf{}", b'{"inputs": []} x', b"{'inputs': []}", b"NaN"],
+    [b"{", b"null", b"\xff\xfe", b'{"inputs":', b"\xef\xbb\xbf{}", b'{"inputs": []} x', b"{'inputs': []}", b"NaN"],
 )
 def test_what_is_no_json_is_refused(server: RunningServer, text: bytes) -> None:
     answer = server.infer("identity_fp32", text)
     assert answer.status == 400
     assert "the request" in answer.error
+
+
+def test_an_empty_body_is_called_so(server: RunningServer) -> None:
+    answer = server.infer("identity_fp32", b"")
+    assert (answer.status, answer.error) == (400, "the body is empty, must be a JSON object with inputs: […]")
 
 
 @pytest.mark.parametrize("depth", [120, 250_000])

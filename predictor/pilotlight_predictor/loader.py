@@ -21,6 +21,7 @@ from pilotlight_predictor.repository.complete import BatchDefaults, Found, compl
 from pilotlight_predictor.repository.labels import read_labels
 from pilotlight_predictor.repository.layout import ModelSource, model_file
 from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.repository.unserved import without_effect
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.warmup import configured_requests, zero_request
 
@@ -39,6 +40,7 @@ def load_version(source: ModelSource, version: int, config: ModelConfig | None, 
     """`config` is what the repository or an override says, if anything; the result's is complete."""
     phases: dict[str, float] = {}
     given = config or ModelConfig(name=source.name)
+    _tell_idle(given, version)
     if given.ensemble:
         whole = complete(config, source.name, Found("ensemble"), _defaults(settings))
         return Loaded(whole, version, (), read_labels(source.model_dir, whole), phases)
@@ -54,9 +56,8 @@ def load_version(source: ModelSource, version: int, config: ModelConfig | None, 
             whole = complete(config, source.name, _found(row, instances[0]), _defaults(settings))
             labels = read_labels(source.model_dir, whole)
         with _Timed(phases, "warmup"):
-            for instance in instances:
-                _warm_up(instance, whole, source.model_dir)
-            trial_ns = _trial(instances[0], whole) if instances[0].quick else 0
+            answered = [_warm_up(instance, whole, source.model_dir) for instance in instances]
+            trial_ns = _trial(instances[0], whole) if instances[0].quick and all(answered) else 0
     except BaseException:
         discard(instances)
         raise
@@ -84,6 +85,12 @@ class _Timed:
         self._phases[self._name] = perf_counter() - self._start
 
 
+def _tell_idle(config: ModelConfig, version: int) -> None:
+    if idle := without_effect(config):
+        message = f"the configuration of model '{config.name}' sets what has no effect here: {', '.join(idle)}"
+        log("model.without_effect", message, level="WARNING", model=config.name, version=version)
+
+
 def _file(source: ModelSource, version: int, config: ModelConfig) -> Path:
     capability = compute_capability(0) if config.cc_model_filenames else None
     return model_file(config, source.versions[version], capability)
@@ -92,9 +99,13 @@ def _file(source: ModelSource, version: int, config: ModelConfig) -> Path:
 def _row(config: ModelConfig, path: Path) -> backends.Row:
     named = config.platform or config.backend
     row = backends.row(named) if named else backends.row_for_file(path.name)
-    if row is None:
+    if row is None and named:
         known = ", ".join(name for r in backends.rows() for name in r.names)
-        raise LoadFailed(f"no backend '{named or path.name}'; there are {known}")
+        raise LoadFailed(f"no backend '{named}'; there are {known}")
+    if row is None:
+        endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backends.TABLE for file in r.files)
+        kind = f"{path.suffix} files" if path.suffix else "files without an ending"
+        raise LoadFailed(f"{path.name}: no backend runs {kind}; known endings are {', '.join(endings)}")
     return row
 
 
@@ -137,8 +148,9 @@ def _trial(instance: Instance, config: ModelConfig) -> int:
     return quickest
 
 
-def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:
+def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> bool:
     """Configured samples must succeed; the zeros that stand in for them need not fit a model, so they only warn."""
+    problem = None
     if config.warmups:
         rules = InputRules(config)
         for request in configured_requests(config, model_dir):
@@ -150,6 +162,7 @@ def _warm_up(instance: Instance, config: ModelConfig, model_dir: Path) -> None:
         if problem is not None:
             message = f"model '{config.name}' could not answer a warm-up of zeros: {problem}"
             log("model.warmup_failed", message, level="WARNING", model=config.name)
+    return problem is None
 
 
 def _attempt(instance: Instance, request: InferRequest, rules: InputRules | None = None) -> Exception | None:

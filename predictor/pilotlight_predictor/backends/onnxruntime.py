@@ -72,7 +72,7 @@ def load(spec: LoadSpec) -> OnnxInstance:
     runtime = _import()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = spec.threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised, and told once in our own log
     session = _session(runtime, spec, options)
     return OnnxInstance(session, _specs(session.get_inputs()), _specs(session.get_outputs()), spec.device.kind == "cpu")
 

@@ -6,7 +6,7 @@
 Reading only: nothing here opens a model, and a broken model never hides its neighbours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.model_files import model_file
 from pilotlight_predictor.repository.names import valid_model_name
+from pilotlight_predictor.repository.unserved import refuse_unserved
 
 __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
 
@@ -59,7 +60,8 @@ def plain_source(path: Path, name: str | None = None) -> ModelSource:
 
 
 def check_source(source: ModelSource, override: ModelConfig | None = None) -> ModelConfig | None:
-    """The configuration that the model brings, or the one given in its place; None when it is to be derived.
+    """The configuration that the model brings, or the one given in its place, under the name that the model is served
+    by; None when it is to be derived.
 
     Raises LoadFailed for a model that cannot be served as it lies there.
     """
@@ -74,7 +76,13 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
             f"{source.model_dir}: no version to serve; put the model file into a directory with a number for a name, "
             f"such as {source.name}/1 (an ensemble needs an empty one)"
         )
-    return config
+    return None if config is None else _served_as(source.name, config)
+
+
+def _served_as(name: str, config: ModelConfig) -> ModelConfig:
+    named = replace(config, name=name, raw={**config.raw, "name": name})
+    refuse_unserved(named)
+    return named
 
 
 def _own_config(source: ModelSource) -> ModelConfig | None:

@@ -130,7 +130,20 @@ def test_a_source_brings_its_configuration_or_none(tmp_path: Path) -> None:
     assert config.max_batch_size == 3
     assert check_source(second) is None
     override = config_from_json({"max_batch_size": 5}, "override")
-    assert check_source(first, override) is override
+    given = check_source(first, override)
+    assert given is not None
+    assert given.max_batch_size == 5
+
+
+def test_a_configuration_without_a_name_gets_that_of_the_model(tmp_path: Path) -> None:
+    put(tmp_path, "a/1/")
+    (tmp_path / "a/config.pbtxt").write_text('backend: "onnxruntime"')
+    source = scan(tmp_path)[0]
+    config = check_source(source)
+    assert config is not None
+    assert (config.name, config.raw["name"]) == ("a", "a")
+    with pytest.raises(LoadFailed, match=r"^a: no model file in"):
+        model_file(config, source.versions[1])
 
 
 def test_a_source_that_cannot_be_served_says_why(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.onnx_models import write_add_sub, write_python
+from tests.onnx_models import Dims, write_add_sub, write_model, write_python
 from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_times
 
 from pilotlight_predictor import loader
 from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
+from pilotlight_predictor.backends.onnxruntime import OnnxInstance
 from pilotlight_predictor.devices import gpu_count, place
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.inference import InferRequest
@@ -52,6 +53,10 @@ instance_group [ {{ count: {instances} kind: KIND_CPU }} ]
 model_warmup [ {{ name: "sample" batch_size: {rows} count: {count}
   inputs {{ key: "x" value: {{ data_type: TYPE_FP32 dims: [ 1 ] {source} }} }} }} ]
 """
+
+
+async def started(house: House) -> None:
+    await house.start()
 
 
 def noting(repository: Path, config: str = "") -> Path:
@@ -116,6 +121,27 @@ def test_zeros_that_do_not_fit_only_warn(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         play(scene())
     assert "could not answer a warm-up of zeros" in caplog.text
+
+
+def test_a_model_that_refuses_zeros_is_asked_once_and_onnxruntime_prints_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros of 1 × 3 and 1 × 4 cannot be multiplied."""
+    inputs: dict[str, tuple[str, Dims]] = {"a": ("FP32", ("n", 3)), "b": ("FP32", ("m", 4))}
+    write_model(tmp_path, "m", [("MatMul", ["a", "b"], ["y"])], inputs, {"y": ("FP32", ("k", 4))}, "max_batch_size: 0")
+    asked: list[Any] = []
+    real = OnnxInstance.run
+
+    def run(self: OnnxInstance, inputs: Any) -> Any:
+        asked.append(inputs)
+        return real(self, inputs)
+
+    monkeypatch.setattr(OnnxInstance, "run", run)
+    with caplog.at_level(logging.WARNING):
+        play(started(House(tmp_path)))
+    assert "could not answer a warm-up of zeros" in caplog.text
+    assert len(asked) == 1
+    assert "onnxruntime" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("answer", [{}, ValueError("no zeros, please")], ids=["outputs", "a failure in its place"])
@@ -249,3 +275,58 @@ def write_capable(repository: Path, default: str) -> None:
     (version / "model.py").rename(version / "other.py")
     for number in (8, 9):
         (version / f"cc{number}.py").write_text(text.replace("* 1", f"* {number}"))
+
+
+ENDINGS = ".onnx, .pt, .pt2, .safetensors, .py, .savedmodel, .graphdef, .plan, .netdef"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("x.joblib", ".joblib files"), ("weights", "files without an ending")])
+def test_a_file_that_no_backend_runs_is_told_the_endings_that_are_run(tmp_path: Path, name: str, kind: str) -> None:
+    async def scene() -> None:
+        (tmp_path / name).write_bytes(b"")
+        house = await House(model={"path": str(tmp_path / name)}).start()
+        (reason,) = house.reasons().values()
+        assert reason.endswith(f"{name}: no backend runs {kind}; known endings are {ENDINGS}")
+
+    play(scene())
+
+
+UNSERVED = [
+    ("max_batch_size: 4 sequence_batching { }", "sequence_batching"),
+    ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+    (
+        "max_batch_size: 4 batch_input { kind: BATCH_ELEMENT_COUNT target_name: 'n' data_type: TYPE_FP32 "
+        "source_input: 'x' }",
+        "batch_input",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "field"), UNSERVED)
+def test_what_would_change_the_answers_and_is_not_served_is_refused(tmp_path: Path, config: str, field: str) -> None:
+    async def scene() -> None:
+        write_times(tmp_path, "m", 2, config)
+        house = await House(tmp_path).start()
+        assert house.reasons() == {"m/1": f"m: {field} is not served yet; remove it (docs/v2.md, Differences)"}
+
+    play(scene())
+
+
+IDLE = """
+optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } eager_batching: true }
+instance_group [ { kind: KIND_CPU rate_limiter { priority: 2 } } ]
+model_operations { op_library_filename: "ops.so" }
+model_repository_agents { agents { name: "checksum" } }
+"""
+
+
+def test_what_has_no_effect_is_told_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_times(tmp_path, "m", 2, IDLE)
+    write_times(tmp_path, "plain", 2, "optimization { input_pinned_memory { enable: true } }")
+    with caplog.at_level(logging.WARNING):
+        play(started(House(tmp_path)))
+    told = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
+    assert told == [
+        "the configuration of model 'm' sets what has no effect here: model_operations, model_repository_agents, "
+        "optimization.execution_accelerators, optimization.eager_batching, instance_group.rate_limiter"
+    ]

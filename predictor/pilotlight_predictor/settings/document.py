@@ -12,6 +12,7 @@ from pilotlight_predictor.settings.table import ROWS, Row
 API_VERSION = "pilotlight.dev/v1alpha1"
 PATHS = {path: row for row in ROWS for path in row.paths}
 SECTIONS = {path.rsplit(".", depth)[0] for path in PATHS for depth in range(1, path.count(".") + 1)}
+SERVICE_KIND = "InferenceService"
 NULL = "tag:yaml.org,2002:null"
 
 
@@ -22,12 +23,13 @@ def read_document(file: str, origin: str) -> Reading:
         with open(file, encoding="utf-8") as stream:
             root = _compose(stream.read())
     except (OSError, UnicodeDecodeError) as error:
-        reading.refuse(origin, "config", file, f"a readable file ({getattr(error, 'strerror', None) or error})")
+        reason = getattr(error, "strerror", None) or error
+        reading.pass_over(f"{origin}: config = {file}, must be a readable file ({reason})")
     except ValueError as error:
-        reading.problems.append(f"{file}:{error}")
+        reading.pass_over(f"{file}:{error}")
     else:
         if root is not None:
-            _Visit(file, reading).section(root, "")
+            _Visit(file, reading).document(root)
     return reading
 
 
@@ -51,11 +53,23 @@ class _Visit:
         self.file = file
         self.reading = reading
 
+    def document(self, root: Any) -> None:
+        """A service is told as one mistake: each of its keys would be another."""
+        if root.id == "mapping":
+            for key, value in root.value:
+                if (key.value, value.value) == ("kind", SERVICE_KIND):
+                    self.reading.pass_over(
+                        f"{self.where(value)}: this is an InferenceService, which platformctl render reads;"
+                        " --config wants a file of settings"
+                    )
+                    return
+        self.section(root, "")
+
     def section(self, node: Any, prefix: str) -> None:
         name = prefix.rstrip(".") or "the document"
         if node.id != "mapping":
             if node.tag != NULL:
-                self.reading.problems.append(f"{self.where(node)}: {name} must be a mapping of settings")
+                self.reading.pass_over(f"{self.where(node)}: {name} must be a mapping of settings")
             return
         seen = set()
         for key, value in node.value:
@@ -75,7 +89,7 @@ class _Visit:
                 self.reading.refuse(self.where(value), path, value.value, API_VERSION)
         else:
             near = did_you_mean(path, [*PATHS, *SECTIONS])
-            self.reading.problems.append(f"{self.where(key)}: {path} is not a setting{near}")
+            self.reading.pass_over(f"{self.where(key)}: {path} is not a setting{near}")
 
     def setting(self, row: Row, node: Any) -> None:
         if node.id == "scalar":

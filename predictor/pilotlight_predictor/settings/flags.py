@@ -59,13 +59,13 @@ def _switched_off(flag: str) -> str:
 
 def _complain(word: str, flag: str, reading: Reading) -> None:
     if flag in FLAGS:
-        reading.problems.append(f"{flag}: needs a value, {FLAGS[flag].kind.must}")
+        reading.pass_over(f"{flag}: needs a value, {FLAGS[flag].kind.must}")
     elif flag in compat.TRANSLATED:
-        reading.problems.append(f"{flag}: needs a value")
+        reading.pass_over(f"{flag}: needs a value")
     elif _switched_off(flag):
-        reading.problems.append(f"{flag}: takes no value; write {_switched_off(flag)}=…")
+        reading.pass_over(f"{flag}: takes no value; write {_switched_off(flag)}=…")
     elif flag.startswith("-"):
         near = did_you_mean(flag, [*FLAGS, *compat.TRANSLATED, *compat.IGNORED])
-        reading.problems.append(f"{word}: is not a flag{near or '; --help lists them'}")
+        reading.pass_over(f"{word}: is not a flag{near or '; --help lists them'}")
     else:
-        reading.problems.append(f"{word}: is not a flag; a value follows its flag, as in --model-path {word}")
+        reading.pass_over(f"{word}: is not a flag; a value follows its flag, as in --model-path {word}")

@@ -70,6 +70,7 @@ def _merge(readings: Sequence[Reading]) -> Reading:
         given.implied |= reading.implied
         given.origins |= reading.origins
         given.warnings += reading.warnings
+        given.incomplete |= reading.incomplete
     given.implied = implied_by(given.values.get("server.compat", "")) | given.implied | _enabled(given.values)
     given.values = given.implied | given.values
     return given
@@ -86,13 +87,18 @@ def _enabled(values: Mapping[str, Any]) -> dict[str, bool]:
 def _contradictions(given: Reading) -> list[str]:
     """Values that are right alone and wrong together."""
     settings = build(given.values, ())
-    return [*_models(settings, given.origins), *_ports(settings, given.origins)]
+    missing = [] if given.incomplete else _missing(settings)
+    return [*missing, *_load_models(settings, given.origins), *_ports(settings, given.origins)]
 
 
-def _models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+def _missing(settings: Settings) -> list[str]:
+    if settings.model.path or settings.model.repositories:
+        return []
+    return ["model.path and model.repositories are empty, one must be given: --model-path or --model-repository"]
+
+
+def _load_models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     model = settings.model
-    if not model.path and not model.repositories:
-        yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
     if model.load_models and model.control_mode != "explicit":
         yield (
             f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "

@@ -19,6 +19,7 @@ class Reading:
     origins: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    incomplete: bool = False  # part of the source was passed over, so what is missing may have stood there
 
     def take(self, row: Row, text: str, origin: str) -> None:
         """Reads one value; a setting that may be repeated gathers, any other keeps the last."""
@@ -36,6 +37,11 @@ class Reading:
 
     def refuse(self, origin: str, name: str, text: object, must: str) -> None:
         self.problems.append(f"{origin}: {name} = {text}, must be {must}")
+
+    def pass_over(self, sentence: str) -> None:
+        """Something that cannot be read as a setting at all, whatever its author meant to set."""
+        self.problems.append(sentence)
+        self.incomplete = True
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

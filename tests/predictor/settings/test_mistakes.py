@@ -140,6 +140,46 @@ def test_a_server_without_a_model_is_told_what_to_give() -> None:
         parse([], {})
 
 
+def test_a_missing_model_is_told_beside_a_mistake_that_does_not_explain_it() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(["--http-port=x"], {})
+    assert [sentence.partition(" ")[0] for sentence in caught.value.problems] == ["--http-port:", "model.path"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--config=none.yaml"], "must be a readable file"),
+        (["--model-path"], "--model-path: needs a value"),
+        (["--modle-path=m.onnx"], "did you mean --model-path?"),
+        (["m.onnx"], "as in --model-path m.onnx"),
+    ],
+)
+def test_a_model_that_was_given_in_vain_is_not_told_to_be_missing(argv: list[str], sentence: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(argv, {})
+    (only,) = caught.value.problems
+    assert sentence in only
+
+
+@pytest.mark.parametrize("file", ["model: {path: m.onnx", "modle:\n  path: m.onnx\n", "model: m.onnx\n"])
+def test_a_model_within_a_file_that_cannot_be_read_is_not_told_to_be_missing(file: str, tmp_path: Path) -> None:
+    (tmp_path / "i.yaml").write_text(file)
+    with pytest.raises(SettingsError) as caught:
+        parse([f"--config={tmp_path / 'i.yaml'}"], {})
+    assert len(caught.value.problems) == 1
+
+
+def test_a_service_in_place_of_settings_is_one_mistake() -> None:
+    file = Path(__file__).resolve().parents[3] / "examples/services/iris.yaml"
+    with pytest.raises(SettingsError) as caught:
+        parse([f"--config={file}"], {})
+    (only,) = caught.value.problems
+    assert only.endswith(
+        ": this is an InferenceService, which platformctl render reads; --config wants a file of settings"
+    )
+
+
 def test_an_empty_file_and_empty_sections_are_no_mistake(tmp_path: Path) -> None:
     file = tmp_path / "i.yaml"
     for content in ("", "# nothing\n", "server:\nmodel:\n  name:\n"):

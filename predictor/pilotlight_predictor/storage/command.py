@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 def _interruptible() -> Iterator[None]:
     """Ctrl-C ends the process at once: threads that wait for a stalled server would hold an exception up for long.
 
-    Nothing is lost by that, since the next run takes up what a killed one left. Where the signal is ignored it stays so.
+    Nothing is lost by that, since the next run takes up what a killed one left. An ignored signal stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:

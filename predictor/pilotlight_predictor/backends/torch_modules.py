@@ -107,7 +107,6 @@ def _script_argument(argument: Any) -> Argument:
 
 
 def _exported(spec: LoadSpec) -> Loaded:
-    import torch
     from torch.export.passes import move_to_device_pass
 
     if spec.precision in {"fp16", "bf16"}:
@@ -115,11 +114,7 @@ def _exported(spec: LoadSpec) -> Loaded:
             f"precision = {spec.precision}, but {spec.path.name} was exported with its types fixed: "
             f"export the module in {spec.precision}, or set precision: auto"
         )
-    torch_pickle.check_exported(spec.path, spec.trusted_pickles)
-    try:
-        program = torch.export.load(str(spec.path))
-    except Exception as error:  # one of many kinds, all of which mean the same to the operator
-        raise LoadFailed(f"{spec.path.name} is no exported program that this torch can read: {error}") from error
+    program = torch_pickle.load_exported(spec)
     if spec.device.kind == "cuda":
         program = move_to_device_pass(program, str(spec.device))
     found = torch_export.read(spec.path)

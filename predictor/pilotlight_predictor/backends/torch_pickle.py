@@ -35,16 +35,28 @@ def load(spec: LoadSpec) -> Any:
         raise LoadFailed(f"{spec.path.name} is damaged or no file of torch.save: {error}") from error
 
 
-def check_exported(path: Path, trusted: Mapping[str, str]) -> None:
-    """torch.export.load falls back to plain pickle: so every part of the archive is looked at first."""
-    if path.name in trusted:
-        with path.open("rb") as file:
-            _check_pinned(file, path, trusted)
+def load_exported(spec: LoadSpec) -> Any:
+    """An exported program. torch.export.load falls back to plain pickle: so every part of it is looked at first."""
+    import torch
+
+    with spec.path.open("rb") as file:
+        # As above: what was looked at is what is read.
+        _check_exported(file, spec)
+        file.seek(0)
+        try:
+            return torch.export.load(file)
+        except Exception as error:  # one of many kinds, all of which mean the same to the operator
+            raise LoadFailed(f"{spec.path.name} is no exported program that this torch can read: {error}") from error
+
+
+def _check_exported(file: IO[bytes], spec: LoadSpec) -> None:
+    if spec.path.name in spec.trusted_pickles:
+        _check_pinned(file, spec.path, spec.trusted_pickles)
         return
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if _needs_pickle(archive, name):
-                raise _refused(path, f"a pickle ({name})")
+                raise _refused(spec.path, f"a pickle ({name})")
 
 
 def _needs_pickle(archive: zipfile.ZipFile, name: str) -> bool:

@@ -295,17 +295,41 @@ def test_an_exported_program_keeps_its_precision(exported: Path, spec: Callable[
         backend.load(spec(exported, precision="fp16"))
 
 
-def test_a_pickle_inside_an_exported_program_is_refused(exported: Path, tmp_path: Path, spec: Any) -> None:
-    """torch.export.load would read the sample inputs with plain pickle when they are not mere tensors."""
+def write_planted(exported: Path, path: Path) -> None:
+    """torch.export.load reads the sample inputs with plain pickle when they are not mere tensors."""
     import io
     import zipfile
 
-    path = tmp_path / "model.pt2"
     buffer = io.BytesIO()
     torch.save(((Planted(),), {}), buffer)
     with zipfile.ZipFile(exported) as original, zipfile.ZipFile(path, "w") as changed:
         for name in original.namelist():
             changed.writestr(name, buffer.getvalue() if "sample_inputs" in name else original.read(name))
+
+
+def test_a_pickle_inside_an_exported_program_is_refused(exported: Path, tmp_path: Path, spec: Any) -> None:
+    path = tmp_path / "model.pt2"
+    write_planted(exported, path)
     with pytest.raises(LoadFailed, match=r"a pickle \(.*sample_inputs/model.pt\).*--trust-pickle model.pt2="):
         backend.load(spec(path))
+    assert not planted()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_exported_program_replaced_after_it_was_looked_at_is_not_read(
+    exported: Path, tmp_path: Path, spec: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
+) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(exported.read_bytes())
+    write_planted(exported, tmp_path / "other.pt2")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    load = torch.export.load
+
+    def replace_then_load(file: Any) -> Any:
+        (tmp_path / "other.pt2").replace(path)
+        return load(file)
+
+    monkeypatch.setattr(torch.export, "load", replace_then_load)
+    instance = backend.load(spec(path, trusted_pickles={"model.pt2": digest} if pinned else {}))
+    assert [each.name for each in instance.inputs] == ["x", "scale"]
     assert not planted()

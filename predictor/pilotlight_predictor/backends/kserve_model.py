@@ -14,7 +14,7 @@ import numpy as np
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight_predictor.backends.base import Answer, LoadSpec
 from pilotlight_predictor.backends.python_forms import Loop, attempt
-from pilotlight_predictor.backends.python_values import WrongReturn, array_of, outputs_of
+from pilotlight_predictor.backends.python_values import Declared, WrongReturn, array_of, outputs_of
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import InferRequest, Outputs
 
@@ -37,7 +37,7 @@ def find(module: ModuleType) -> type | None:
 
 
 class KserveForm:
-    def __init__(self, cls: type, spec: LoadSpec, declared: Mapping[str, str]) -> None:
+    def __init__(self, cls: type, spec: LoadSpec, declared: Declared) -> None:
         self._cls, self._spec, self._declared = cls, spec, declared
         self._loop = Loop()
         self._model: Any = cls(**_constructor_arguments(cls, spec))

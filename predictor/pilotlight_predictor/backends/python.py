@@ -17,7 +17,7 @@ from pilotlight_predictor.backends.base import Answer, LoadSpec
 from pilotlight_predictor.backends.declared_tensors import Specs, declared
 from pilotlight_predictor.backends.model_source import Source, trimmed
 from pilotlight_predictor.backends.python_forms import ClassForm, Form, FunctionForm
-from pilotlight_predictor.backends.python_values import declared_types
+from pilotlight_predictor.backends.python_values import declared_outputs
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import TensorSpec
@@ -76,16 +76,16 @@ def load(spec: LoadSpec) -> PythonInstance:
 
 
 def _form(module: Any, spec: LoadSpec, outputs: Specs) -> Form:
-    types = declared_types(spec.config, outputs)
+    known = declared_outputs(spec.config, outputs)
     if isinstance(getattr(module, "TritonPythonModel", None), type):
-        return triton_model.TritonForm(module.TritonPythonModel, triton_model.triton_args(spec), types)
+        return triton_model.TritonForm(module.TritonPythonModel, triton_model.triton_args(spec), known)
     wrapped = kserve_model.find(module)
     if wrapped is not None:
-        return kserve_model.KserveForm(wrapped, spec, types)
+        return kserve_model.KserveForm(wrapped, spec, known)
     if isinstance(getattr(module, "Model", None), type):
-        return ClassForm(module.Model, triton_model.triton_args(spec), types)
+        return ClassForm(module.Model, triton_model.triton_args(spec), known)
     if callable(getattr(module, "predict", None)):
-        form = FunctionForm(module.predict, types)
+        form = FunctionForm(module.predict, known)
         form.check_inputs([tensor.name for tensor in spec.config.inputs])
         return form
     raise LoadFailed(

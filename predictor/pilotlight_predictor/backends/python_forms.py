@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.backends.python_values import WrongReturn, arrays, outputs_of
+from pilotlight_predictor.backends.python_values import Declared, WrongReturn, arrays, outputs_of
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import Array
@@ -75,7 +75,7 @@ def attempt(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 class PerRequest:
     """Calls `call` once per request; the base of the forms that do."""
 
-    def __init__(self, declared: Mapping[str, str]) -> None:
+    def __init__(self, declared: Declared) -> None:
         self.declared = declared
         self.loop = Loop()
 
@@ -99,7 +99,7 @@ class PerRequest:
 class FunctionForm(PerRequest):
     """`def predict(x, y)`."""
 
-    def __init__(self, function: Callable[..., Any], declared: Mapping[str, str]) -> None:
+    def __init__(self, function: Callable[..., Any], declared: Declared) -> None:
         super().__init__(declared)
         self._function = function
         parameters = inspect.signature(function).parameters.values()
@@ -132,7 +132,7 @@ class FunctionForm(PerRequest):
 class ClassForm(PerRequest):
     """`class Model` with `execute(inputs)` or `execute_batch(batch)`; each instance makes an object of its own."""
 
-    def __init__(self, cls: type, args: Mapping[str, str], declared: Mapping[str, str]) -> None:
+    def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         super().__init__(declared)
         self._cls, self._args = cls, args
         self._model = cls()

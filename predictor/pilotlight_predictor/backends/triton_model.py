@@ -12,7 +12,7 @@ from typing import Any, Final
 from pilotlight_predictor.backends import triton_python_backend_utils as pb_utils
 from pilotlight_predictor.backends.base import Answer, LoadSpec
 from pilotlight_predictor.backends.python_forms import Loop, attempt
-from pilotlight_predictor.backends.python_values import WrongReturn, array_of, outputs_of
+from pilotlight_predictor.backends.python_values import Declared, WrongReturn, array_of, outputs_of
 from pilotlight_predictor.errors import (
     BadRequest,
     Cancelled,
@@ -73,7 +73,7 @@ def _tensor(tensor: TensorConfig) -> dict[str, Any]:
 
 
 class TritonForm:
-    def __init__(self, cls: type, args: Mapping[str, str], declared: Mapping[str, str]) -> None:
+    def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         self._cls, self._args, self._declared = cls, args, declared
         self._loop = Loop()
         self._model = cls()
@@ -102,10 +102,10 @@ class TritonForm:
             self._loop.settle(self._model.finalize())
         self._loop.close()
 
-    def _request(self, request: InferRequest) -> pb_utils.InferenceRequest:
+    def _request(self, request: InferRequest) -> pb_utils.ServedRequest:
         inputs = [pb_utils.Tensor(name, array_of(tensor)) for name, tensor in request.inputs.items()]
         asked = [output.name for output in request.outputs] or list(self._declared)
-        return pb_utils.InferenceRequest(request, inputs, asked)
+        return pb_utils.ServedRequest(request, inputs, asked)
 
     def _answer(self, response: Any) -> Answer:
         if not isinstance(response, pb_utils.InferenceResponse):
@@ -115,5 +115,8 @@ class TritonForm:
             code = error.code() if isinstance(error, pb_utils.TritonError) else pb_utils.TritonError.INTERNAL
             return _ERRORS.get(code, PredictorError)(str(error))
         named = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        wanted = {name: datatype for name, datatype in self._declared.items() if name in named}
-        return outputs_of(named, wanted)
+        if (
+            self._declared
+        ):  # as in Triton, a model may leave out what nobody asked for, and what nobody knows is dropped
+            named = {name: array for name, array in named.items() if name in self._declared}
+        return outputs_of(named, {name: self._declared[name] for name in named if name in self._declared})

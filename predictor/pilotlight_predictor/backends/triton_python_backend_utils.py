@@ -81,7 +81,17 @@ class Tensor:
         return Tensor(name, np.from_dlpack(source))
 
 
+_CALLS: Final = "calls to other models are not served yet; use an ensemble"
+
+
 class InferenceRequest:
+    """What a model makes to call another one, which is refused; the requests that it is given are a subclass."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TritonModelException(_CALLS)
+
+
+class ServedRequest(InferenceRequest):
     """One request as a model sees it."""
 
     def __init__(self, request: InferRequest, inputs: Sequence[Tensor], output_names: Sequence[str]) -> None:
@@ -125,10 +135,10 @@ class InferenceRequest:
         raise TritonModelException("this model answers once per request: decoupled responses are not served here")
 
     def exec(self, *_: Any, **__: Any) -> Any:
-        raise TritonModelException("a model cannot call other models here: use an ensemble")
+        raise TritonModelException(_CALLS)
 
     def async_exec(self, *_: Any, **__: Any) -> Any:
-        raise TritonModelException("a model cannot call other models here: use an ensemble")
+        raise TritonModelException(_CALLS)
 
 
 class InferenceResponse:
@@ -173,7 +183,7 @@ class Logger:
         cls._log.debug("%s", message)
 
 
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+def get_input_tensor_by_name(inference_request: ServedRequest, name: str) -> Tensor | None:
     return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
 
 

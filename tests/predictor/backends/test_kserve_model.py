@@ -77,6 +77,8 @@ DRIVER = """
 
     v1 = load(text.replace("class Doubler(Model)", "class Doubler"), TensorConfig("total", "FP64", (-1,)))
     assert v1.execute([ask(ones)])[0]["total"].array.tolist() == [3.0, 3.0]
+    tall = load(path.read_text(), TensorConfig("total", "FP64", (-1, 1)))
+    assert "returned shape [2] for output 'total', must be [-1, 1]" in str(tall.execute([ask(ones)])[0])
 
     try:
         load(text)

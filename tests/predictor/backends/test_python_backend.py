@@ -174,7 +174,10 @@ def test_a_missing_input_is_the_clients_fault(run: Any) -> None:
         ("return [x]", "the model returned list, must be a dict of output name"),
         ("return {'y': [1.0]}", "returned list for output 'y', must be a numpy array"),
         ("return {'z': x}", "the model returned {'z': ndarray}, must also hold y"),
-        ("return {'y': x, 'w': x * 1j}", "returned for output 'w': an array of complex64 has no V2 datatype"),
+        ("return {'y': x, 'w': x}", "the model returned output w, must be among y"),
+        ("return {'y': x[:, :1]}", "the model returned shape [1, 1] for output 'y', must be [-1, 2]"),
+        ("return {'y': x[0]}", "the model returned shape [2] for output 'y', must be [-1, 2]"),
+        ("return {'y': x * 1j}", "the model returned complex64 for output 'y', must be FP32"),
     ],
 )
 def test_a_wrong_return_is_named_with_what_is_expected(run: Any, config: Any, body: str, message: str) -> None:
@@ -182,6 +185,36 @@ def test_a_wrong_return_is_named_with_what_is_expected(run: Any, config: Any, bo
     assert isinstance(answer, BackendFailed)
 
     assert message in str(answer)
+
+
+def test_a_type_that_v2_does_not_know_is_named(run: Any) -> None:
+    answer = run("def predict(x): return {'w': x * 1j}", x=ONES)
+    assert "returned for output 'w': an array of complex64 has no V2 datatype" in str(answer)
+
+
+def test_numbers_where_strings_are_declared_are_refused(run: Any, config: Any) -> None:
+    answer = run("def predict(x): return x", config(outputs={"y": ("BYTES", (-1, 2))}), x=ONES)
+    assert "returned float32 for output 'y', must be BYTES" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "fields"),
+    [
+        ({"y": ("FP32", (3,))}, {"max_batch_size": 4}),
+        ({"y": ("FP32", (9,), (3,))}, {"max_batch_size": 4}),
+        ({"y": ("", ())}, {}),
+    ],
+    ids=["the configuration, with the batch in front", "its reshape", "OUTPUTS for what it leaves out"],
+)
+def test_a_shape_is_that_which_is_declared(run: Any, config: Any, outputs: Any, fields: Any) -> None:
+    text = "OUTPUTS = {'y': ('FP32', [-1, 3])}\ndef predict(x): return x"
+    good, bad = (run(text, config(outputs=outputs, **fields), x=np.ones((2, n), np.float32)) for n in (3, 2))
+    assert good["y"].array.shape == (2, 3)
+    assert "returned shape [2, 2] for output 'y', must be [-1, 3]" in str(bad)
+
+
+def test_a_scalar_may_stand_for_a_vector_of_one(run: Any, config: Any) -> None:
+    assert run("def predict(x): return x.sum()", config(outputs={"y": ("FP32", (1,))}), x=ONES)["y"].array == 2
 
 
 def test_a_list_of_the_wrong_length_is_named(run: Any) -> None:

@@ -41,6 +41,7 @@ ADD_SUB = """
             print("Cleaning up...")
 """
 ONES = np.ones(4, np.float32)
+NO_CALLS = "calls to other models are not served yet; use an ensemble"
 
 
 @pytest.fixture
@@ -127,6 +128,8 @@ def test_a_request_tells_what_was_asked(source: Any, spec: Any, add_sub: Any, as
             Unavailable,
             "busy",
         ),
+        ("pb_utils.InferenceRequest(model_name='n', inputs=[]).exec()", PredictorError, NO_CALLS),
+        ("requests[0].exec()", PredictorError, NO_CALLS),
         ("requests[0].get_response_sender()", PredictorError, "decoupled responses are not served"),
     ],
 )
@@ -134,6 +137,24 @@ def test_failures_keep_their_kind(run: Any, execute: str, kind: type[Exception],
     answer = run(execute)
     assert isinstance(answer, kind)
     assert message in str(answer)
+
+
+def test_outputs_are_held_to_the_configuration_and_unknown_ones_dropped(
+    source: Any, spec: Any, ask: Any, add_sub: Any
+) -> None:
+    text = """
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                x = requests[0].inputs()[0].as_numpy()
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", x), pb_utils.Tensor("debug", x)])]
+    """
+    instance = backend.load(spec(source(text), add_sub))
+    assert list(instance.execute([ask(x=ONES)])[0]) == ["OUTPUT0"]
+    (answer,) = instance.execute([ask(x=ONES[:2])])
+    assert isinstance(answer, BackendFailed)
+    assert str(answer) == "the model returned shape [2] for output 'OUTPUT0', must be [4]"
 
 
 def test_strings_go_both_ways(run: Any) -> None:

@@ -1,5 +1,6 @@
 """What stands inside objects and between them: pod templates, containers, probes, GPUs, who scales whom."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,14 @@ from pilotlight.lint.units import quantity
 GPU_SUFFIXES: Final = ("/gpu", "/gpu.shared", "/gaudi", "/tpu")
 PODS: Final = (*WORKLOADS, KNATIVE)
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
+# Components of an InferenceService that pass requests on.
+GATEWAY_ROLES: Final = frozenset(("router", "transformer", "explainer"))
+# What gives a model away in a pod's labels, images, arguments and mounts: nobody names a web shop's frontend like this.
+MODEL_WORDS: Final = re.compile(
+    r"inferenceservice|base-model|predictor|models?\b|vllm|sglang|triton|tensorrt|trtllm|mlserver|torchserve|"
+    r"tensorflow|text-generation|onnx|sklearn|xgboost|lightgbm|huggingface|\bnim\b|llm",
+    re.I,
+)
 
 
 def pod_specs(part: Part) -> Iterator[Part]:
@@ -66,6 +75,24 @@ def probe_budget(probe: Part) -> float:
         for field, default in (("initialDelaySeconds", 0), ("periodSeconds", 10), ("failureThreshold", 3))
     )
     return float(delay + (period or 10) * (failures or 3))
+
+
+def serves_model(workload: Part, beside: Beside) -> bool:
+    """Whether it loads a model: it has a GPU, its size is known, or its labels, images, arguments or mounts say so."""
+    if name(workload) in beside.model_bytes or any(gpus(container) for container in containers(workload)):
+        return True
+    labels = workload.get("spec", "template", "metadata", "labels")
+    told = [entry.key for entry in labels.entries()] + [entry.text() for entry in labels.entries()]
+    if GATEWAY_ROLES & set(told):
+        return False
+    return any(MODEL_WORDS.search(text) for text in (*told, *_texts(workload)))
+
+
+def _texts(workload: Part) -> Iterator[str]:
+    for container in containers(workload):
+        yield container.get("image").text()
+        yield from (word.text() for key in ("command", "args") for word in container.get(key).each())
+        yield from (mount.get("mountPath").text() for mount in container.get("volumeMounts").each())
 
 
 def gpus(container: Part) -> float:

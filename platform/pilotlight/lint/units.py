@@ -30,4 +30,4 @@ def quantity(text: str) -> float | None:
 
 
 def gigabytes(size: float) -> str:
-    return f"{size / 2**30:.3g}Gi"
+    return f"{size / 2**30:.0f}Gi" if size >= 100 * 2**30 else f"{size / 2**30:.3g}Gi"

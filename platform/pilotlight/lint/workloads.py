@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight.lint.objects import PODS, autoscalers_of, containers, name, namespace, probe_budget, startup_budget
+from pilotlight.lint.objects import (
+    PODS,
+    autoscalers_of,
+    containers,
+    name,
+    namespace,
+    probe_budget,
+    serves_model,
+    startup_budget,
+)
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import WORKLOADS, Beside, Hits, kind_of, rule
 
@@ -107,8 +116,8 @@ def short_deadline(deployment: Part, _: Beside) -> Hits:
     fix="""
         readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}""",
 )  # fmt: skip
-def no_readiness(workload: Part, _: Beside) -> Hits:
-    every = list(containers(workload))
+def no_readiness(workload: Part, beside: Beside) -> Hits:
+    every = list(containers(workload)) if serves_model(workload, beside) else []
     if every and not any(container.get("readinessProbe") for container in every):
         yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded"
 
@@ -120,8 +129,8 @@ def no_readiness(workload: Part, _: Beside) -> Hits:
     fix="""
         startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}""",
 )  # fmt: skip
-def liveness_kills_load(workload: Part, _: Beside) -> Hits:
-    for container in containers(workload):
+def liveness_kills_load(workload: Part, beside: Beside) -> Hits:
+    for container in containers(workload) if serves_model(workload, beside) else ():
         live = container.get("livenessProbe")
         budget = probe_budget(live)
         if live and not container.get("startupProbe") and budget < LOADING_SECONDS and asks_for_readiness(live):

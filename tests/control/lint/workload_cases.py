@@ -80,14 +80,15 @@ CASES: dict[str, Case] = {
         ),
     ),
     "PL489": Case(
-        deployment("template:\n  spec:\n    containers:\n    - image: a  # PL489\n"),
-        container(f"readinessProbe: {READY}") + revision("image: a"),
+        deployment("template:\n  spec:\n    containers:\n    - image: vllm  # PL489\n"),
+        container(f"image: vllm\nreadinessProbe: {READY}") + revision("image: vllm") + container("image: nginx"),
     ),
     "PL490": Case(
-        container("livenessProbe: {httpGet: {path: /ready}}  # PL490"),
-        container("livenessProbe: {httpGet: {path: /ready}}\nstartupProbe: {httpGet: {path: /ready}}")
-        + container("livenessProbe: {httpGet: {path: /v2/health/live}}")
-        + container("livenessProbe: {tcpSocket: {port: 1}, initialDelaySeconds: 300}"),
+        container("args: [--model=/mnt/models]\nlivenessProbe: {httpGet: {path: /ready}}  # PL490"),
+        container("image: vllm\nlivenessProbe: {httpGet: {path: /ready}}\nstartupProbe: {httpGet: {path: /ready}}")
+        + container("image: vllm\nlivenessProbe: {httpGet: {path: /v2/health/live}}")
+        + container("image: vllm\nlivenessProbe: {tcpSocket: {port: 1}, initialDelaySeconds: 300}")
+        + container("image: nginx\nlivenessProbe: {httpGet: {path: /ready}}"),
     ),
     "PL491": Case(hpa("minReplicas: 0  # PL491\n"), hpa("minReplicas: 1\n")),
     "PL492": Case(

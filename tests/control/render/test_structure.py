@@ -3,7 +3,7 @@
 from typing import Any
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_plans import GATEWAY, keda, service, template, workload
 
@@ -20,6 +20,9 @@ TEXTS = st.one_of(
     st.lists(st.sampled_from(NASTY), min_size=1).map("".join),
     st.text(st.characters(exclude_categories=["Cs"])),
 )
+
+# How long an example takes is the machine's affair.
+any_speed = settings(deadline=None)
 
 
 def plan_with(text: str) -> Plan:
@@ -43,17 +46,20 @@ def swapped(value: Any, text: str) -> Any:
     return text if value == MARKER else value
 
 
+@any_speed
 @given(TEXTS)
 def test_a_string_appears_where_it_was_put_and_nothing_else_changes(text: str) -> None:
     plain = swapped([manifest.document for manifest in render(plan_with(MARKER))], text)
     assert [manifest.document for manifest in render(plan_with(text))] == plain
 
 
+@any_speed
 @given(TEXTS)
 def test_values_keep_it_too(text: str) -> None:
     assert values_of(plan_with(text)) == swapped(values_of(plan_with(MARKER)), text)
 
 
+@any_speed
 @given(TEXTS)
 def test_yaml_that_is_printed_reads_back_as_it_was(text: str) -> None:
     manifests = render(plan_with(text))

@@ -37,10 +37,15 @@ def plan(
     modes = decide_modes(service, capabilities, ledger)
     _raise_errors(ledger)
     made = _workloads(service, modes, selection, catalogue, capabilities, current, ledger)
-    routed = _routed(service, capabilities)
-    collect(made, capabilities, routed, ledger)
+    decided = _plan(service, modes, made, capabilities)
+    collect(decided, capabilities, ledger)
     _raise_errors(ledger)
-    return _plan(service, modes, made, capabilities, routed, ledger)
+    return replace(
+        decided,
+        decisions=tuple(ledger.decisions),
+        warnings=tuple(ledger.problems.warnings),
+        requirements=tuple(ledger.requirements.values()),
+    )
 
 
 def _check_service(service: Service, ledger: Ledger) -> None:
@@ -101,9 +106,10 @@ def _written_canaries(subject: Subject, catalogue: Catalogue, ledger: Ledger) ->
     for written in subject.service.canaries:
         component: Component = written["component"]
         other = replace(subject.service, components={**subject.service.components, "predictor": component})
-        selection = choose_runtime(other, catalogue, ledger)
-        choice = merged_choice(other, component, selection, catalogue, subject.mode == "multi-node", ledger)
         name = names.workload(other.name, "predictor", str(written["name"]))
+        notes = ledger.of_side(name)
+        selection = choose_runtime(other, catalogue, notes)
+        choice = merged_choice(other, component, selection, catalogue, subject.mode == "multi-node", notes)
         side = Subject(other, component, subject.mode, choice, subject.capabilities, name)
         found.append((side, int(written["trafficPercent"])))
     return found
@@ -132,11 +138,8 @@ def _routed(service: Service, capabilities: Capabilities) -> bool:
     return capabilities.gateway_api and "cluster-local" not in hidden
 
 
-def _plan(
-    service: Service, modes: dict[Role, Mode], made: tuple[Workload, ...], capabilities: Capabilities, routed: bool,
-    ledger: Ledger,
-) -> Plan:  # fmt: skip
-    entry = _entry_role(service)
+def _plan(service: Service, modes: dict[Role, Mode], made: tuple[Workload, ...], capabilities: Capabilities) -> Plan:
+    entry, routed = _entry_role(service), _routed(service, capabilities)
     scraping = annotations.first(annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(
@@ -145,9 +148,6 @@ def _plan(
         mode=service_mode(modes),
         workloads=made,
         entry=next((work.name for work in made if work.role == entry and not work.canary), ""),
-        decisions=tuple(ledger.decisions),
-        warnings=tuple(ledger.problems.warnings),
-        requirements=tuple(ledger.requirements.values()),
         service_account=names.service_account(service.name) if own_account and made else "",
         labels={**service.labels, **names.service_labels(service.group, service.name)},
         hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if routed else (),

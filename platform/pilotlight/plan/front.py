@@ -27,10 +27,11 @@ def _front(workload: Workload, trigger: Trigger, target: int, capabilities: Capa
         name, namespace = _address(capabilities.gateway_scaler)
         return Front("gateway", name, namespace, GATEWAY_PORT)
     _, namespace = _address(capabilities.http_scaler)
+    start, answer = workload.progress_deadline_seconds, workload.timeout_seconds or 0
     route: dict[str, Json] = {
         "scalingMetric": {"concurrency": {"targetValue": target}},
-        # A cold start takes what the startup budget allows; the add-on's own default would give up at once.
-        "timeouts": {"readiness": f"{workload.progress_deadline_seconds}s", "request": f"{workload.timeout_seconds}s"},
+        # The add-on counts the request's time from its arrival, so the first one after an idle time needs both.
+        "timeouts": {"readiness": f"{start}s", "request": f"{start + answer}s", "responseHeader": f"{start + answer}s"},
     }
     return Front("interceptor", INTERCEPTOR[0], namespace, INTERCEPTOR[1], route)
 

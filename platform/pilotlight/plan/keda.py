@@ -21,6 +21,7 @@ LEAST_VERSION: Final = (2, 18)
 # High enough that no latency reaches it: at zero replicas only requests decide, not the memory of slow ones.
 NEVER_ACTIVE: Final = "1000000"
 POLLING_S: Final = 15
+LEAST_COOLDOWN_S: Final = 300
 PUSH: Final = "requests"
 
 
@@ -120,14 +121,16 @@ def scaled(
     behavior: Mapping[str, Json], modifiers: Mapping[str, Json],
 ) -> Scaling:  # fmt: skip
     """The ScaledObject's numbers around its triggers, all from how long a replica takes to be of use."""
+    # A start that nobody waits for any more must still end: shorter, and the next request begins it anew.
+    cooldown = max(LEAST_COOLDOWN_S, subject.allowed_start_s)
     return Scaling(
         "keda", min_replicas, max_replicas,
         triggers=tuple(triggers),
         behavior=merged_behavior(subject, max_replicas, behavior),
         fallback=fallback(triggers, min_replicas),
         polling_interval=POLLING_S,
-        cooldown_period=max(300, 2 * subject.load_seconds),
-        initial_cooldown_period=subject.start_budget_s if min_replicas == 0 else 0,
+        cooldown_period=cooldown,
+        initial_cooldown_period=cooldown if min_replicas == 0 else 0,
         modifiers=modifiers,
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """What one run of plan() writes down on its way: decisions with their reasons, problems with their places, needs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilotlight.plan.model import Decision, Requirement
 from pilotlight.spec.model import Component, Role, Service
@@ -20,9 +20,15 @@ class Ledger:
     problems: Problems = field(default_factory=Problems)
     decisions: list[Decision] = field(default_factory=list)
     requirements: dict[tuple[str, str], Requirement] = field(default_factory=dict)
+    side: str = ""  # a workload beside the main one of its role: stands where the role would, which both have
 
     def decide(self, role: Role | str, topic: str, value: object, reason: str) -> None:
-        self.decisions.append(Decision(f"{role}: {topic}" if role else topic, str(value), reason))
+        where = self.side or role
+        self.decisions.append(Decision(f"{where}: {topic}" if where else topic, str(value), reason))
+
+    def of_side(self, side: str) -> "Ledger":
+        """The same ledger, in which decisions carry the name of a workload that is one side of a canary."""
+        return replace(self, side=side)
 
     def error(self, code: str, path: str, message: str) -> None:
         self.problems.error(code, self.service.place(path), path, message)

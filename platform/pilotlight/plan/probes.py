@@ -29,12 +29,13 @@ def decide_probes(subject: Subject, port: int, ledger: Ledger) -> dict[str, Json
     brought = {name: subject.choice.container[name] for name in PROBES if subject.choice.container.get(name)}
     if subject.serverless:
         return _for_knative(subject, port, brought, ledger)
-    budget = subject.start_budget_s
-    ledger.decide(subject.component.role, "startup budget", f"{budget} s", _budget_reason(subject))
-    return {**_default(subject, port, budget), **brought}
+    ledger.decide(subject.component.role, "startup budget", f"{subject.allowed_start_s} s", _budget_reason(subject))
+    return {**_default(subject, port, subject.start_budget_s), **brought}
 
 
 def _budget_reason(subject: Subject) -> str:
+    if subject.choice.container.get("startupProbe"):
+        return "the startupProbe that the container brings"
     if subject.choice.gateway:
         return "no model to load"
     if not subject.model_bytes:
@@ -77,7 +78,8 @@ def _for_knative(subject: Subject, port: int, brought: Mapping[str, Json], ledge
         probes["livenessProbe"] = brought["livenessProbe"]
     if "startupProbe" in brought:
         reason = "a startupProbe would switch off Knative's own quick probing"
-        ledger.decide(subject.component.role, "startup probe", "counted into the progress deadline", reason)
+        counted = f"its {subject.allowed_start_s} s are counted into the progress deadline"
+        ledger.decide(subject.component.role, "startup probe", counted, reason)
     return probes
 
 
@@ -93,15 +95,10 @@ def progress_deadline(subject: Subject, ledger: Ledger) -> int:
         ledger.error(
             "PL343", subject.annotation_path(key), f"{written}, must be a duration of whole seconds such as 20m"
         )
-    budget = max(subject.start_budget_s, _probe_budget(subject.choice.container.get("startupProbe") or {}))
+    budget = max(subject.start_budget_s, subject.allowed_start_s)
     deadline = max(LEAST_DEADLINE_S, budget + 300)
-    reason = "the startup budget and 5 minutes for image and node" if deadline > LEAST_DEADLINE_S else "the least"
+    reason = (
+        f"{budget} s for the start and 5 minutes for image and node" if deadline > LEAST_DEADLINE_S else "the least"
+    )
     ledger.decide(subject.component.role, "progress deadline", f"{deadline} s", reason)
     return deadline
-
-
-def _probe_budget(probe: Mapping[str, Json]) -> int:
-    if not probe:
-        return 0
-    period, failures = int(probe.get("periodSeconds", 10)), int(probe.get("failureThreshold", 3))
-    return int(probe.get("initialDelaySeconds", 0)) + period * failures

@@ -3,14 +3,15 @@
 Listed offline by `render` and `validate`; checked against the cluster where there is one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.model import Capabilities, Requirement, Workload
+from pilotlight.plan.model import Capabilities, Plan, Requirement, Workload
 
 Json = Any
 FLAG: Final = "kubernetes.podspec-"
+MONITORING: Final = "monitoring.coreos.com"
 
 # Pod fields that Knative refuses unless a flag of config-features allows them.
 POD_FLAGS: Final[Mapping[str, str]] = {
@@ -49,14 +50,34 @@ CRDS: Final[Mapping[str, str]] = {
 }
 
 
-def collect(workloads: tuple[Workload, ...], capabilities: Capabilities, routed: bool, ledger: Ledger) -> None:
-    """Everything the workloads need, into the ledger; what the target is known to lack becomes a warning."""
-    for workload in workloads:
+def collect(made: Plan, capabilities: Capabilities, ledger: Ledger) -> None:
+    """Everything the plan needs, into the ledger; what the target is known to lack becomes a warning."""
+    for workload in made.workloads:
         for requirement in (*_objects(workload), *_pod_flags(workload), *_add_ons(workload)):
             ledger.need(requirement)
-    if routed and any(workload.mode != "serverless" for workload in workloads):
-        ledger.need(Requirement("crd", "httproutes.gateway.networking.k8s.io", "requests from outside reach raw pods"))
+    for requirement in (*_routes(made), *(_monitoring(made.workloads) if made.monitoring else ())):
+        ledger.need(requirement)
     _check_flags(capabilities, ledger)
+
+
+def _routes(made: Plan) -> Iterator[Requirement]:
+    entry = next((workload for workload in made.workloads if workload.name == made.entry), None)
+    if not made.gateway or entry is None or entry.mode == "serverless":
+        return
+    yield Requirement("crd", "httproutes.gateway.networking.k8s.io", "requests from outside reach raw pods")
+    if made.front is not None and made.front.namespace != made.namespace:
+        reason = f"the route leads to {made.front.service} in {made.front.namespace}"
+        yield Requirement("crd", "referencegrants.gateway.networking.k8s.io", reason)
+
+
+def _monitoring(workloads: Sequence[Workload]) -> Iterator[Requirement]:
+    """Knative's pods are scraped one by one, the others behind their Service."""
+    measured = [workload for workload in workloads if workload.metrics_port is not None]
+    for workload in measured:
+        kind = "podmonitors" if workload.mode == "serverless" else "servicemonitors"
+        yield Requirement("crd", f"{kind}.{MONITORING}", f"{workload.role} is scraped")
+    if any(workload.ours or workload.scaling.min_replicas > 0 for workload in measured):
+        yield Requirement("crd", f"prometheusrules.{MONITORING}", "alerts of the service")
 
 
 def _objects(workload: Workload) -> Iterator[Requirement]:
@@ -65,6 +86,8 @@ def _objects(workload: Workload) -> Iterator[Requirement]:
         yield Requirement("crd", name, f"{workload.role} is {workload.mode}")
     if workload.scaling.scaler == "keda":
         yield Requirement("crd", "scaledobjects.keda.sh", f"{workload.role} is scaled by KEDA")
+    if workload.scaling.authentications:
+        yield Requirement("crd", "triggerauthentications.keda.sh", f"{workload.role}: its triggers authenticate")
     if any("interceptorRoute" in trigger.metadata for trigger in workload.scaling.triggers):
         yield Requirement("crd", "interceptorroutes.http.keda.sh", f"{workload.role} is woken by the HTTP add-on")
     if any("image" in volume for volume in workload.template["spec"].get("volumes") or ()):

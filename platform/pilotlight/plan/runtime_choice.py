@@ -104,13 +104,18 @@ def _tuned(component: Component, choice: Choice) -> Choice:
     gpus, version = quantities.gpus(container), component.model.runtime_version if component.model else ""
     if container.get("image"):
         container["image"] = image_for(container["image"], runtime, version, gpus)
-    nodes = 1 + (group_size(runtime, component) if choice.worker_container else 0)
+    worker, nodes = dict(choice.worker_container), _nodes(component, choice)
     if runtime.group == "ome" and not runtime.ours and gpus * nodes > 1:
         container = with_parallelism(container, gpus, nodes)
-    worker = dict(choice.worker_container)
+        worker = with_parallelism(worker, gpus, nodes) if worker else worker
     if runtime.group == "kserve" and component.worker is not None and worker:
         container, worker = (_parallel(part, component.worker) for part in (container, worker))
     return replace(choice, container=container, worker_container=worker)
+
+
+def _nodes(component: Component, choice: Choice) -> int:
+    """Pods that share one model: the leader and its workers."""
+    return 1 + (group_size(choice.runtime, component) if choice.worker_container else 0)
 
 
 def _parallel(container: Mapping[str, Json], group: NodeGroup) -> dict[str, Json]:
@@ -140,16 +145,29 @@ def _on_accelerator(
         return choice
     ledger.decide(component.role, "accelerator", name_of(found), reasons[-1])
     tuned = with_accelerator_config(choice.container, selection.format, name_of(found))
-    return _with_devices(replace(choice, container=tuned), found)
+    return _with_devices(component, replace(choice, container=tuned), found, ledger)
 
 
-def _with_devices(choice: Choice, found: Class) -> Choice:
+def _with_devices(component: Component, choice: Choice, found: Class, ledger: Ledger) -> Choice:
+    """A count that the user wrote stands; a runtime's is what its smallest model needs, and this one may need more."""
     spec = found.get("spec") or {}
     selector = (spec.get("discovery") or {}).get("nodeSelector") or {}
     pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
-    if quantities.gpus(choice.container):
-        return replace(choice, pod=pod)
+    choice, had = replace(choice, pod=pod), quantities.gpus(choice.container)
+    needed = -(-devices_needed(found, choice.model) // _nodes(component, choice))
+    if _names_devices(component) or had >= needed:
+        return choice
+    if had:
+        reason = f"the model does not fit into the {had} that the runtime asks for"
+        ledger.decide(component.role, "devices", f"{needed} per pod", reason)
     resource = next((item["name"] for item in spec.get("resources") or () if item.get("name")), "nvidia.com/gpu")
-    count = str(devices_needed(found, choice.model))
-    wanted = {"resources": {"limits": {resource: count}, "requests": {resource: count}}}
-    return replace(choice, pod=pod, container=strategic(choice.container, wanted))
+    wanted = {"resources": {part: {resource: str(needed)} for part in ("limits", "requests")}}
+    worker = strategic(choice.worker_container, wanted) if choice.worker_container else {}
+    return replace(choice, container=strategic(choice.container, wanted), worker_container=worker)
+
+
+def _names_devices(component: Component) -> bool:
+    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
+    inline = component.model.container if component.model else {}
+    written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
+    return any(quantities.gpus(container) for container in written)

@@ -20,6 +20,14 @@ UNKNOWN_BUDGET_S: Final = 600
 GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
 
 
+def probe_seconds(probe: Mapping[str, Json]) -> int:
+    """Until a probe gives up, by Kubernetes' defaults; 0 without one."""
+    if not probe:
+        return 0
+    period, failures = int(probe.get("periodSeconds", 10)), int(probe.get("failureThreshold", 3))
+    return int(probe.get("initialDelaySeconds", 0)) + period * failures
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The runtime that serves a component, and the pod and main container that runtime and component make together."""
@@ -67,6 +75,11 @@ class Subject:
         if self.choice.gateway:
             return BOOT_S
         return BOOT_S + 2 * self.load_seconds if self.model_bytes else UNKNOWN_BUDGET_S
+
+    @property
+    def allowed_start_s(self) -> int:
+        """How long the startup probe lets a start take: the container's own probe where it brings one."""
+        return probe_seconds(self.choice.container.get("startupProbe") or {}) or self.start_budget_s
 
     @property
     def predictor(self) -> str:

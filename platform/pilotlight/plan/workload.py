@@ -32,13 +32,13 @@ def decide_workloads(
 ) -> list[Workload]:
     """The component's workload, and beside it the other sides of its canary: `others` are written in the document."""
     if subject.serverless:
-        return [_workload(subject, entry, current, 0, ledger)]
+        return [_with_traffic(subject, _workload(subject, entry, 0, ledger), current, ledger)]
+    if others:
+        return _with_written_canaries(subject, others, entry, ledger)
     percent = canary_percent(subject, current)
     known = bool(current.revisions.get(subject.name) or current.traffic.get(subject.name))
     side = percent is not None and percent < 100 and (known or subject.mode == "stateful")
-    if others:
-        return _with_written_canaries(subject, others, entry, current, ledger)
-    made = _workload(subject, entry, current, 1 if side else 0, ledger)
+    made = _with_traffic(subject, _workload(subject, entry, 1 if side else 0, ledger), current, ledger)
     stable = stable_revision(subject.name, made.revision, current)
     if not side:
         return [made]
@@ -47,7 +47,11 @@ def decide_workloads(
     return [made]
 
 
-def _workload(subject: Subject, entry: bool, current: Current, least: int, ledger: Ledger) -> Workload:
+def _with_traffic(subject: Subject, made: Workload, current: Current, ledger: Ledger) -> Workload:
+    return replace(made, traffic=decide_traffic(subject, made.revision, current, ledger))
+
+
+def _workload(subject: Subject, entry: bool, least: int, ledger: Ledger) -> Workload:
     component = subject.component
     timeout_s = environment.decide_timeout(subject, ledger)
     account = component.pod.get("serviceAccountName") or names.service_account(subject.service.name)
@@ -59,7 +63,6 @@ def _workload(subject: Subject, entry: bool, current: Current, least: int, ledge
     return Workload(
         role=component.role, name=subject.name, revision=revision, mode=subject.mode,
         template=_with_revision(subject, template, revision), scaling=scaling,
-        traffic=decide_traffic(subject, revision, current, ledger),
         strategy=decide_strategy(subject, scaling, ledger),
         replicas=replicas_of(subject, scaling),
         worker_template=template.worker, group_size=1 + _workers(subject),
@@ -135,15 +138,15 @@ def _beside_stable(subject: Subject, made: Workload, stable: str, current: Curre
 
 
 def _with_written_canaries(
-    subject: Subject, others: Sequence[tuple[Subject, int]], entry: bool, current: Current, ledger: Ledger
+    subject: Subject, others: Sequence[tuple[Subject, int]], entry: bool, ledger: Ledger
 ) -> list[Workload]:
     """KServe's `canary[]`: every side is in the document, and unlike there each scales by itself."""
-    made = _workload(subject, entry, current, 1, ledger)
+    made = _workload(subject, entry, 1, ledger)
     shares = [Traffic(made.revision, 100)]
     sides: list[Workload] = []
     for other, percent in others:
-        side = _workload(other, entry, current, 1, ledger)
-        sides.append(replace(side, canary=True, traffic=()))
+        side = _workload(other, entry, 1, ledger.of_side(other.name))
+        sides.append(replace(side, canary=True))
         shares = [replace(shares[0], percent=shares[0].percent - percent), *shares[1:], Traffic(side.revision, percent)]
     ledger.decide("predictor", "traffic", ", ".join(f"{s.revision} {s.percent} %" for s in shares), "spec.canary")
     return [replace(made, traffic=tuple(shares)), *sides]

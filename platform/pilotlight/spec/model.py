@@ -218,7 +218,7 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: what merging left out, and why."""
+    """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: what merging left out, why."""
 
     runtimes: tuple[Runtime, ...] = ()
     models: tuple[BaseModel, ...] = ()

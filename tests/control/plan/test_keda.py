@@ -55,8 +55,19 @@ def test_from_zero_requests_decide_and_latency_only_sizes() -> None:
     latency = only(made.triggers)
     assert latency.metadata["query"].endswith("or vector(0)")
     assert float(latency.metadata["activationThreshold"]) > 1000
-    assert made.initial_cooldown_period > 150, "the first load of 30 GB at 200 MB/s"
+    assert made.initial_cooldown_period == 360, "the first load of 30 GB at 200 MB/s, twice, and the boot"
     assert made.fallback["replicas"] == 0, "a Prometheus that is down must not wake idle services"
+
+
+@pytest.mark.parametrize(("model", "probe", "seconds"), [
+    ("small", {}, 300),
+    ("unsized", {}, 600),
+    ("big", {"periodSeconds": 10, "failureThreshold": 180}, 1800),
+])  # fmt: skip
+def test_a_start_that_nobody_waits_for_any_more_still_ends(model: str, probe: dict[str, int], seconds: int) -> None:
+    runner = {"startupProbe": {"httpGet": {"path": "/up", "port": 80}, **probe}} if probe else None
+    made = scaling(raw(ome(model, min_replicas=0, runner=runner)))
+    assert made.cooldown_period == made.initial_cooldown_period == seconds
 
 
 def test_the_http_add_on_wakes_where_our_gateway_is_not() -> None:
@@ -67,6 +78,7 @@ def test_the_http_add_on_wakes_where_our_gateway_is_not() -> None:
     assert made.front is not None
     assert made.front.kind == "interceptor"
     assert made.front.route["scalingMetric"]["concurrency"]["targetValue"] == 10
+    assert made.front.route["timeouts"] == {"readiness": "600s", "request": "900s", "responseHeader": "900s"}
     assert "interceptorroutes.http.keda.sh" in [requirement.name for requirement in made.requirements]
 
 

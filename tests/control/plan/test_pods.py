@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 from tests.control.plan.building import (
+    CATALOGUE,
     FOREIGN,
+    GB,
     annotated,
     changed,
     codes,
@@ -21,7 +23,7 @@ from tests.control.plan.building import (
 
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Workload
-from pilotlight.spec.model import Catalogue, ModelSpec, NodeGroup, Runtime, Service, SupportedFormat
+from pilotlight.spec.model import BaseModel, Catalogue, ModelSpec, NodeGroup, Runtime, Service, SupportedFormat
 
 GPU = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
 
@@ -252,6 +254,40 @@ def test_an_accelerator_class_brings_its_node_and_devices() -> None:
     assert made["nodeSelector"] == {"gpu": "h100"}
     assert made["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert codes(refusals(replace(ome(), accelerator={"acceleratorClass": "h999"}))) == ["PL306"]
+
+
+def on_h100(runtime: Runtime, model_bytes: int, **engine: Any) -> Workload:
+    models = (BaseModel("m", "ClusterBaseModel", "onnx", storage_uri="s3://m/x", size_bytes=model_bytes),)
+    runtime = replace(runtime, accelerators={"acceleratorClasses": ["*"]})
+    service = replace(ome("m", runtime.name, **engine), accelerator={"acceleratorClass": "h100"})
+    return plan(service, replace(CATALOGUE, runtimes=(runtime,), models=models)).workloads[0]
+
+
+def test_a_model_gets_the_devices_it_fits_into_unless_the_user_counts_them() -> None:
+    one = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    runner = {"name": "main", "image": "example/llm:1", **one}
+    runtime = Runtime("one", "ClusterServingRuntime", "ome", (SupportedFormat("onnx"),), engine={"runner": runner})
+
+    def devices(size: int, **engine: Any) -> str:
+        return str(container(on_h100(runtime, size, **engine))["resources"]["limits"]["nvidia.com/gpu"])
+
+    assert devices(16 * GB) == "1"
+    assert devices(140 * GB) == "2", "140 GB and a fifth do not fit into 80 GiB"
+    assert devices(140 * GB, runner=one) == "1", "the user's word"
+
+
+def test_the_devices_of_a_model_are_spread_over_its_nodes_and_every_node_knows_their_number() -> None:
+    runner = {"name": "main", "image": "example/llm:1"}
+    runtime = Runtime(
+        "many", "ClusterServingRuntime", "ome", (SupportedFormat("onnx"),),
+        engine={"leader": {"runner": runner}, "worker": {"runner": runner, "size": 1}},
+    )  # fmt: skip
+    made = on_h100(runtime, 600 * GB, worker=NodeGroup(size=1))
+    assert made.worker_template is not None
+    for template in (made.template, made.worker_template):
+        main = template["spec"]["containers"][0]
+        assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
+        assert {"name": "PARALLELISM_SIZE", "value": "16"} in main["env"]
 
 
 def test_a_kserve_model_s_own_container_fields_win() -> None:

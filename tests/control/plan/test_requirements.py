@@ -1,7 +1,8 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from tests.control.plan.building import codes, in_mode, keda, kserve, ome, planned
+from tests.control.plan.building import annotated, codes, in_mode, keda, kserve, ome, planned, raw
 
 from pilotlight.plan.model import Capabilities
 from pilotlight.spec.model import NodeGroup, Service
@@ -20,7 +21,22 @@ def test_each_mode_names_the_crds_of_its_objects() -> None:
     assert "leaderworkersets.leaderworkerset.x-k8s.io" in needs(ome(worker=NodeGroup(size=1)), "crd")
     ray = in_mode(ome(worker=NodeGroup(size=1)), "MultiNodeRayVLLM")
     assert "rayclusters.ray.io" in needs(ray, "crd")
-    assert needs(ome(), "crd") == {"httproutes.gateway.networking.k8s.io"}
+    hidden = replace(ome(), labels={"networking.knative.dev/visibility": "cluster-local"})
+    assert needs(ome(), "crd") - needs(hidden, "crd") == {"httproutes.gateway.networking.k8s.io"}
+
+
+def test_what_is_scraped_needs_the_kinds_of_the_prometheus_operator() -> None:
+    monitoring = {f"{kind}.monitoring.coreos.com" for kind in ("servicemonitors", "podmonitors", "prometheusrules")}
+    assert needs(ome(), "crd") & monitoring == monitoring - {"podmonitors.monitoring.coreos.com"}
+    assert needs(ome(min_replicas=0), "crd") & monitoring == monitoring - {"servicemonitors.monitoring.coreos.com"}
+    silent = annotated(ome(), **{"ome.io/enable-prometheus-scraping": "false"})
+    assert not needs(silent, "crd") & monitoring
+
+
+def test_a_route_into_another_namespace_needs_its_consent() -> None:
+    grant = "referencegrants.gateway.networking.k8s.io"
+    assert grant in needs(raw(ome(min_replicas=0)), "crd")
+    assert grant not in needs(ome(), "crd")
 
 
 def test_pod_fields_that_knative_locks_away_name_their_flag() -> None:

@@ -165,7 +165,12 @@ def test_kserve_s_written_canaries_scale_by_themselves() -> None:
         "kserve", "iris", "demo", service.components, annotations=service.annotations,
         canaries=({"name": "blue", "trafficPercent": 20, "component": side, "predictor": {}},),
     )  # fmt: skip
-    stable, blue = planned(service).workloads
+    made = planned(service)
+    stable, blue = made.workloads
+    told = {decision.topic: decision.value for decision in made.decisions}
+    assert told["predictor: traffic"] == f"{stable.revision} 80 %, {blue.revision} 20 %"
+    assert told["iris-blue-predictor: revision"] == blue.revision
+    assert [decision.topic for decision in made.decisions].count("predictor: revision") == 1
     assert (stable.name, blue.name) == ("iris-predictor", "iris-blue-predictor")
     assert [(share.revision, share.percent) for share in stable.traffic] == [(stable.revision, 80), (blue.revision, 20)]
     assert blue.scaling.max_replicas == 5

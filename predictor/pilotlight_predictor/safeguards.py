@@ -1,6 +1,7 @@
 """What an operator may refuse though the model would take it: NaN, infinities, long sequences. Pure.
 
-Off unless `safeguards.input_validation` is set; then each request of every dialect passes here before it is queued.
+Off unless `safeguards.input_validation` is set; then `ServedVersion.infer` lets each request of every dialect through
+here once it fits the model. What an ensemble passes from step to step is no client's, and is not looked at.
 """
 
 import numpy as np
@@ -11,19 +12,24 @@ from pilotlight_predictor.tensors import Shape, Tensor, bf16_to_float
 
 
 def check_values(request: InferRequest, max_sequence_length: int, batched: bool) -> None:
-    """Raises BadRequest with the input that is refused. A batch may have any number of rows."""
+    """Raises BadRequest with the input that is refused. `batched`: the first dimension is that of the batch."""
     for name, tensor in request.inputs.items():
-        _check_length(name, tensor.array.shape[1 if batched else 0 :], max_sequence_length)
+        _check_length(name, sequence_length(tensor.array.shape, batched), max_sequence_length)
         if not _finite(tensor):
             raise BadRequest(
                 f"input '{name}' has NaN or an infinity, which this server refuses (safeguards.input_validation)"
             )
 
 
-def _check_length(name: str, shape: Shape, limit: int) -> None:
-    if max(shape, default=0) > limit:
+def sequence_length(shape: Shape, batched: bool) -> int:
+    """A sequence is the last dimension of one or of rows of them: an image [3, 640, 640] holds none."""
+    return shape[-1] if len(shape) == 2 or (len(shape) == 1 and not batched) else 0
+
+
+def _check_length(name: str, length: int, limit: int) -> None:
+    if length > limit:
         raise BadRequest(
-            f"input '{name}' has a sequence of {max(shape)}, at most {limit} are taken"
+            f"input '{name}' has a sequence of {length}, at most {limit} are taken"
             " (safeguards.input_validation.max_sequence_length)"
         )
 

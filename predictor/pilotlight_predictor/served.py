@@ -12,6 +12,8 @@ from pilotlight_predictor.fit import InputRules
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.response_cache import ResponseCache, cache_key
+from pilotlight_predictor.safeguards import check_values
+from pilotlight_predictor.settings import Limits
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 from pilotlight_predictor.waiting import Item
@@ -42,12 +44,20 @@ class ServedVersion:
         self._loaded = next(_LOADS)
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
 
-    def infer(self, request: InferRequest, done: Done, timeout_s: float = 0.0, held: Held | None = None) -> Ticket:
+    def infer(
+        self, request: InferRequest, done: Done, limits: Limits | None = None, held: Held | None = None
+    ) -> Ticket:
         """Raises at once when the request does not fit or cannot be queued; else `done` is called once, later.
 
-        `held` is what `executor.hold` gave: then the request is run even if the model was unloaded since.
+        `limits` are those of the dialect that a client speaks; None for what comes from within. `held` is what
+        `executor.hold` gave: then the request is run even if the model was unloaded since.
         """
         rows, signature = self._rules.check(request)
+        timeout_s = 0.0
+        if limits is not None:
+            timeout_s = limits.timeout_s
+            if limits.max_sequence_length is not None:
+                check_values(request, limits.max_sequence_length, self.config.max_batch_size > 0)
         runs = held or self.executor
         if self._cache is not None:
             return self._infer_cached(request, done, rows, signature, timeout_s, runs)

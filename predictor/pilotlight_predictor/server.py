@@ -23,7 +23,6 @@ class Server:
         self.registry = ModelRegistry(settings, metrics)
         self.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)
-        self.timeout_s = self.limits.timeout_s
         self.find = self.registry.find
         self.not_ready_status = settings.server.not_ready_status
         self.name = "triton" if settings.server.compat == "triton" else settings.server.id

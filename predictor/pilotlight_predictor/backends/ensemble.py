@@ -23,7 +23,7 @@ class Model(Protocol):
 
     @property
     def executor(self) -> Executor: ...
-    def infer(self, request: InferRequest, done: Done, timeout_s: float = ..., held: Held | None = ...) -> Ticket: ...
+    def infer(self, request: InferRequest, done: Done, limits: None = ..., held: Held | None = ...) -> Ticket: ...
 
 
 Find = Callable[[str, int], Model]
@@ -167,7 +167,7 @@ class _Run:
         request.parameters = self._request.parameters
         request.priority, request.timeout_us = self._request.priority, self._request.timeout_us
         try:
-            ticket = part.model.infer(request, lambda result: self._stepped(step, result), 0.0, part.held)
+            ticket = part.model.infer(request, lambda result: self._stepped(step, result), None, part.held)
         except Exception as error:
             self.end(error)
             return

@@ -11,7 +11,6 @@ from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.compression import choose_encoding, compress
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
-from pilotlight_predictor.safeguards import check_values
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
@@ -37,9 +36,6 @@ def infer(server: Server, call: Call) -> None:
     version = version_of(call)
     served = server.find(call.params["model"], version)
     request = _decode(served, call, version)
-    longest = server.limits.max_sequence_length
-    if longest is not None:
-        check_values(request, longest, served.config.max_batch_size > 0 and not request.batch_first)
 
     def done(result: InferResponse | Exception) -> None:
         call.on_abandon = None
@@ -49,7 +45,7 @@ def infer(server: Server, call: Call) -> None:
 
     server.metrics.in_flight += 1
     try:
-        ticket = served.infer(request, done, server.timeout_s)
+        ticket = served.infer(request, done, server.limits)
     except Exception:
         server.metrics.in_flight -= 1
         raise

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.predictor.serving.house import House, play, write_times
 from tests.serving import RunningServer, binary_body, json_tensor
+
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.safeguards import sequence_length
+from pilotlight_predictor.settings import Limits
+from pilotlight_predictor.tensors import Tensor
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +37,12 @@ def test_they_are_refused_as_binary_too(strict: RunningServer) -> None:
 
 @pytest.mark.parametrize(
     ("model", "shape", "status"),
-    [("identity_fp32", [5], 200), ("identity_fp32", [6], 400), ("matrix", [2, 6], 400), ("add_sub", [8, 4], 200)],
-)
-def test_a_sequence_has_a_longest_length_and_a_batch_has_not(
+    [
+        ("identity_fp32", [5], 200), ("identity_fp32", [6], 400), ("matrix", [2, 6], 400), ("matrix", [6, 2], 200),
+        ("add_sub", [8, 4], 200), ("image", [1, 3, 224, 224], 200),
+    ],
+)  # fmt: skip
+def test_a_sequence_has_a_longest_length_and_a_batch_or_an_image_has_not(
     strict: RunningServer, model: str, shape: list[int], status: int
 ) -> None:
     names = "ab" if model == "add_sub" else "x"
@@ -40,6 +50,32 @@ def test_a_sequence_has_a_longest_length_and_a_batch_has_not(
     answer = strict.infer(model, {"inputs": inputs})
     assert answer.status == status
     assert status == 200 or "max_sequence_length" in answer.error
+
+
+def test_what_does_not_fit_the_model_is_told_first(strict: RunningServer) -> None:
+    answer = strict.infer("identity_int32", {"inputs": [json_tensor("x", "FP32", [6], ["NaN"] * 6)]})
+    assert (answer.status, "data-type is 'FP32'" in answer.error) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "batched", "expected"),
+    [((), False, 0), ((9,), False, 9), ((9,), True, 0), ((2, 9), False, 9), ((2, 9), True, 9), ((3, 9, 9), False, 0),
+     ((1, 3, 9), True, 0)],
+)  # fmt: skip
+def test_what_counts_as_a_sequence(shape: tuple[int, ...], batched: bool, expected: int) -> None:
+    assert sequence_length(shape, batched) == expected
+
+
+def test_the_limits_bind_whoever_hands_them_over_whatever_the_dialect(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write_times(tmp_path, "m", 2)
+        house = await House(tmp_path).start()
+        limits = Limits(max_bytes=1, timeout_s=0.0, requests_per_minute=None, max_sequence_length=1)
+        request = InferRequest("m", {"x": Tensor("FP32", np.array([[np.nan]], dtype="f4"))})
+        with pytest.raises(BadRequest, match="input 'x' has NaN"):
+            house.registry.find("m").infer(request, lambda answer: None, limits)
+
+    play(scene())
 
 
 def test_without_the_setting_both_are_taken(server: RunningServer) -> None:

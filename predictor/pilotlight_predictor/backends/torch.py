@@ -40,6 +40,7 @@ class TorchInstance(TensorInstance):
         self._device = torch.device(str(spec.device))
         self._out_names = [output.name for output in spec.config.outputs or loaded.outputs]
         self._declared = {output.name: output.datatype for output in spec.config.outputs or loaded.outputs}
+        self._undeclared = not (spec.config.inputs or loaded.inputs)
         self._batched = spec.config.max_batch_size > 0 or loaded.batchable
         self._staging = PinnedStaging()
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
@@ -50,6 +51,8 @@ class TorchInstance(TensorInstance):
     def run(self, inputs: Inputs) -> Outputs:
         import torch
 
+        if self._undeclared:
+            self._calling.check(inputs)
         try:
             return run_or_halve(
                 self._forward,

@@ -93,6 +93,11 @@ def _torchscript(spec: LoadSpec) -> Loaded:
     if compute is not None:
         module = module.to(compute)
     arguments = [_script_argument(argument) for argument in module.forward.schema.arguments[1:]]
+    if not (spec.config.inputs and spec.config.outputs):
+        raise LoadFailed(
+            f"{spec.path.name} is TorchScript, which does not tell the datatypes and shapes of its tensors: give it a "
+            f"config.pbtxt with input and output; forward takes {', '.join(a.name for a in arguments) or 'nothing'}"
+        )
     return Loaded(module, arguments, compute=compute)
 
 

@@ -4,11 +4,11 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.tensors import TensorSpec
 
 _INDEXED: Final = re.compile(r".*__(\d+)")  # Triton's INPUT__0, OUTPUT__1: the number is the position
@@ -33,6 +33,18 @@ class Calling:
     scalars: frozenset[str] = frozenset()
     container: str = ""
     names: Mapping[str, str] = field(default_factory=dict)  # argument name → input name
+
+    def check(self, given: Collection[str]) -> None:
+        """For a model whose inputs nobody declared: a request's names against the arguments."""
+        if self.container:
+            return
+        known = (*self.positional, *self.keywords.values())
+        takes = f"the model's forward takes {', '.join(known)}"
+        for name in given:
+            if name not in known:
+                raise BadRequest(f"unexpected inference input '{name}'; {takes}")
+        if missing := [name for name in known if name not in given]:
+            raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
 
     def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if self.container == "dict":

@@ -167,10 +167,29 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
     assert modules < 50
 
 
-def test_torchscript_without_any_configuration(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
+def test_torchscript_needs_a_configuration_since_it_tells_no_types(
+    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec], config: Any
+) -> None:
     folder, module, expected = net
     torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
-    np.testing.assert_allclose(answer(spec(folder / "model.pt"), x=X), expected, rtol=1e-6)
+    x, y = {"x": ("FP32", (-1, 4))}, {"y": ("FP32", (-1, 2))}
+    for half in (config(), config(x), config({}, y)):
+        with pytest.raises(LoadFailed, match=r"give it a config\.pbtxt with input and output; forward takes x"):
+            backend.load(spec(folder / "model.pt", half))
+    np.testing.assert_allclose(answer(spec(folder / "model.pt", config(x, y)), x=X), expected, rtol=1e-6)
+
+
+def test_without_declared_inputs_a_name_that_fits_no_argument_is_the_clients_mistake(
+    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]
+) -> None:
+    from safetensors.torch import save_file
+
+    path = net[0] / "model.safetensors"
+    save_file(net[1].state_dict(), path)
+    with pytest.raises(BadRequest, match=r"unexpected inference input 'INPUT__0'; the model's forward takes x"):
+        answer(spec(path), INPUT__0=X)
+    with pytest.raises(BadRequest, match=r"inputs must also hold x"):
+        answer(spec(path))
 
 
 def test_a_real_torchscript_model_hears_no_speech_in_silence(spec: Any, config: Any, ask: Any) -> None:

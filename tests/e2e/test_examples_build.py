@@ -1,6 +1,7 @@
 """The example repository is put together from what is checked in and from packages, repeatably and without waste."""
 
 import csv
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_a_changed_file_is_put_right(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"--only = tulips, must be one of iris, "):
         examples.build(tmp_path, ["tulips"])
+
+
+def test_without_torch_the_model_that_needs_it_is_left_out(tmp_path: Path) -> None:
+    """A fresh interpreter in which torch cannot be found, over the remains of a build that broke off."""
+    (tmp_path / "vad_torchscript" / "1").mkdir(parents=True)
+    hidden = (
+        "import importlib.util, runpy, sys; real = importlib.util.find_spec;"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else real(name, *rest);"
+        "sys.modules['torch'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", hidden, examples.__file__, "--only", "vad_torchscript,iris", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "vad_torchscript: needs torch, left out\n")
+    assert [folder.name for folder in tmp_path.iterdir()] == ["iris"]
 
 
 def test_packages_with_weights_are_not_imported(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Admission:
             return
         identity = self._access.identify(headers, peer)
         authorize(identity, action)
-        if self._limiter is not None and action is Action.INFER:
+        if self._limiter is not None and identity.client and action is Action.INFER:
             wait = self._limiter.allow(identity.client, monotonic())
             if wait:
                 rate = self.limits.requests_per_minute

@@ -93,7 +93,7 @@ async def _serve(
         await assembly.open(front, metrics)
         work = asyncio.get_running_loop().create_task(assembly.work(signals.stop))
     await signals.stop.wait()
-    failed = lifecycle.state is State.FAILED and settings.server.exit_on_error
+    failed = lifecycle.state is State.FAILED
     finished = await _drain(settings, lifecycle, front, signals.hurry)
     if work is not None:
         work.cancel()

@@ -57,14 +57,15 @@ class Assembly:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Loads what is required, then follows the repository; a start that fails may end the process."""
-        await self._load()
+        told = self._settings.observability
+        early = [self._watch_calls()] if told.access_log or told.otel_endpoint else []
+        await asyncio.gather(self._load(), *(_survived("traces", duty) for duty in early))
         if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
             stop.set()
             return
         duties = {
             "aiohttp": self._fronts[0].prepare_full(),
             "GPU metrics": self._watch_gpus(),
-            "traces": self._watch_calls(),
             "healing": self._watch_health(),
             "polling": self.server.control.follow(),
         }
@@ -76,8 +77,7 @@ class Assembly:
         try:
             await server.control.start()
         except Exception as error:
-            lifecycle.move(State.FAILED, str(error))
-            log("failed", str(error), level="ERROR")
+            self._fail(str(error))
             return
         loads = server.metrics.loads.values()
         lifecycle.note_loads(server.control.fetch_s, self._bringing.import_s, loads, perf_counter())
@@ -87,12 +87,22 @@ class Assembly:
         if verdict.ready:
             self._tell_ready()
         else:
-            lifecycle.move(State.FAILED, verdict.reason)
-            log("failed", verdict.reason, level="ERROR")
+            self._fail(verdict.reason)
+
+    def _fail(self, reason: str) -> None:
+        """Stays up unless told otherwise: a process that is gone tells nobody why."""
+        self._lifecycle.move(State.FAILED, reason)
+        ending = self._settings.server.exit_on_error
+        log(
+            "failed",
+            reason if ending else f"{reason}; /status tells it too (--exit-on-error ends instead)",
+            level="ERROR",
+        )
 
     def _tell_ready(self) -> None:
         phases = {name: round(seconds, 4) for name, seconds in self._lifecycle.phases.items()}
-        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases)
+        models = [name for name in self.server.registry.names() if self.server.registry.is_ready(name)]
+        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
 
     def _settle_memory(self) -> None:
         """What is loaded now stays: the collector need not walk it again, nor run as often."""

@@ -9,7 +9,7 @@ import asyncio
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
-from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT, HEADER_TRACESTATE
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, Head, parse_head, render_head
 from pilotlight_predictor.calls import Call, Reply
 
@@ -273,9 +273,18 @@ class Lane(asyncio.Protocol):
 def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
     """Replies carry the request's id and trace context, so that a client can find itself in our logs."""
     headers = dict(reply.headers) if reply.headers else None
-    for name in (HEADER_REQUEST_ID, HEADER_TRACEPARENT):
-        value = call.headers.get(name)
-        if value is not None and value.isascii():
-            headers = headers or {}
-            headers[name] = value
+    request_id = call.headers.get(HEADER_REQUEST_ID)
+    if request_id is not None and request_id.isascii():
+        headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
+    if HEADER_TRACEPARENT in call.headers:
+        headers = {**(headers or {}), **_trace(call)} or None
     return headers
+
+
+def _trace(call: Call) -> dict[str, str]:
+    """W3C trace context as it may be passed on: nothing of it when it is malformed."""
+    from pilotlight_predictor.tracing import accept
+
+    parent, state = accept(call.headers[HEADER_TRACEPARENT], call.headers.get(HEADER_TRACESTATE, ""))
+    passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
+    return {name: value for name, value in passed.items() if value}

@@ -132,7 +132,7 @@ def test_a_load_that_hangs_becomes_a_failure_with_its_reason_and_holds_no_exit_u
     }
     assert server.get("/status").json()["reason"] == told["reason"]
     assert server.get("/v2/health/live").status == 200
-    assert ended(server) == 0
+    assert ended(server) == 1
 
 
 def test_with_exit_on_error_a_failed_start_ends_the_process(tmp_path: Path, serve: Serve) -> None:

@@ -175,3 +175,5 @@ def test_a_request_id_and_trace_context_come_back(server: RunningServer) -> None
         answer = server.infer("two_versions", ONE, context, full=full)
         assert answer.headers["x-request-id"] == "abc-1"
         assert answer.headers["traceparent"] == context["traceparent"]
+        odd = server.infer("two_versions", ONE, {"traceparent": "00-zz-1-01"}, full=full)
+        assert "traceparent" not in odd.headers

@@ -40,7 +40,8 @@ def test_kept_running_it_answers_at_the_address_it_tells_until_interrupted() -> 
                 assert json.load(reply)["state"] == "ready"
         finally:
             running.send_signal(signal.SIGINT)
-    assert running.returncode == 0
+            last_words = running.communicate(timeout=60)[1]  # to the end: a closed pipe would break its last words
+    assert running.returncode == 0, last_words
 
 
 def _line(running: "subprocess.Popen[str]") -> str:

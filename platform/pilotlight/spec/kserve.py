@@ -113,7 +113,9 @@ def _model(kind: str, value: Mapping[str, Json], path: str, reading: Reading) ->
             message = f'excludes storageUri "{uri}": it gives credentials for s3://, hdfs:// and webhdfs://'
             reading.error("PL111", f"{path}.storage", message)
     inline = record("FrameworkSpec").fields
-    own = ("storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential")
+    own = ("name", "storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential")
+    if value.get("name"):
+        reading.warn("PL114", f"{path}.name", "has no effect: the container's name is the runtime's; leave it out")
     return ModelSpec(
         format=model_format.get("name", "") if kind == "model" else kind,
         format_version=model_format.get("version", ""),

@@ -140,14 +140,14 @@ def _framework(name: str) -> Record:
     )
     fields = {
         **core_fields.fields("Container", without=("name",)),
+        "name": Field(Text(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."),
         "storageUri": Field(STORAGE_URI, "Where the model is."),
         "storage": Field(STORAGE, "Where the model is, by the storage secret."),
         "runtimeVersion": Field(Text(), "Version of the runtime's image."),
         "protocolVersion": Field(OneOf(PROTOCOLS), "Dialect that is spoken."),
         "confidential": Field(confidential, "Encrypted model files."),
     }
-    hints = {"name": "the container's name is the runtime's; leave it out"}
-    return Record(name, fields, "A model, and overrides of the container that serves it.", hints)
+    return Record(name, fields, "A model, and overrides of the container that serves it.")
 
 
 def _model(name: str) -> Record:

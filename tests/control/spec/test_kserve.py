@@ -81,6 +81,14 @@ def test_transformer_and_explainer_with_containers_of_their_own() -> None:
     assert found.components["explainer"].model == ModelSpec("art", storage_uri="gs://e", config={"a": "b"})
 
 
+def test_the_name_that_clusters_write_into_a_model_is_read_and_has_no_effect() -> None:
+    text = HEAD + "  predictor: {model: {modelFormat: {name: onnx}, storageUri: s3://a, name: %s, resources: {}}}"
+    silent, told = (load(["-"], stdin=io.StringIO(text % name)) for name in ("''", "mine"))
+    assert not silent.problems.found
+    assert [problem.code for problem in told.problems.found] == ["PL114"]
+    assert told.services[0].components["predictor"].model == silent.services[0].components["predictor"].model
+
+
 def test_a_probe_may_leave_its_port_to_the_serving_port() -> None:
     found = predictor("tensorflow: {storageUri: gs://a, readinessProbe: {httpGet: {path: /v1/models/flowers}}}")
     assert found.model is not None

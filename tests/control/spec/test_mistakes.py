@@ -125,8 +125,6 @@ def test_a_mistake_in_an_engine(line: str, where: str, message: str) -> None:
          "excludes model: a predictor serves one model; keep one"),
         ("  protocolVersion: v3", "10:24 PL104 .model.protocolVersion",
          'is "v3", must be one of v1, v2, grpc-v1, grpc-v2'),
-        ("  name: a", "10:7 PL101 .model.name",
-         "unknown field of ModelSpec; the container's name is the runtime's; leave it out"),
         ("  storage: {key: a}\n      storageUri: gs://a", "11:7 PL105 /storageUri",
          "storageUri is given twice, first on line 9; keep one of them"),
         ("logger: {mode: everything}", "10:20 PL104 .logger.mode",

@@ -72,8 +72,8 @@ def _components(spec: Mapping[str, Json], reading: Reading) -> dict[Role, Compon
         reading.error("PL111", "spec.predictor", "excludes spec.engine, which replaces it; keep spec.engine")
     elif "predictor" in spec:
         found["engine"] = _migrated(spec["predictor"], reading)
-    elif not found and "model" in spec:
-        found["engine"] = Component("engine")
+    elif "engine" not in spec and "model" in spec:
+        found = {"engine": Component("engine"), **found}
     elif not found:
         reading.error("PL103", "spec.engine", "is missing: a service has a model, an engine, or both")
     return found

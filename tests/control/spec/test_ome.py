@@ -53,6 +53,12 @@ def test_resources_of_leader_and_worker_are_their_runners_too() -> None:
     assert engine.worker.runner == {"resources": {"limits": {"cpu": "2"}}}
 
 
+def test_a_model_has_an_engine_also_where_only_its_other_components_are_written() -> None:
+    found = service(HEAD + "spec: {model: {name: m}, decoder: {minReplicas: 2}, router: {}}")
+    assert list(found.components) == ["engine", "decoder", "router"]
+    assert found.components["engine"] == Component("engine")
+
+
 def test_an_engine_with_pod_fields_scaling_and_a_runner() -> None:
     engine = guide("engine").components["engine"]
     assert engine.pod == {"serviceAccountName": "custom-sa", "nodeSelector": {"accelerator": "nvidia-a100"}}

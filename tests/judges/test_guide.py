@@ -1,0 +1,30 @@
+"""OME's guide, document by document: each becomes manifests that the cluster would take; a fragment gets a model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.judges.verdict import assert_valid
+
+from pilotlight.plan import plan
+from pilotlight.render import render
+from pilotlight.spec.catalogue import builtin
+from pilotlight.spec.load import load
+from pilotlight.spec.model import Component, Reference
+
+GUIDE = Path(__file__).parents[1] / "control/spec/documents/ome-guide"
+MODEL = Reference("llama-3-70b-instruct", "ClusterBaseModel", "ome.io")
+DISAGGREGATED = Reference("deepseek-r1", "ClusterBaseModel", "ome.io")
+# All others are raw.
+MODES = {name: name for name in ("disaggregated", "multi-node", "serverless")} | {"decoder": "disaggregated"}
+
+
+@pytest.mark.parametrize("path", sorted(GUIDE.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_document_of_the_guide_becomes_valid_manifests_in_its_mode(path: Path) -> None:
+    (service,) = load([str(path)]).services
+    if service.model is None:
+        parts = {"engine": Component("engine"), **service.components}
+        service = replace(service, components=parts, model=DISAGGREGATED if "decoder" in parts else MODEL)
+    made = plan(service, builtin())
+    assert made.mode == MODES.get(path.stem, "raw")
+    assert_valid(manifest.document for manifest in render(made))

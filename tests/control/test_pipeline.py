@@ -1,6 +1,7 @@
 """From files to manifests: everything that is wrong is told at once, everything that is right is rendered."""
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -74,3 +75,12 @@ spec:
         if manifest.api_version == "serving.knative.dev/v1"
     }
     assert image == "example.com/mine:1"
+
+
+def test_a_thousand_services_are_rendered_in_less_than_5_seconds(tmp_path: Path) -> None:
+    """In CPU time, so that a busy machine does not fail it. Raw mode has the most objects."""
+    sources = written(tmp_path, *(SERVICE % (f"iris-{number}", 1) for number in range(1000)))
+    started = process_time()
+    planned = plan_all(sources, Capabilities(default_mode="raw"))
+    assert len(planned.manifests()) >= 8000
+    assert process_time() - started < 5

@@ -37,7 +37,8 @@ class Storage:
 
 
 def decide_storage(subject: Subject, ledger: Ledger) -> Storage:
-    if not subject.serves_model or subject.choice.gateway:
+    explains = subject.component.role == "explainer" and subject.component.model is not None
+    if not (subject.serves_model or explains) or subject.choice.gateway:
         return Storage()
     if subject.component.storage_uris:
         ledger.decide(subject.component.role, "storage", "init container each", "storageUris lists several sources")

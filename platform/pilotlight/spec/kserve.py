@@ -5,6 +5,7 @@ are checked here, so that they hold without a cluster.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
 from pilotlight.spec.components import (
@@ -15,7 +16,7 @@ from pilotlight.spec.components import (
     component,
     pod_of,
 )
-from pilotlight.spec.kserve_fields import FRAMEWORKS, inference_service, record
+from pilotlight.spec.kserve_fields import ART_TYPES, FRAMEWORKS, inference_service, record
 from pilotlight.spec.model import Component, ModelSpec, NodeGroup, Role, ScalingMetric, Service
 from pilotlight.spec.nodes import Node
 from pilotlight.spec.paths import places
@@ -24,6 +25,8 @@ from pilotlight.spec.storage import located
 from pilotlight.spec.types import read
 
 Json = Any
+ART_IMAGE: Final = "kserve/art-explainer"
+MODEL_DIR: Final = "/mnt/models"
 TargetType = Literal["Utilization", "AverageValue", "Value"]
 _TARGETS: Final[Mapping[TargetType, str]] = {
     "Utilization": "averageUtilization",
@@ -100,8 +103,19 @@ def _custom(role: Role, value: Mapping[str, Json], reading: Reading) -> Componen
     path, art = f"spec.{role}", value.get("art")
     if not art and not value.get("containers"):
         reading.error("PL103", f"{path}.containers", "is missing: it needs the container that does the work")
-    model = _model("art", art, f"{path}.art", reading) if art else None
+    model = _explaining(_model("art", art, f"{path}.art", reading), art) if art else None
     return _component(role, value, path, reading, model=model)
+
+
+def _explaining(model: ModelSpec, art: Mapping[str, Json]) -> ModelSpec:
+    """KServe's explainer of the toolbox: its image, told by arguments what to do; settings in the order of names."""
+    told = {"--storage_uri": MODEL_DIR} if model.storage_uri else {}
+    told |= {"--adversary_type": art.get("type", ART_TYPES[0])}
+    told |= {f"--{name}": value for name, value in sorted(model.config.items())}
+    args = [word for pair in told.items() for word in pair]
+    image = f"{ART_IMAGE}:{model.runtime_version or 'latest'}"
+    container = {"image": image, **model.container, "args": [*args, *model.container.get("args", ())]}
+    return replace(model, container=container)
 
 
 def _model(kind: str, value: Mapping[str, Json], path: str, reading: Reading) -> ModelSpec:

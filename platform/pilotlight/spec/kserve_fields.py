@@ -24,6 +24,7 @@ GROUP: Final = "serving.kserve.io/v1beta1"
 FRAMEWORKS: Final = (
     "sklearn", "xgboost", "tensorflow", "pytorch", "triton", "onnx", "huggingface", "pmml", "lightgbm", "paddle",
 )  # fmt: skip
+ART_TYPES: Final = ("SquareAttack",)
 PROTOCOLS: Final = ("v1", "v2", "grpc-v1", "grpc-v2")
 TARGET_TYPES: Final = ("Utilization", "AverageValue", "Value")
 _RENAMED: Final = {
@@ -169,7 +170,7 @@ def _model(name: str) -> Record:
 def _art(name: str) -> Record:
     fields = {
         **core_fields.fields("Container", optional=("name",)),
-        "type": Field(OneOf(("SquareAttack",)), "Kind of explanation."),
+        "type": Field(OneOf(ART_TYPES), "Kind of explanation."),
         "storageUri": Field(STORAGE_URI, "Where the explainer's model is."),
         "storage": Field(STORAGE, "Where the explainer's model is, by the storage secret."),
         "runtimeVersion": Field(Text(), "Version of the explainer's image."),

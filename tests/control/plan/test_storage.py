@@ -13,6 +13,7 @@ from tests.control.plan.building import (
     planned,
     reason,
     refusals,
+    with_component,
     workload,
 )
 
@@ -84,6 +85,13 @@ def test_a_custom_container_s_storage_uri_is_fetched() -> None:
     service = kserve(model=None, pod={"containers": [container]})
     (fetch,) = pod(service)["initContainers"]
     assert "gs://b/m" in fetch["command"]
+
+
+def test_an_explainer_s_own_model_is_fetched_too() -> None:
+    model = ModelSpec("art", storage_uri="gs://b/e", container={"image": "explainer:1"})
+    made = workload(with_component(kserve(), "explainer", model=model), "explainer")
+    (fetch,) = made.template["spec"]["initContainers"]
+    assert fetch["command"][-2:] == ["gs://b/e", "/mnt/models"]
 
 
 def test_several_sources_have_folders_of_their_own() -> None:

@@ -74,11 +74,16 @@ def test_transformer_and_explainer_with_containers_of_their_own() -> None:
     found = service(
         "  predictor: {sklearn: {storageUri: gs://a}}\n"
         "  transformer: {minReplicas: 1, containers: [{image: t, name: kserve-container}]}\n"
-        "  explainer: {art: {type: SquareAttack, storageUri: gs://e, config: {a: b}}}\n"
+        "  explainer: {art: {type: SquareAttack, storageUri: gs://e, config: {nb_classes: '10'}, args: [--fast]}}\n"
     )
     assert list(found.components) == ["predictor", "transformer", "explainer"]
     assert found.components["transformer"].min_replicas == 1
-    assert found.components["explainer"].model == ModelSpec("art", storage_uri="gs://e", config={"a": "b"})
+    model = found.components["explainer"].model
+    assert model is not None
+    assert (model.format, model.storage_uri) == ("art", "gs://e")
+    assert model.container["image"] == "kserve/art-explainer:latest"
+    told = ["--storage_uri", "/mnt/models", "--adversary_type", "SquareAttack", "--nb_classes", "10", "--fast"]
+    assert model.container["args"] == told
 
 
 def test_the_name_that_clusters_write_into_a_model_is_read_and_has_no_effect() -> None:

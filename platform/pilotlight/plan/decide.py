@@ -49,12 +49,6 @@ def plan(
 
 
 def _check_service(service: Service, ledger: Ledger) -> None:
-    if service.fine_tuned_weights:
-        ledger.error(
-            "PL309", "spec.model.fineTunedWeights",
-            f"{', '.join(service.fine_tuned_weights)}: fine-tuned weights are not put into pods here; make them a "
-            "BaseModel of their own and name that one",
-        )  # fmt: skip
     if annotations.first(annotations.STOP, service.annotations)[1] == "true":
         ledger.decide("", "stopped", "no objects", "annotation stop = true")
 

@@ -31,7 +31,9 @@ class Ledger:
         return replace(self, side=side)
 
     def error(self, code: str, path: str, message: str) -> None:
-        self.problems.error(code, self.service.place(path), path, message)
+        """Once, also where two components of the service have it."""
+        if not any((each.code, each.path, each.message) == (code, path, message) for each in self.problems.found):
+            self.problems.error(code, self.service.place(path), path, message)
 
     def warn(self, code: str, path: str, message: str) -> None:
         self.problems.warn(code, self.service.place(path), path, message)

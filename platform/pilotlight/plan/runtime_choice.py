@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from pilotlight.plan import quantities
+from pilotlight.plan.fine_tuning import fine_tuned, with_adapter
 from pilotlight.plan.ledger import Ledger, field_path
 from pilotlight.plan.subject import Choice
 from pilotlight.spec.accelerators import Class, devices_needed, name_of, pool, select_accelerator
@@ -58,17 +59,27 @@ def merged_choice(
     service: Service, component: Component, selection: Selection, catalogue: Catalogue, multi_node: bool, ledger: Ledger
 ) -> Choice:
     """What runs in this component's pods."""
-    runtime = _runtime_for(component, selection)
+    runtime, serves = _runtime_for(component, selection), component.role in SERVES_MODEL
     if component.role == "router" and runtime is None and not _brings_image(component):
         pod, container = merge_component(None, component)
         return Choice(None, None, pod, container, ours=True, gateway=True, reason="our gateway routes")
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
     worker = merge_group(runtime, component, "worker") if multi_node else Merged({}, {})
     parts = [_finished(part, service, component, runtime) for part in (merged, worker)]
-    model = selection.model if component.role in SERVES_MODEL else None
+    model, adapter = fine_tuned(service, selection.model, catalogue, ledger) if serves else (None, None)
     ours = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
-    choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason)
-    return _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, ledger))
+    choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason, adapter=adapter)
+    tuned = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, ledger))
+    return _adapted(tuned, ledger)
+
+
+def _adapted(choice: Choice, ledger: Ledger) -> Choice:
+    """Every node that runs the engine is told of the adapter."""
+    if choice.adapter is None:
+        return choice
+    container = with_adapter(choice.container, choice.adapter, ledger)
+    worker = with_adapter(choice.worker_container, choice.adapter, ledger) if choice.worker_container else {}
+    return replace(choice, container=container, worker_container=worker)
 
 
 def _runtime_for(component: Component, selection: Selection) -> Runtime | None:

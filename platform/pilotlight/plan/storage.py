@@ -7,7 +7,7 @@ container with our `fetch`, unless the bytes can be mounted: a claim, an OCI ima
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
@@ -48,7 +48,28 @@ def decide_storage(subject: Subject, ledger: Ledger) -> Storage:
     if way is None:
         return Storage()
     ledger.decide(subject.component.role, "storage", way.__name__.strip("_").replace("_", " "), reason)
-    return way(subject, uri)
+    return _with_adapter(subject, way(subject, uri), ledger)
+
+
+def _with_adapter(subject: Subject, storage: Storage, ledger: Ledger) -> Storage:
+    """An adapter is small: a claim is mounted, anything else fetched before the engine starts."""
+    adapter = subject.choice.adapter
+    if adapter is None:
+        return storage
+    volume, mount = _claim("adapter", adapter.uri, adapter.path)
+    fetches: tuple[dict[str, Json], ...] = ()
+    if not adapter.uri.startswith("pvc://"):
+        _check_scheme(adapter.uri, "spec.model.fineTunedWeights", ledger)
+        mount = {"name": "adapter", "mountPath": adapter.path, "readOnly": True}
+        volume = {"name": "adapter", "emptyDir": {}}
+        target = {"name": "adapter", "mountPath": adapter.path}
+        fetches = (_fetch("adapter-initializer", subject, adapter.uri, target),)
+    return replace(
+        storage,
+        volumes=(*storage.volumes, volume),
+        mounts=(*storage.mounts, mount),
+        init_containers=(*storage.init_containers, *fetches),
+    )
 
 
 def location(subject: Subject) -> tuple[str, str]:
@@ -91,13 +112,18 @@ def _way(subject: Subject, uri: str, ledger: Ledger) -> tuple[Way | None, str]:
         return None, ""
     if not scheme or scheme in ("file", "local"):
         return _local(subject, uri, ledger)
-    if scheme not in _FETCHED:
-        path = location(subject)[1]
-        ledger.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
+    if not _check_scheme(uri, location(subject)[1], ledger):
         return None, ""
     if ours:
         return _in_process, "our predictor fetches while it imports"
     return _init_container, "a foreign image cannot fetch; ours does it before"
+
+
+def _check_scheme(uri: str, path: str, ledger: Ledger) -> bool:
+    scheme = uri.partition("://")[0]
+    if scheme not in _FETCHED:
+        ledger.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
+    return scheme in _FETCHED
 
 
 def _check_key(subject: Subject, ledger: Ledger) -> None:

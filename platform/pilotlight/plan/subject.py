@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pilotlight import names
 from pilotlight.plan import annotations, quantities
+from pilotlight.plan.fine_tuning import Adapter
 from pilotlight.plan.model import Capabilities, Mode
 from pilotlight.spec.model import BaseModel, Component, Runtime, Service
 
@@ -41,6 +42,7 @@ class Choice:
     ours: bool = False
     gateway: bool = False  # our gateway in router mode
     reason: str = ""
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)

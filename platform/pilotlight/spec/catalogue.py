@@ -16,18 +16,20 @@ from pilotlight.spec.catalogue_types import (
     OME_VERSION,
     RUNTIME_KINDS,
     RUNTIME_VERSIONS,
+    WEIGHTS_KIND,
     accelerator_type,
+    weights_type,
 )
 from pilotlight.spec.model import BaseModel, Catalogue, Runtime
 from pilotlight.spec.models import model_from, read_model
 from pilotlight.spec.nodes import Node
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.runtimes import read_runtime, runtime_from
-from pilotlight.spec.types import read
+from pilotlight.spec.types import Record, read
 
 Json = Any
 Item = TypeVar("Item")
-KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND)
+KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND)
 BUILT_IN: Final = "built-in"
 
 
@@ -40,7 +42,7 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
     """The catalogue's documents among these, every problem told; other documents are left to others."""
     runtimes: list[Runtime] = []
     models: list[BaseModel] = []
-    accelerators: list[Mapping[str, Json]] = []
+    plain: dict[str, list[Mapping[str, Json]]] = {ACCELERATOR_KIND: [], WEIGHTS_KIND: []}
     for node in filter(belongs, nodes):
         kind = node.text("kind")
         if not _served(node, problems):
@@ -49,9 +51,10 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
             runtimes.extend(found for found in [read_runtime(node, problems, namespace)] if found)
         elif kind in MODEL_KINDS:
             models.extend(found for found in [read_model(node, problems, namespace)] if found)
-        elif (document := _accelerator(node, problems)) is not None:
-            accelerators.append(document)
-    return merge(Catalogue(tuple(runtimes), tuple(models), tuple(accelerators)))
+        elif (document := _plain(node, _PLAIN[kind](), problems)) is not None:
+            plain[kind].append(document)
+    classes, weights = (tuple(plain[kind]) for kind in (ACCELERATOR_KIND, WEIGHTS_KIND))
+    return merge(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
 
 
 def _served(node: Node, problems: Problems) -> bool:
@@ -65,8 +68,12 @@ def _served(node: Node, problems: Problems) -> bool:
     return False
 
 
-def _accelerator(node: Node, problems: Problems) -> Mapping[str, Json] | None:
-    document = read(node, accelerator_type(), problems)
+# Kinds that stay documents: a few of their fields are looked up where they are needed.
+_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
+
+
+def _plain(node: Node, record: Record, problems: Problems) -> Mapping[str, Json] | None:
+    document = read(node, record, problems)
     if not document or not (document.get("metadata") or {}).get("name") or "spec" not in document:
         return None
     return {**document, "origin": node.place.file}
@@ -78,7 +85,8 @@ def merge(*catalogues: Catalogue) -> Catalogue:
     runtimes = _first((r for c in catalogues for r in c.runtimes), _runtime_key, _runtime_origin, shadowed)
     models = _first((m for c in catalogues for m in c.models), _model_key, _model_origin, shadowed)
     classes = _first((a for c in catalogues for a in c.accelerators), _class_key, _class_origin, shadowed)
-    return Catalogue(runtimes, models, classes, tuple(shadowed))
+    weights = _first((w for c in catalogues for w in c.weights), _weights_key, _class_origin, shadowed)
+    return Catalogue(runtimes, models, classes, tuple(shadowed), weights)
 
 
 def _first(
@@ -114,6 +122,10 @@ def _model_origin(model: BaseModel) -> str:
 
 def _class_key(document: Mapping[str, Json]) -> Hashable:
     return (ACCELERATOR_KIND, "", document["metadata"]["name"])
+
+
+def _weights_key(document: Mapping[str, Json]) -> Hashable:
+    return (WEIGHTS_KIND, "", document["metadata"]["name"])
 
 
 def _class_origin(document: Mapping[str, Json]) -> str:

@@ -28,6 +28,7 @@ RUNTIME_VERSIONS: Final[dict[str, Group]] = {"ome.io/v1beta1": "ome", "serving.k
 RUNTIME_KINDS: Final = ("ServingRuntime", "ClusterServingRuntime")
 MODEL_KINDS: Final = ("BaseModel", "ClusterBaseModel")
 ACCELERATOR_KIND: Final = "AcceleratorClass"
+WEIGHTS_KIND: Final = "FineTunedWeight"
 OME_VERSION: Final = "ome.io/v1beta1"
 # The part of a pod that a runtime may say. KServe has no dnsPolicy and no hostNetwork, OME no resourceClaims.
 POD_FIELDS: Final = (
@@ -82,6 +83,19 @@ def model_type() -> Record:
             **storage, "parameters": _texts(), "nodeSelector": _texts(), "nodeAffinity": Field(core("NodeAffinity")),
             "downloadPolicy": Field(policy),
         })),
+    }))  # fmt: skip
+
+
+@cache
+def weights_type() -> Record:
+    """A FineTunedWeight: merged weights, or an adapter of a base model."""
+    reference = Record("reference", {"name": Field(Text()), "namespace": Field(Text())})
+    storage = {name: Field(Text()) for name in ("path", "schemaPath", "key", "storageUri")}
+    return _document("FineTunedWeight", (OME_VERSION,), (WEIGHTS_KIND,), Record("FineTunedWeightSpec", {
+        **{name: Field(Text()) for name in ("modelType", "displayName", "version", "vendor", "compartmentID")},
+        "baseModelRef": Field(reference), "trainingJobRef": Field(reference), "disabled": Field(Truth()),
+        "hyperParameters": Field(Anything()), "configuration": Field(Anything()),
+        "storage": Field(Record("storage", {**storage, "parameters": _texts()})),
     }))  # fmt: skip
 
 

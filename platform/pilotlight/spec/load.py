@@ -21,7 +21,7 @@ from pilotlight.spec.types import suggestion
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _READERS: Final = {ome_fields.GROUP: ome.read_service, kserve_fields.GROUP: kserve.read_service}
 _CATALOGUE_KINDS: Final = (
-    "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "ServingRuntime",
+    "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "FineTunedWeight", "ServingRuntime",
 )  # fmt: skip
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
 UNDERSTOOD: Final = ("InferenceService", *_CATALOGUE_KINDS)

@@ -224,3 +224,4 @@ class Catalogue:
     models: tuple[BaseModel, ...] = ()
     accelerators: tuple[Mapping[str, Json], ...] = ()
     shadowed: tuple[str, ...] = ()
+    weights: tuple[Mapping[str, Json], ...] = ()  # OME's FineTunedWeight documents

@@ -77,8 +77,8 @@ CODES: Final[dict[str, Code]] = {
     ),
     "PL307": Code("A container has no image.", "Name an image, or a runtime that brings one."),
     "PL309": Code(
-        "Fine-tuned weights are not put into pods.",
-        "Make them a BaseModel of their own and serve that one.",
+        "The fine-tuned weights cannot be served.",
+        "Add their FineTunedWeight, name their own base model, or choose an engine that loads adapters.",
     ),
     "PL310": Code("maxReplicas is below minReplicas.", "Raise the one or lower the other."),
     "PL311": Code("A decoder cannot scale to zero (warning).", "Set its minReplicas to 1, which is kept anyway."),

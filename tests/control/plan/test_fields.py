@@ -134,10 +134,6 @@ def test_what_only_our_predictor_can_do_is_warned_about_with_a_foreign_one() -> 
     assert codes(made.warnings).count("PL361") == 2
 
 
-def test_fine_tuned_weights_are_refused_rather_than_forgotten() -> None:
-    assert codes(refusals(replace(ome(), fine_tuned_weights=("mine",)))) == ["PL309"]
-
-
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = (Path(__file__).parents[3] / "docs" / "modes.md").read_text()
     assert markdown() in page, "run: python -c 'from pilotlight.plan.fields import markdown; print(markdown())'"

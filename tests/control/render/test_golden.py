@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from render_plans import PLANS
 
+from pilotlight.lint import lint
 from pilotlight.manifests import to_yaml
 from pilotlight.render import render, values_of
 
@@ -32,3 +33,10 @@ def test_the_values_of_a_plan_are_its_golden_file(name: str) -> None:
 
 def test_every_golden_file_has_its_plan() -> None:
     assert {path.name.split(".")[0] for path in GOLDEN.iterdir()} == set(PLANS)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_plan_renders_to_what_our_own_lint_calls_an_error(name: str) -> None:
+    """Warnings are the plans' own: they are short, with no cpu request and a query without its guard."""
+    found = lint([manifest.document for manifest in render(PLANS[name]())])
+    assert not [finding for finding in found if finding.severity == "error"]

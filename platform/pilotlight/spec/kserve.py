@@ -20,7 +20,7 @@ from pilotlight.spec.kserve_fields import ART_TYPES, FRAMEWORKS, inference_servi
 from pilotlight.spec.model import Component, ModelSpec, NodeGroup, Role, ScalingMetric, Service
 from pilotlight.spec.nodes import Node
 from pilotlight.spec.paths import places
-from pilotlight.spec.problems import Problems
+from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.storage import located
 from pilotlight.spec.types import read
 
@@ -38,7 +38,7 @@ _TARGETS: Final[Mapping[TargetType, str]] = {
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
     """The service as far as it could be read; what is wrong has been added to the problems."""
     value = read(node, inference_service(), problems) or {}
-    reading = Reading(problems, places(node))
+    reading = Reading(problems, _places(node))
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     check_name(metadata, reading)
     components: dict[Role, Component] = {}
@@ -59,6 +59,17 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         places=reading.places,
         document=value,
     )
+
+
+def _places(node: Node) -> dict[str, Place]:
+    """With a framework's model found by the paths of `model` too: that is what later stages know it as."""
+    found = places(node)
+    for framework in FRAMEWORKS:
+        short, long = f"spec.predictor.{framework}", "spec.predictor.model"
+        if short in found and long not in found:
+            same = {path: place for path, place in found.items() if path == short or path.startswith(f"{short}.")}
+            found |= {f"{long}{path[len(short) :]}": place for path, place in same.items()}
+    return found
 
 
 def _component(role: Role, value: Mapping[str, Json], path: str, reading: Reading, **own: Any) -> Component:

@@ -94,6 +94,11 @@ def test_the_name_that_clusters_write_into_a_model_is_read_and_has_no_effect() -
     assert told.services[0].components["predictor"].model == silent.services[0].components["predictor"].model
 
 
+def test_what_a_framework_s_model_says_is_found_where_it_is_written() -> None:
+    found = service("  predictor:\n    sklearn:\n      storage: {key: mine}\n")
+    assert found.place("spec.predictor.model.storage.key")[1:] == (7, 22)
+
+
 def test_a_probe_may_leave_its_port_to_the_serving_port() -> None:
     found = predictor("tensorflow: {storageUri: gs://a, readinessProbe: {httpGet: {path: /v1/models/flowers}}}")
     assert found.model is not None

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.onnx_models import write_python
 from tests.serving import RunningServer
 

@@ -158,6 +158,9 @@ class OneAnswer:
     def match(self, method: str, path: str) -> Any:
         return self
 
+    def admits(self, head: Any, peer: str, match: Any) -> bool:
+        return True
+
     def reserve(self, length: int) -> int:
         return 0
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from platformctl.errors import CommandError, TimedOut
+from pilotlight.errors import PlatformError, TimedOut
 
 LAST_LINES = 20
 
@@ -62,7 +62,7 @@ class Child:
                 seen = str(status.get("state", ""))
                 progress(seen)
             if seen == "failed":
-                raise CommandError(
+                raise PlatformError(
                     f"the predictor could not load its models: {status.get('reason', 'no reason given')}"
                 )
             if seen == "ready":
@@ -117,11 +117,11 @@ class Child:
         tail = "\n".join(self.lines)
         if self.process.poll() is not None:
             self.reader.join()
-            raise CommandError(f"the predictor ended with code {self.process.returncode}:\n" + "\n".join(self.lines))
+            raise PlatformError(f"the predictor ended with code {self.process.returncode}:\n" + "\n".join(self.lines))
         if self.clock() >= deadline:
             raise TimedOut(f"the predictor is not ready; the end of its log:\n{tail}", "give it longer: --timeout")
         if self.listening.is_set() and not self.port:
-            raise CommandError(f"the predictor did not say where it listens:\n{tail}")
+            raise PlatformError(f"the predictor did not say where it listens:\n{tail}")
 
 
 def _fields(line: str) -> dict[str, Any]:

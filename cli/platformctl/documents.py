@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from pilotlight.errors import NotFound
 from platformctl import output
-from platformctl.errors import NotFound
 
 if TYPE_CHECKING:
     from pilotlight.deploy import Documents, Planned, Sources

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from platformctl.errors import CommandError, NotFound
+from pilotlight.errors import NotFound, PlatformError
 
 if TYPE_CHECKING:
     from pilotlight.deploy import Planned
@@ -53,7 +53,7 @@ def _run(arguments: tuple[str, ...], values: str) -> str:
             [program, *arguments], input=values, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise CommandError(f"helm {arguments[0]} did not end within {TIMEOUT_S} s") from None
+        raise PlatformError(f"helm {arguments[0]} did not end within {TIMEOUT_S} s") from None
     if done.returncode:
-        raise CommandError(f"helm {arguments[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise PlatformError(f"helm {arguments[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from platformctl import output
-from platformctl.errors import INTERNAL, CommandError
 
 if TYPE_CHECKING:
     from pilotlight.spec.problems import Problem
@@ -95,9 +94,6 @@ def run(argv: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         output.error(error.format_message(), f"{context.command_path if context else 'platformctl'} --help says more")
         return error.exit_code
-    except CommandError as error:
-        output.error(str(error), error.hint)
-        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:
@@ -106,16 +102,17 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """What the control plane raises, which only then is imported; anything else is a defect."""
+    """Our own errors, which are imported only now: `--help` needs none of them. Anything else is a defect."""
     from pilotlight.errors import InternalError, InvalidDocument, PlatformError
 
     if isinstance(error, InvalidDocument):
         output.problems(error.problems)
         output.error(summary(error.problems))
     elif isinstance(error, PlatformError) and not isinstance(error, InternalError):
-        output.error(str(error))
+        output.error(str(error), error.hint)
     else:
-        return _internal(error)
+        _tell_internal(error)
+        return InternalError.exit_code
     return error.exit_code
 
 
@@ -126,13 +123,12 @@ def summary(problems: "Sequence[Problem]") -> str:
     return f"{' and '.join(told)}; nothing was done"
 
 
-def _internal(error: Exception) -> int:
+def _tell_internal(error: Exception) -> None:
     if os.environ.get("PLATFORMCTL_DEBUG"):
         import traceback
 
         output.note("".join(traceback.format_exception(error)))
     output.error(f"internal: {type(error).__name__}: {error}", "PLATFORMCTL_DEBUG=1 shows where; please report it")
-    return INTERNAL
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotlight.errors import PlatformError
 from platformctl.child import Reply
-from platformctl.errors import CommandError
 
 BINARY_LENGTH = "inference-header-content-length"
 FLOWER = [5.1, 3.5, 1.4, 0.2]
@@ -90,7 +90,7 @@ def _output(reply: Reply, name: str) -> dict[str, object]:
         if output["name"] == name:
             found: dict[str, object] = output
             return found
-    raise CommandError(f"the answer has no output {name}: {reply.body[:200]!r}")
+    raise PlatformError(f"the answer has no output {name}: {reply.body[:200]!r}")
 
 
 def _little(raw: "array.array[float] | array.array[int]") -> bytes:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 class PlatformError(Exception):
+    """The root; its text is a sentence for the user, `hint` one command or step that helps."""
+
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class UsageError(PlatformError):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pilotlight.errors import PlatformError, TimedOut
 from platformctl.child import Child
-from platformctl.errors import CommandError, TimedOut
 
 SERVER = """
 import http.server, json, sys
@@ -71,13 +71,13 @@ def test_each_state_is_heard_once_until_ready(start: Start) -> None:
 
 def test_a_failed_load_is_told_with_its_reason(start: Start) -> None:
     child = start(SERVER.format(states=["loading", "failed"]))
-    with pytest.raises(CommandError, match="no such model"):
+    with pytest.raises(PlatformError, match="no such model"):
         child.wait_ready(soon(), lambda _: None)
 
 
 def test_a_child_that_dies_is_told_with_its_code_and_last_words(start: Start) -> None:
     child = start("import sys; print('out of luck', file=sys.stderr); sys.exit(3)")
-    with pytest.raises(CommandError, match=r"code 3:\nout of luck"):
+    with pytest.raises(PlatformError, match=r"code 3:\nout of luck"):
         child.wait_ready(soon(), lambda _: None)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from platformctl import errors, main
+from pilotlight import errors
+from platformctl import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
@@ -66,7 +67,7 @@ def test_a_wrong_command_line_ends_with_2(argv: list[str], capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
-        (errors.CommandError("it failed", "try this"), 1),
+        (errors.PlatformError("it failed", "try this"), 1),
         (errors.NotFound("no such thing"), 3),
         (errors.TimedOut("too late"), 4),
         (errors.RolledBack("taken back"), 5),

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
+from pilotlight.errors import NotFound, PlatformError
 from platformctl import output, predictor
 from platformctl.child import Child, Reply
-from platformctl.errors import CommandError, NotFound
 from platformctl.showcase import FLOWER, MODELS, Showcase, showcases
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -56,7 +56,7 @@ def build(target: Path) -> None:
     try:
         module.build(target, MODELS)
     except SystemExit as error:
-        raise CommandError(str(error)) from None
+        raise PlatformError(str(error)) from None
 
 
 def flags(repository: Path) -> list[str]:
@@ -124,7 +124,7 @@ def repeat(child: Child, showcase: Showcase) -> float:
 
 def _checked(reply: Reply, showcase: Showcase) -> Reply:
     if reply.status != 200:
-        raise CommandError(f"{showcase.model} answered {reply.status}: {reply.body[:300].decode(errors='replace')}")
+        raise PlatformError(f"{showcase.model} answered {reply.status}: {reply.body[:300].decode(errors='replace')}")
     return reply
 
 

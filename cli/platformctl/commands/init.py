@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import click
 
+from pilotlight.errors import NotFound
 from platformctl import output
-from platformctl.errors import NotFound
 from platformctl.scaffold import (
     OURS,
     Answers,

@@ -23,7 +23,7 @@ from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.storage import Progress
 from pilotlight_predictor.threads import in_thread
-from pilotlight_predictor.tracing import Tracer
+from pilotlight_predictor.tracing import ENV_TRACES_ENDPOINT, Tracer
 
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
@@ -58,7 +58,8 @@ class Assembly:
     async def work(self, stop: asyncio.Event) -> None:
         """Loads what is required, then follows the repository; a start that fails may end the process."""
         told = self._settings.observability
-        early = [self._watch_calls()] if told.access_log or told.otel_endpoint else []
+        traced = told.otel_endpoint or os.environ.get(ENV_TRACES_ENDPOINT)
+        early = [self._watch_calls()] if told.access_log or traced else []
         await asyncio.gather(self._load(), *(_survived("traces", duty) for duty in early))
         if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
             stop.set()

@@ -1,13 +1,11 @@
 """Real servers on loopback: plain HTTP with every vice, S3, Google's XML API, Azurite, and a stand-in for the hub."""
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -17,21 +15,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
+from tests import object_stores
+from tests.object_stores import AZURE_ACCOUNT, AZURE_KEY, Bucket
 
 from pilotlight_predictor.storage import FetchOptions
 
 KIB = 1024
-AZURITE_VERSION = "3.37.0"
-AZURE_ACCOUNT = "devstoreaccount1"
-AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|GOOGLE|HF|HUGGING|STORAGE)_|_PROXY$", re.IGNORECASE)
 
 
@@ -289,54 +284,16 @@ def hub(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(web)
 
 
-@dataclass
-class Bucket:
-    """One bucket of one object store, and how a test changes what is in it."""
-
-    root: str
-    put: Callable[[str, bytes], None]
-    delete: Callable[[str], None]
-
-    def uri(self, path: str = "") -> str:
-        return f"{self.root}/{path}" if path else self.root
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    with object_stores.moto() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    import logging
-
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-def _s3_client(endpoint: str) -> Any:
-    import boto3
-    from botocore.config import Config
-
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing-secret",
-        config=Config(proxies={}, retries={"max_attempts": 1}),
-    )
-
-
-def _s3_bucket(scheme: str, endpoint: str, name: str) -> Bucket:
-    client = _s3_client(endpoint)
-    client.create_bucket(Bucket=name)
-    return Bucket(
-        f"{scheme}://{name}",
-        lambda key, body: client.put_object(Bucket=name, Key=key, Body=body, ACL="public-read"),
-        lambda key: client.delete_object(Bucket=name, Key=key),
-    )
+def azurite() -> Iterator[str]:
+    with object_stores.azurite() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
@@ -344,81 +301,25 @@ def bucket_name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "models" + hashlib.sha1(f"{request.node.nodeid}{tmp_path}".encode()).hexdigest()[:16]
 
 
+def _found(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    return bucket
+
+
 @pytest.fixture
 def s3_bucket(s3_server: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
-    return _s3_bucket("s3", s3_server, bucket_name)
+    return _found(object_stores.s3_bucket(s3_server, bucket_name), monkeypatch)
 
 
 @pytest.fixture
 def gs_bucket(s3_server: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """Google's XML API, which obstore speaks, is S3's for listing and reading; its own emulators serve only JSON."""
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", urlsplit(s3_server).netloc)
-    return _s3_bucket("gs", s3_server, bucket_name)
-
-
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[str]:
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed, and Azurite comes from there")
-    program = _azurite_program()
-    arguments = ["--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", "0", "--disableTelemetry"]
-    process = subprocess.Popen([program, *arguments, "--skipApiVersionCheck"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    endpoint = next(
-        found[0]
-        for line in process.stdout
-        if "successfully listens" in line and (found := re.search(r"http://127\.0\.0\.1:\d+", line))
-    )
-    yield f"{endpoint}/{AZURE_ACCOUNT}"
-    process.terminate()
-    process.wait(20)
-    process.stdout.close()
-
-
-def _azurite_program() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "pilotlight" / f"azurite-{AZURITE_VERSION}"
-    home.mkdir(parents=True, exist_ok=True)
-    program = home / "node_modules" / ".bin" / "azurite-blob"
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(home), f"azurite@{AZURITE_VERSION}"]
-            subprocess.run(command, check=True, capture_output=True, timeout=600)
-    return program
+    return _found(object_stores.gs_bucket(s3_server, bucket_name), monkeypatch)
 
 
 @pytest.fixture
 def az_bucket(azurite: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    import obstore
-    from obstore.store import AzureStore
-
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
-    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite)
-    _create_container(azurite, bucket_name)
-    store = AzureStore(bucket_name, endpoint=azurite, client_options={"allow_http": True})
-    return Bucket(
-        f"az://{bucket_name}",
-        lambda key, body: obstore.put(store, key, body) and None,
-        lambda key: obstore.delete(store, key),
-    )
-
-
-def _create_container(endpoint: str, name: str) -> None:
-    """obstore cannot create one, so the request is signed here as the service asks for."""
-    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
-    canonical = "".join(f"{key}:{value}\n" for key, value in headers.items())
-    resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}\nrestype:container"
-    text = "PUT" + "\n" * 12 + canonical + resource
-    mac = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(mac).decode()}"
-    headers["Content-Length"] = "0"
-    request = Request(f"{endpoint}/{name}?restype=container", method="PUT", headers=headers)
-    build_opener(ProxyHandler({})).open(request, timeout=20).close()
+    return _found(object_stores.az_bucket(azurite, bucket_name), monkeypatch)
 
 
 @pytest.fixture

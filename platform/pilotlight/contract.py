@@ -13,6 +13,12 @@ COMPAT_HTTP_PORT: Final = 8000
 COMPAT_GRPC_PORT: Final = 8001
 COMPAT_METRICS_PORT: Final = 8002
 
+# Ports of the embedded platform: the one address of all services, and the control API.
+GATEWAY_PORT: Final = 8090
+API_PORT: Final = 8091
+# First segments of the gateway's own paths; no service may be called so.
+RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
+
 # Environment that a supervisor sets for a predictor; the predictor's own settings use INFERENCE_*.
 ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
 ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"
@@ -20,6 +26,8 @@ ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
 ENV_REVISION: Final = "PILOTLIGHT_REVISION"
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
+ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # where a component reaches the others of its service
+ENV_ENDPOINTS_DIR: Final = "PILOTLIGHT_ENDPOINTS_DIR"  # <dir>/<namespace>/<workload>.json: replicas, for a router
 ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # what a person typed to start the predictor, for its help
 
 # Headers.
@@ -27,6 +35,8 @@ HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_TRACEPARENT: Final = "traceparent"
 HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
+HEADER_TAG: Final = "x-pilotlight-tag"
+HEADER_TAG_KNATIVE: Final = "knative-serving-tag"
 HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
 
 # Metrics. Dashboards, rules and scaling triggers use only these names.
@@ -38,6 +48,13 @@ METRIC_BATCH_SIZE: Final = "pilotlight_batch_size"
 METRIC_MODEL_STATE: Final = "pilotlight_model_state"
 METRIC_MODEL_LOAD: Final = "pilotlight_model_load_seconds"
 METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
+METRIC_GATEWAY_WAITING: Final = "pilotlight_gateway_requests_waiting"
+METRIC_GATEWAY_IN_FLIGHT: Final = "pilotlight_gateway_requests_in_flight"
+METRIC_GATEWAY_DURATION: Final = "pilotlight_gateway_request_duration_seconds"
+METRIC_GATEWAY_HELD: Final = "pilotlight_gateway_held_seconds"  # time before a replica took the request
+METRIC_GATEWAY_REFUSED: Final = "pilotlight_gateway_requests_refused_total"
+METRIC_REPLICAS: Final = "pilotlight_replicas"
+METRIC_SCALE_DECISIONS: Final = "pilotlight_scale_decisions_total"
 METRIC_GPU_UTILIZATION: Final = "nv_gpu_utilization"  # Triton's name; 0 to 1 per device
 LABEL_SERVICE: Final = "inference_service"
 LABEL_NAMESPACE: Final = "namespace"

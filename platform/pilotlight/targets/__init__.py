@@ -1,0 +1,1 @@
+"""Where manifests come to life: one machine, a cluster, and others; each behind the same protocol."""

@@ -1,0 +1,137 @@
+"""What a scaling decision is made of: the rules of the workload, what was seen, what is remembered, and the answer.
+
+Everything here is a value; `now` is monotonic seconds and always an argument. Who asks keeps `Decision.memory` and
+gives it back with the next question.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kpa:
+    """Knative's pod autoscaler, by the annotations of a revision; the defaults are Knative's."""
+
+    metric: Literal["concurrency", "rps"] = "concurrency"
+    target: float = 100.0
+    utilization: float = 0.7
+    min_scale: int = 0
+    max_scale: int = 0  # 0: no limit
+    initial_scale: int = 1
+    activation_scale: int = 1
+    window_s: float = 60.0
+    panic_window_percent: float = 10.0
+    panic_threshold_percent: float = 200.0
+    burst_capacity: float = 211.0
+    scale_down_delay_s: float = 0.0
+    retention_s: float = 0.0
+    grace_s: float = 30.0
+    max_up_rate: float = 1000.0
+    max_down_rate: float = 2.0
+    algorithm: Literal["linear", "weightedExponential"] = "linear"
+    container_concurrency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    type: Literal["Pods", "Percent"]
+    value: int
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One direction of an HPA's behaviour."""
+
+    policies: tuple[Policy, ...]
+    select: Literal["Max", "Min", "Disabled"] = "Max"
+    window_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One trigger or HPA metric: what is asked, and what it is compared with."""
+
+    name: str
+    source: Literal["prometheus", "requests", "cpu", "memory"]
+    kind: Literal["Value", "AverageValue", "Utilization"]
+    target: float
+    activation: float = 0.0
+    query: str = ""
+    server: str = ""
+    ignore_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    failure_threshold: int
+    replicas: int
+    behavior: str = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class Hpa:
+    """A HorizontalPodAutoscaler, or the one that KEDA makes; with `keda` the rules between zero and one as well."""
+
+    min_replicas: int
+    max_replicas: int
+    metrics: tuple[Metric, ...]
+    up: Rules
+    down: Rules
+    tolerance: float = 0.1
+    keda: bool = False
+    polling_s: float = 30.0
+    cooldown_s: float = 300.0
+    initial_cooldown_s: float = 0.0
+    idle_replicas: int | None = None
+    fallback: Fallback | None = None
+    paused: bool = False
+    paused_replicas: int | None = None
+    formula: str = ""  # scalingModifiers
+    formula_target: float = 0.0
+    formula_activation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    replicas: int
+
+
+Scaling = Kpa | Hpa | Fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the gateway saw of a revision in the second that ended at `at`."""
+
+    at: float
+    concurrency: float
+    requests: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """`replicas` are those that run or start, draining ones not among them; `ready` of them answer."""
+
+    replicas: int
+    ready: int
+    samples: Sequence[Sample] = ()  # oldest first
+    waiting: int = 0
+    in_flight: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)  # by Metric.name; None: nobody could tell
+    created_at: float = 0.0  # when the revision, or its ScaledObject, came to be
+    was_ready: bool = True  # whether a replica of this revision has ever been ready
+    reachable: bool = True  # whether any traffic or tag leads to it; Knative lets an unreachable one go to zero
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`desired` replicas, and one sentence for a person: `4: 37.2 concurrent over 60 s / 10 each`."""
+
+    desired: int
+    reason: str
+    memory: Any = None
+    rule: str = ""  # a short word for metrics: stable, panic, zero, activation, fallback, cooldown, …

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.wire.http1 import Head
 from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.door import ON_THE_WAY_S, accept_all, let_nobody_new_in
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.lane import Lane
 from pilotlight_predictor.threads import in_thread
@@ -159,16 +160,13 @@ class HttpFront:
         return finished
 
     async def _stop_listening(self) -> None:
-        """Whoever is in the backlog believed in us: all of them are accepted, and the port is closed right behind."""
+        """Whoever has connected believed in us: all of them are accepted, and the port is closed right behind."""
         if self._server is None or self._listener is None:
             return
+        let_nobody_new_in(self._listener)
+        await asyncio.sleep(ON_THE_WAY_S)
         self._server.close()
-        accepted: list[socket.socket] = []
-        with suppress(OSError), self._listener as listener:
-            listener.setblocking(False)
-            while True:
-                accepted.append(listener.accept()[0])
-        for connection in accepted:
+        for connection in accept_all(self._listener):
             await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
 
     async def _close_all(self, timeout_s: float) -> None:

@@ -1,6 +1,7 @@
 """Every way the control plane can fail; each class knows the exit code of the command that meets it.
 
     PlatformError              1  failed
+    ├── Conflict               1  somebody else changed it meanwhile; the same again, from what is there, may work
     ├── InvalidDocument        2  a document is wrong: all its problems at once, each with its place
     ├── UsageError             2  the call itself is wrong
     ├── NotFound               3  no such service, revision, file or runtime
@@ -26,6 +27,10 @@ class PlatformError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class Conflict(PlatformError):
+    exit_code = 1
 
 
 class UsageError(PlatformError):

@@ -4,7 +4,7 @@ from collections import deque
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.errors import BackendFailed, Cancelled, PredictorError
-from pilotlight_predictor.logs import log
+from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.waiting import Item
 
 
@@ -46,19 +46,19 @@ class Delivery:
         try:
             item.done(answer)
         except Exception as error:  # whoever asked must not cost its neighbours their answers
-            name = item.request.model
-            log(
-                "answer.lost", f"an answer of '{name}' could not be handed over", level="ERROR", error=error, model=name
-            )
+            name, request_id = item.request.model, item.request.request_id
+            message = f"an answer of '{name}' could not be handed over"
+            log("answer.lost", message, level="ERROR", error=error, request_id=request_id, model=name)
 
     def _opaque(self, item: Item, error: Exception) -> BackendFailed:
         """The client learns that the model failed; the log learns why, once for a batch that failed as a whole."""
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        model, request_id = item.request.model, item.request.request_id or new_request_id()
         if cause is not self._told:
-            model = item.request.model
-            log("backend.failed", f"model '{model}' failed", level="ERROR", error=cause, model=model)
+            message = f"model '{model}' failed"
+            log("backend.failed", message, level="ERROR", error=cause, request_id=request_id, model=model)
         self._told = cause
-        return BackendFailed(f"model '{item.request.model}' failed; the server's log has the reason")
+        return BackendFailed(f"model '{model}' failed; the server's log has the reason", request_id)
 
 
 def _is_ours_to_hide(error: Exception) -> bool:

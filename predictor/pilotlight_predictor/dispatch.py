@@ -14,7 +14,7 @@ from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.errors import BadRequest, MethodNotAllowed, NotFound, PredictorError
-from pilotlight_predictor.logs import log
+from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.protocol.compression import decompress
 
 if TYPE_CHECKING:
@@ -151,13 +151,16 @@ class Dispatcher:
 
 def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
     """What the client sees: our own errors in words, anything else opaque and in the log."""
+    request_id = ""
     if not isinstance(error, PredictorError):
-        _tell(call, "unexpected error", error)
+        request_id = _tell(call, "unexpected error", error)
         error = PredictorError("internal error; the server's log has the reason")
     elif error.status == 500:
-        _tell(call, str(error), None)
+        request_id = _tell(call, str(error), None, error.request_id)
     reply = error_body(error)
     headers = dict(reply.headers or {})
+    if request_id and request_id.isascii() and request_id.isprintable():
+        headers[HEADER_REQUEST_ID] = request_id
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, MethodNotAllowed):
@@ -170,9 +173,12 @@ def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
     return reply
 
 
-def _tell(call: Call, message: str, error: Exception | None) -> None:
-    ids = {"request_id": call.header(HEADER_REQUEST_ID), "traceparent": call.header(HEADER_TRACEPARENT)}
+def _tell(call: Call, message: str, error: Exception | None, known_as: str = "") -> str:
+    """The id under which the log has it: whoever sent none is told one."""
+    request_id = call.header(HEADER_REQUEST_ID) or known_as or new_request_id()
+    ids = {"request_id": request_id, "traceparent": call.header(HEADER_TRACEPARENT)}
     log("request.failed", message, level="ERROR", error=error, path=call.path, **ids)
+    return request_id
 
 
 def _by_length(dialects: tuple[Dialect, ...]) -> dict[int, list[tuple[Dialect, Route, list[str]]]]:

@@ -30,6 +30,7 @@ class PredictorError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "INTERNAL"
     retry_after: int | None = None
+    request_id: str = ""  # under which the log has the reason, when that is already written
 
 
 class BadRequest(PredictorError):
@@ -98,7 +99,9 @@ class Cancelled(PredictorError):
 
 
 class BackendFailed(PredictorError):
-    pass
+    def __init__(self, message: str, request_id: str = "") -> None:
+        super().__init__(message)
+        self.request_id = request_id
 
 
 class LoadFailed(PredictorError):

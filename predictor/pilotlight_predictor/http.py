@@ -7,12 +7,13 @@ from typing import Final, Protocol
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.lane import IDLE_S, JOIN_BELOW, LEAST_RATE, SLOW_S, with_request_id
-from pilotlight_predictor.logs import log
+from pilotlight_predictor.logs import log, new_request_id
 
 MAX_LINE: Final = 1 << 16  # the header that carries a whole request in the oldest dialect is long
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -39,15 +40,17 @@ class Handler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
+        headers = {"Content-Type": JSON, "Server": SERVER}
         if status == 500:
-            log("request.failed", "unexpected error", level="ERROR", error=exc, path=request.path)
+            headers[HEADER_REQUEST_ID] = request_id = request.headers.get(HEADER_REQUEST_ID) or new_request_id()
+            log(
+                "request.failed", "unexpected error", level="ERROR", error=exc, path=request.path, request_id=request_id
+            )
             message = "internal error; the server's log has the reason"
         words = (message or "it cannot be read").splitlines()[0].rstrip(": ")
         reply = json_reply({"error": words if status == 500 else f"the request is not valid HTTP: {words[:200]}"})
         assert isinstance(reply.body, list)
-        response = web.Response(
-            status=status, body=bytes(reply.body[0]), headers={"Content-Type": JSON, "Server": SERVER}
-        )
+        response = web.Response(status=status, body=bytes(reply.body[0]), headers=headers)
         response.force_close()
         return response
 

@@ -36,6 +36,7 @@ class InferRequest(msgspec.Struct):
     binary_output: bool = False
     priority: int = 0
     timeout_us: int = 0
+    request_id: str = ""  # for the log: the header's, else `id`
     batch_first: bool = False  # a raw request: the codec could not know the batch dimension, so one is added
 
 

@@ -9,6 +9,7 @@ that look like credentials are masked. Writing never raises: a full disk or a cl
 """
 
 import logging
+import os
 import re
 import sys
 import time
@@ -74,6 +75,11 @@ def access(method: str, path: str, status: int, seconds: float, *, request_id: s
     message = f"{method} {path} {status} {seconds * 1000:.1f}ms"
     values: dict[str, Any] = {"method": method, "path": path, "status": status, "duration_ms": round(seconds * 1000, 3)}
     log("request", message, logger=ACCESS_LOGGER, request_id=request_id, **values, **fields)
+
+
+def new_request_id() -> str:
+    """For a request that came without one and failed: its client is told the id with the answer."""
+    return os.urandom(8).hex()
 
 
 def redact(value: Any, name: str = "") -> Any:

@@ -163,7 +163,7 @@ class _Run:
     def _start(self, part: Part) -> None:
         step, key = part.step, id(part.step)
         inputs = {name: self._tensors[tensor] for name, tensor in step.input_map.items()}
-        request = InferRequest(step.model, inputs, step.version, self._request.id)
+        request = InferRequest(step.model, inputs, step.version, self._request.id, request_id=self._request.request_id)
         request.parameters = self._request.parameters
         request.priority, request.timeout_us = self._request.priority, self._request.timeout_us
         try:

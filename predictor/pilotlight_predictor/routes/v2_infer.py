@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from pilotlight.contract import HEADER_INFERENCE_LENGTH
+from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import error_reply
@@ -14,6 +14,7 @@ from pilotlight_predictor.protocol.v2_response import encode_response
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
+MAX_ID = 128  # of an id in a line of the log
 BINARY = "application/octet-stream"
 LENGTH = HEADER_INFERENCE_LENGTH.title()  # as clients that compare letter by letter know it
 
@@ -36,6 +37,7 @@ def infer(server: Server, call: Call) -> None:
     version = version_of(call)
     served = server.find(call.params["model"], version)
     request = _decode(served, call, version)
+    request.request_id = call.headers.get(HEADER_REQUEST_ID) or request.id[:MAX_ID]
 
     def done(result: InferResponse | Exception) -> None:
         call.on_abandon = None

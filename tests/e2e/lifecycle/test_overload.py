@@ -111,6 +111,25 @@ def test_a_model_that_raises_is_opaque_to_the_client_and_plain_in_the_log(tmp_pa
     assert any("a secret of the model" in line.get("traceback", "") for line in server.log())
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_what_failed_is_found_in_the_log_by_the_id_of_the_request_or_by_one_that_is_told(
+    tmp_path: Path, serve: Serve, full: bool
+) -> None:
+    server = serve(write_signed(tmp_path, HELD))
+    mine = server.infer("m", body(-1), {"X-Request-Id": "mine"}, full=full)
+    named = server.infer("m", body(-1, id="by its document"), full=full)
+    unnamed = server.infer("m", body(-1), full=full)
+    told = [answer.headers["x-request-id"] for answer in (mine, named, unnamed)]
+    assert told[:2] == ["mine", "by its document"]
+    assert len(told[2]) == 16
+    for request_id in told:
+        lines = [line for line in server.log() if line.get("request_id") == request_id]
+        assert [line["event"] for line in lines] == ["backend.failed", "request.failed"]
+        assert "a secret of the model" in lines[0]["traceback"]
+    odd = server.infer("m", body(-1, id="two\r\nlines: \u2028" + "x" * 9999), full=full)
+    assert (odd.status, "x-request-id" in odd.headers) == (500, False)
+
+
 def test_a_model_that_exits_takes_the_servers_readiness_with_it(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, EXITS))
     assert server.infer("m", body(1)).status == 500

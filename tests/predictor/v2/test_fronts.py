@@ -54,7 +54,7 @@ def cases() -> dict[str, tuple[str, str, Any, dict[str, str]]]:
         "ready": ("GET", "/v2/health/ready", b"", {}),
         "model-ready": ("GET", "/v2/models/scalar/ready", b"", {}),
         "unknown-ready": ("GET", "/v2/models/nope/ready", b"", {}),
-        "backend-fails": ("POST", "/v2/models/moody/infer", failing, {}),
+        "backend-fails": ("POST", "/v2/models/moody/infer", failing, {"X-Request-Id": "r-2"}),
     }  # fmt: skip
     return found
 

@@ -2,8 +2,9 @@
 
     control → gateway   Publish(table)      the whole table; answered by Applied(generation) once no request
                                             can reach a replica that the table lacks
-                        Listen(addresses)   these sockets, sent along as descriptors, are the ones to serve;
-                                            an address without a descriptor is bound by the gateway
+                        Listen(addresses)   these sockets, sent along as descriptors, are the ones to serve, and no
+                                            others; an address without a descriptor is bound by the gateway.
+                                            Answered by Applied, with what could not be bound
                         Lend()              asks for the gateway's listeners: answered by Sockets with descriptors
                         Stop(drain_s)       finish what is in flight and end
     gateway → control   Hello(version, pid) first on every connection
@@ -28,6 +29,7 @@ class Listen(Struct, frozen=True, tag="listen"):
 
     held: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()  # those of them that lead to every route; any other only to the route of its port
 
 
 class Lend(Struct, frozen=True, tag="lend"):
@@ -74,6 +76,7 @@ class BackendReport(Struct, frozen=True):
     in_flight: int  # now
     cold_starts: int = 0
     held_s: float = 0.0
+    latency_s: float = 0.0  # summed over `requests`
     latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
 
 

@@ -38,6 +38,8 @@ class Plane:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.own: dict[str, OwnPage] = {}
+        # Called with the first request after a report that found nothing: whoever reports may sleep until then.
+        self.on_busy: Callable[[], None] = lambda: None
 
     @property
     def generation(self) -> int:

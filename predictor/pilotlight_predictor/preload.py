@@ -1,0 +1,108 @@
+"""What a pilot light has in memory before it forks: all that predictors of one family import, and not one thread.
+
+Some libraries start threads as they are imported. Those are told not to by variables, which they read only then:
+OpenBLAS (numpy) starts a pool, and onnxruntime a thread that sends telemetry. A forked predictor gives numpy back the
+pool that it would have had (`restore_numpy_threads`); telemetry stays off.
+"""
+
+import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+# Whatever the model: the modules that a plain start imports one by one, on the way to its first answer.
+_SERVER: Final = (
+    "pilotlight_predictor.__main__", "pilotlight_predictor.settings", "pilotlight_predictor.app",
+    "pilotlight_predictor.assembly", "pilotlight_predictor.http", "pilotlight_predictor.cpu", "ctypes", "inspect",
+    "numpy.random", "orjson", "traceback", "uvloop",
+)  # fmt: skip
+# These are read once, when the interpreter or a library starts; a fork comes too late for another value.
+_READ_AT_START: Final = ("GLIBC_", "LD_", "MALLOC_", "PYTHON")
+_HARMLESS: Final = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"})
+_QUIET: Final = {"OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+_BLAS_SIZES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+class Family(NamedTuple):
+    """Modules in the order of their import, and what variables of its libraries begin with."""
+
+    modules: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "onnxruntime": Family(("pilotlight_predictor.backends.onnxruntime", "onnxruntime"), ("ORT_",)),
+    "torch": Family(
+        ("pilotlight_predictor.backends.torch", "torch", "torch.export", "safetensors"),
+        ("GOMP_", "KMP_", "MKL_", "OMP_", "PYTORCH_", "TORCH_"),
+    ),
+    "python": Family(
+        tuple(f"pilotlight_predictor.backends.{name}" for name in ("python", "python_forms", "triton_model"))
+    ),
+}
+
+
+def preload(family: str) -> None:
+    """Imports the family's modules and calls what fills caches; what is not installed is left to the predictor."""
+    with _quiet_imports():
+        for name in (*_SERVER, *FAMILIES[family].modules):
+            with suppress(ImportError):
+                import_module(name)
+    from pilotlight_predictor.settings import parse
+
+    parse(["--model-path", "model.onnx"], {})
+    gc.collect()
+    gc.freeze()  # a collection in a child would otherwise write to, and so copy, the pages of every object
+
+
+@contextmanager
+def _quiet_imports() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _QUIET}
+    os.environ.update(_QUIET)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def threads() -> list[str]:
+    """The names of this process's threads; forking more than one would leave the others' locks held for ever."""
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+
+
+def misfit(family: str, wanted: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
+    """The variable that a fork could not follow, because it counted when the pilot light itself started."""
+    prefixes = (*_READ_AT_START, *FAMILIES[family].variables)
+    ours = {**ours, **_QUIET}
+    return next(
+        (
+            name
+            for name, value in wanted.items()
+            if name.startswith(prefixes) and name not in _HARMLESS and ours.get(name) != value
+        ),
+        None,
+    )
+
+
+def restore_numpy_threads(environ: Mapping[str, str]) -> None:
+    """In a child: OpenBLAS gets as many threads as it would have started itself, asked by the same variables."""
+    library = _openblas()
+    if library is None:
+        return
+    asked = next((environ[name] for name in _BLAS_SIZES if environ.get(name, "").isdecimal()), "")
+    count = int(asked or 0) or len(os.sched_getaffinity(0))
+    with suppress(AttributeError):
+        library.scipy_openblas_set_num_threads64_(count)
+
+
+def _openblas() -> Any | None:
+    """numpy's own copy, if it is in memory: other builds of numpy bring another name, and keep one thread."""
+    import ctypes
+
+    with open("/proc/self/maps") as maps:
+        path = next((line.split()[-1] for line in maps if "libscipy_openblas64_" in line), None)
+    return ctypes.CDLL(path) if path is not None else None

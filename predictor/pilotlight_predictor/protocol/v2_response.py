@@ -1,6 +1,6 @@
 """InferResponse → V2 JSON, or JSON with binary tensors behind it."""
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -11,6 +11,7 @@ from pilotlight_predictor.protocol.values import encode_values
 from pilotlight_predictor.tensors import Tensor
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+_NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def encode_response(request: InferRequest, response: InferResponse) -> tuple[int | None, list[Buffer]]:
@@ -49,18 +50,26 @@ def _output(name: str, tensor: Tensor, binary: bool, blobs: list[Buffer]) -> dic
 
 
 def dump(document: dict[str, Any]) -> bytes:
-    """orjson writes null for NaN and infinities, which no client reads back; then Python's encoder writes them."""
+    """orjson writes null for NaN and infinities, which would come back as NaN or zero: they are written by name."""
     text = orjson.dumps(document, option=_OPTIONS)
-    return _dump_nonfinite(document, text) if b"null" in text else text
+    if b"null" in text and _name_nonfinite(document["outputs"]):
+        text = orjson.dumps(document, option=_OPTIONS)
+    return text
 
 
-def _dump_nonfinite(document: dict[str, Any], text: bytes) -> bytes:
-    import json
-
+def _name_nonfinite(outputs: list[dict[str, Any]]) -> bool:
+    """Puts strings in their places, which is JSON to every parser and which numpy reads as the numbers they name."""
     import numpy as np
 
-    arrays = [output.get("data") for output in document["outputs"]]
-    floats = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-    if all(np.isfinite(array).all() for array in floats):
-        return text
-    return json.dumps(document, default=lambda value: value.tolist(), separators=(",", ":")).encode()
+    found = False
+    for output in outputs:
+        array = output.get("data")
+        if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+            continue
+        (odd,) = np.nonzero(~np.isfinite(array))
+        if odd.size:
+            found, values = True, array.tolist()
+            for index in odd.tolist():
+                values[index] = _NAMES[str(values[index])]
+            output["data"] = values
+    return found

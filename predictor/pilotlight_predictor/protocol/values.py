@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import chain
-from math import prod
+from math import nan, prod
 from typing import Any, Final, Literal
 
 import msgspec
@@ -43,7 +43,7 @@ _NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?Infinity|NaN)', re.DOTA
 def _decoder(datatype: str, depth: int, nonfinite: bool = False) -> msgspec.json.Decoder[Any]:
     kind: Any = _ELEMENT.get(datatype, int)
     if nonfinite:
-        kind = float | Literal["NaN", "Infinity", "-Infinity"]
+        kind = float | Literal["NaN", "Infinity", "-Infinity"] | None
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
@@ -94,9 +94,14 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
     values, has_names = _parse(where, datatype, depth, text)
     values = _flat(where, datatype, values, depth)
     try:
-        return _array(index, datatype, shape, [float(value) for value in values] if has_names else values)
+        return _array(index, datatype, shape, list(map(_number, values)) if has_names else values)
     except (OverflowError, struct.error):
         raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
+
+
+def _number(value: float | str | None) -> float:
+    """KServe's client writes null for NaN, and its server reads it so."""
+    return nan if value is None else float(value)
 
 
 def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[list[Any], bool]:

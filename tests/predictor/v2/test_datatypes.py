@@ -1,7 +1,6 @@
 """Every datatype in and out, as JSON and as binary, flat and nested, empty and scalar."""
 
 import json
-import math
 import struct
 from typing import Any
 
@@ -138,17 +137,28 @@ def test_values_that_are_no_numbers_go_in_and_out(server: RunningServer, datatyp
     tensor = f'{{"name": "x", "datatype": "{datatype}", "shape": [4], "data": {spelling}}}'
     text = f'{{"id": "NaN \\" Infinity", "inputs": [{tensor}]}}'
     answer = server.infer(model_of(datatype), text.encode()).json()
-    nan, up, down, number = answer["outputs"][0]["data"]
     assert answer["id"] == 'NaN " Infinity'
-    assert math.isnan(nan)
-    assert (up, down, number) == (math.inf, -math.inf, 1.5)
+    assert answer["outputs"][0]["data"] == ["NaN", "Infinity", "-Infinity", 1.5]
+
+
+def test_null_is_read_as_nan_where_that_is_a_value(server: RunningServer) -> None:
+    answer = server.infer("identity_fp32", {"inputs": [json_tensor("x", "FP32", [2], [None, 1.5])]})
+    assert answer.json()["outputs"][0]["data"] == ["NaN", 1.5]
+
+
+def test_a_null_among_parameters_is_no_number(server: RunningServer) -> None:
+    """Only values of tensors are looked at for what JSON has no word for."""
+    answer = server.infer("identity_fp32", {"id": "null", "inputs": [json_tensor("x", "FP32", [1], [1.5])]})
+    assert (answer.json()["id"], answer.json()["outputs"][0]["data"]) == ("null", [1.5])
 
 
 @pytest.mark.parametrize(
     ("datatype", "text", "words"),
     [
         ("FP32", '[NaN, "1.5"]', "inputs[0].data"),
-        ("FP32", "[NaN, null]", "inputs[0].data"),
+        ("INT32", "[1, null]", "inputs[0].data"),
+        ("BYTES", '["a", null]', "inputs[0].data"),
+        ("BOOL", "[true, null]", "inputs[0].data"),
         ("FP32", "[NaN, true]", "inputs[0].data"),
         ("FP32", '["1", 2]', "Expected float, got str"),
         ("INT32", "[NaN, 1]", "inputs[0].data"),

@@ -66,6 +66,18 @@ async def check_bytes(client):
         assert [item.encode() if isinstance(item, str) else item for item in items] == texts.tolist()
 
 
+async def check_values_that_are_no_numbers(client):
+    array = np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)
+    for binary_out in (True, False):
+        outputs = [RequestedOutput("y", {"binary_data": binary_out})]
+        inputs = [given("x", array, "FP32", True)]
+        response = await ask(client, "identity_fp32", inputs, request_outputs=outputs)
+        np.testing.assert_array_equal(response.outputs[0].as_numpy(), array)
+    written_as_null = InferInput("x", [2], "FP32", [float("nan"), 1.5])
+    response = await ask(client, "identity_fp32", [written_as_null])
+    np.testing.assert_array_equal(response.outputs[0].as_numpy(), np.array([np.nan, 1.5], np.float32))
+
+
 async def check_all_outputs_as_binary(client):
     array = np.arange(3000, dtype=np.float32)
     inputs = [given("x", array, "FP32", True)]

@@ -91,6 +91,15 @@ def check_every_datatype_as_binary_and_json(client):
                 np.testing.assert_array_equal(got, array)
 
 
+def check_values_that_are_no_numbers(client):
+    array = np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)
+    for binary in (True, False):
+        for binary_out in (True, False):
+            outputs = [triton.InferRequestedOutput("y", binary_data=binary_out)]
+            result = client.infer("identity_fp32", [given("x", array, "FP32", binary)], outputs=outputs)
+            np.testing.assert_array_equal(result.as_numpy("y"), array)
+
+
 def check_bf16(client):
     values = np.array([1.5, -2.0, 3.25], ml_dtypes.bfloat16)
     result = client.infer("identity_bf16", [given("x", values, "BF16")])

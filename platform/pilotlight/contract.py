@@ -3,6 +3,7 @@
 Standard library only: this module is imported before anything heavy, by every process of the system.
 """
 
+import re
 from typing import Final
 
 # Ports a predictor listens on by default, and those of Triton and its ancestor (`--compat triton|trtis`).
@@ -18,6 +19,15 @@ GATEWAY_PORT: Final = 8090
 API_PORT: Final = 8091
 # First segments of the gateway's own paths; no service may be called so.
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
+
+# The one image that a target without containers can run, since it has the program itself: any registry, any tag.
+_OWN_IMAGE: Final = re.compile(r"(?:.+/)?pilotlight/predictor(?:-[a-z0-9._-]+)?(?:[:@].*)?")
+
+
+def ours(image: str) -> bool:
+    """Does this image hold our predictor? `registry.local:5000/pilotlight/predictor:0.1.0` does."""
+    return _OWN_IMAGE.fullmatch(image) is not None
+
 
 # Environment that a supervisor sets for a predictor; the predictor's own settings use INFERENCE_*.
 ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
@@ -37,6 +47,7 @@ HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
 HEADER_TAG: Final = "x-pilotlight-tag"
 HEADER_TAG_KNATIVE: Final = "knative-serving-tag"
+HEADER_VERSION: Final = "x-pilotlight-version"  # of whoever speaks, between platformctl and the control API
 HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
 
 # Metrics. Dashboards, rules and scaling triggers use only these names.

@@ -17,6 +17,19 @@ LABEL_REVISION: Final = f"{DOMAIN}/revision"
 LABEL_SERVICE: Final = f"{DOMAIN}/service"
 LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 
+# What `scale` and `traffic` have set by hand, as JSON on the workload's object: minReplicas, maxReplicas, traffic.
+ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
+
+# Who may ask and how often. They stay on the workload's object, where the gateway's control side reads them.
+ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA-256 of bearer tokens, in hex
+ANNOTATION_JWT_KEYS: Final = f"{DOMAIN}/auth-jwt-jwks"  # a JWKS document as text
+ANNOTATION_JWT_ISSUER: Final = f"{DOMAIN}/auth-jwt-issuer"
+ANNOTATION_JWT_AUDIENCE: Final = f"{DOMAIN}/auth-jwt-audience"
+ANNOTATION_RATE: Final = f"{DOMAIN}/rate-limit"  # "100/1m": requests per client and time
+ACCESS_ANNOTATIONS: Final = (
+    ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_RATE,
+)  # fmt: skip
+
 TAG_LATEST: Final = "latest"
 TAG_PREVIOUS: Final = "prev"
 

@@ -28,6 +28,8 @@ class Release(Struct, frozen=True):
     catalogue: tuple[str, ...] = ()  # texts of the documents that the plan was made with beside it
     expected: int | None = None  # the generation that the plan was made from; None: any
     note: str = ""  # why: deploy, rollback to …, canary promoted
+    generation: int = 0  # which deploy of the service it was; the target counts them
+    at: str = ""  # when it was applied; UTC, RFC 3339
 
 
 class Condition(Struct, frozen=True):

@@ -1,0 +1,7 @@
+"""What the embedded platform remembers over the death of its control process: one SQLite file."""
+
+from pilotlight.targets.local.store.live import live_manifests
+from pilotlight.targets.local.store.records import StoredRevision, StoredService
+from pilotlight.targets.local.store.store import Store
+
+__all__ = ["Store", "StoredRevision", "StoredService", "live_manifests"]

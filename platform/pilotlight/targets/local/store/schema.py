@@ -1,0 +1,67 @@
+"""The tables, as the steps that lead from one version of the file to the next. A step that was released never changes.
+
+`user_version` counts the steps that a file has had. A release of a service is one deploy; its newest one is what the
+service is. A revision refers to the last release that contained it, which is therefore kept as long as it is.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from pilotlight.errors import PlatformError
+
+FIRST: Final = (
+    """CREATE TABLE services (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
+        created_at TEXT NOT NULL, updated_at TEXT NOT NULL, deleting INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
+    # Whoever planned from a service that was deleted and made again must not find his generation by accident.
+    """CREATE TABLE deleted (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
+        PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
+    """CREATE TABLE releases (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL, at TEXT NOT NULL,
+        document TEXT NOT NULL, catalogue BLOB NOT NULL, manifests BLOB NOT NULL, note TEXT NOT NULL,
+        PRIMARY KEY (namespace, name, generation),
+        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE)""",
+    """CREATE TABLE revisions (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, workload TEXT NOT NULL, revision TEXT NOT NULL,
+        generation INTEGER NOT NULL, manifests BLOB NOT NULL, created_at TEXT NOT NULL,
+        first_ready_at TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '',
+        age_s REAL NOT NULL DEFAULT 0, age_at TEXT NOT NULL,
+        PRIMARY KEY (namespace, name, workload, revision),
+        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE)""",
+    """CREATE TABLE overrides (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, workload TEXT NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (namespace, name, workload),
+        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
+    """CREATE TABLE ports (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL, port INTEGER NOT NULL UNIQUE,
+        PRIMARY KEY (namespace, name, kind),
+        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
+    "CREATE TABLE replicas (id TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
+    """CREATE TABLE events (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, namespace TEXT NOT NULL, service TEXT NOT NULL,
+        object TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL)""",
+    "CREATE INDEX events_by_service ON events (namespace, service, number)",
+)
+
+MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST,)
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """To the version of this program, all steps in one transaction."""
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > len(MIGRATIONS):
+        message = f"{path} was written by a newer Pilotlight (version {found} of the file, this one reads up to"
+        raise PlatformError(
+            f"{message} {len(MIGRATIONS)}); install that one again, or set PILOTLIGHT_HOME to another folder"
+        )
+    if found == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for step in MIGRATIONS[found:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    connection.execute("COMMIT")

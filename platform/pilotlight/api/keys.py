@@ -1,0 +1,14 @@
+"""What the application carries for its handlers, by typed keys."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from pilotlight.targets.local.engine import Engine
+
+ENGINE: Final = web.AppKey("engine", Engine)
+TOKEN: Final = web.AppKey("token", str)
+STOP: Final[web.AppKey[Callable[[float], None]]] = web.AppKey("stop")
+ENDING: Final = web.AppKey("ending", asyncio.Event)

@@ -1,0 +1,176 @@
+"""Finding the control process of a home folder, or starting it: what every verb does before it asks anything.
+
+The control process writes who it is into `daemon.json` once it answers, and holds a lock on `daemon.lock` while it
+lives, so that of two that are started at once one gives way.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from pilotlight import __version__
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.local.home import Home
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 10.0
+LAST_LINES: Final = 20
+
+
+class Announcement(Struct, frozen=True):
+    """What `daemon.json` says. `start_ticks` tells the process from a later one with its number."""
+
+    pid: int
+    start_ticks: int
+    version: str
+    api_port: int
+    gateway_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the control process answers, and what it must be shown."""
+
+    port: int
+    token: str
+    pid: int
+    start_ticks: int
+    version: str
+    gateway_port: int
+    host: str = HOST
+
+
+def announce(home: Home, api_port: int, gateway_port: int) -> Announcement:
+    """Said by the control process itself, as soon as it answers."""
+    pid = os.getpid()
+    said = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port)
+    fresh = home.address.with_suffix(".new")
+    fresh.write_bytes(json.encode(said))
+    fresh.replace(home.address)
+    return said
+
+
+def token(home: Home) -> str:
+    """The key of the control API, made by whoever needs it first. It is linked into place whole, never half written."""
+    if not home.token.exists():
+        draft = home.token.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        with suppress(FileExistsError):
+            os.link(draft, home.token)
+        draft.unlink()
+    return home.token.read_text().strip()
+
+
+def ensure(home: Home, *, start: bool = True, deadline_s: float = START_S) -> Address:
+    """The living control process; without one it is started, or NotFound raised where `start` forbids that."""
+    found = living(home)
+    if found is not None and answers(found):
+        return found
+    if not start:
+        raise NotFound("the platform is not running", "start it: platformctl up")
+    process = _start(home)
+    try:
+        return _wait(home, process, deadline_s)
+    finally:
+        process.returncode = process.returncode or 0  # it goes on without us: nothing to warn of when we forget it
+
+
+def living(home: Home) -> Address | None:
+    """Who announced itself here and still is the same process."""
+    try:
+        said = json.decode(home.address.read_bytes(), type=Announcement)
+        key = home.token.read_text().strip()
+    except (OSError, DecodeError, ValidationError):
+        return None
+    if not alive(said.pid, said.start_ticks):
+        return None
+    return Address(said.api_port, key, said.pid, said.start_ticks, said.version, said.gateway_port)
+
+
+def answers(address: Address, timeout_s: float = 5.0) -> bool:
+    """Whether it serves: a process that has just been started, or is about to end, does not."""
+    connection = HTTPConnection(address.host, address.port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Whether the process has ended in time."""
+    until = clock() + deadline_s
+    while alive(address.pid, address.start_ticks):
+        if clock() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def alive(pid: int, ticks: int) -> bool:
+    """The same process, and not one that has ended and waits for its parent to notice."""
+    if ticks:
+        return start_ticks(pid) == ticks
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def start_ticks(pid: int) -> int:
+    """When the process began, in clock ticks since the machine did; 0: it has ended, or nobody here can tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _start(home: Home) -> "subprocess.Popen[bytes]":
+    """In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it."""
+    home.create()
+    command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root)]
+    with _log(home).open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - no shell
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
+        )
+
+
+def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float) -> Address:
+    """One that ends with 0 has found another already there; that one is waited for instead."""
+    until = time.monotonic() + deadline_s
+    while True:
+        found = living(home)
+        if found is not None and answers(found):
+            return found
+        code = process.poll()
+        if code:
+            raise PlatformError(f"the control process ended with code {code}:\n{_end(home)}", f"see {_log(home)}")
+        if time.monotonic() >= until:
+            message = f"the control process did not answer within {deadline_s:g} s; its log ends:\n{_end(home)}"
+            raise TimedOut(message, f"see {_log(home)}, or run platformctl doctor")
+        time.sleep(0.01)
+
+
+def _log(home: Home) -> Path:
+    return home.logs / "daemon.log"
+
+
+def _end(home: Home) -> str:
+    with suppress(OSError):
+        return "\n".join(_log(home).read_text(errors="replace").splitlines()[-LAST_LINES:])
+    return "(no log)"

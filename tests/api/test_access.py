@@ -1,0 +1,59 @@
+"""Who may ask the control API: owners of the token, on this machine, by its own names."""
+
+import json
+from http.client import HTTPConnection
+
+import pytest
+from tests.api.conftest import TOKEN, Served
+
+from pilotlight import __version__
+from pilotlight.api.app import ROUTES
+from pilotlight.contract import HEADER_VERSION
+
+CLOSED = [(method, path) for method, path, _ in ROUTES if path != "/healthz"]
+
+
+def ask(api: Served, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", api.port, timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+@pytest.mark.parametrize("shown", ["", "Bearer", "Bearer wrong", TOKEN, "Basic " + TOKEN])
+def test_every_route_but_healthz_wants_the_token(api: Served, method: str, path: str, shown: str) -> None:
+    status, _, body = ask(api, method, path.format(namespace="a", name="b"), {"Authorization": shown})
+    assert status == 401
+    assert json.loads(body)["exit_code"] == 1
+    assert not api.drained
+
+
+def test_healthz_wants_none(api: Served) -> None:
+    assert ask(api, "GET", "/healthz", {})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8091", "127.0.0.1.evil.example", "localhost.evil", ""])
+def test_another_host_than_loopback_is_refused_even_with_the_token(api: Served, host: str) -> None:
+    status, _, body = ask(api, "GET", "/healthz", {"Host": host, "Authorization": f"Bearer {TOKEN}"})
+    assert status == 403
+    assert "must be 127.0.0.1, localhost or [::1]" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8091", "LOCALHOST", "[::1]:8091", "[::1]"])
+def test_the_names_of_loopback_are_taken(api: Served, host: str) -> None:
+    assert ask(api, "GET", "/healthz", {"Host": host})[0] == 200
+
+
+def test_every_reply_says_of_which_version_it_is(api: Served) -> None:
+    for path in ("/healthz", "/api/v1/version", "/nowhere"):
+        assert ask(api, "GET", path, {"Authorization": f"Bearer {TOKEN}"})[1][HEADER_VERSION] == __version__
+
+
+def test_a_path_that_does_not_exist_is_told_like_any_error(api: Served) -> None:
+    status, _, body = ask(api, "GET", "/nowhere", {"Authorization": f"Bearer {TOKEN}"})
+    assert status == 404
+    assert json.loads(body) == {"error": "GET /nowhere: Not Found", "hint": "", "exit_code": 3}

@@ -51,8 +51,10 @@ def preload(family: str) -> None:
         for name in (*_SERVER, *FAMILIES[family].modules):
             with suppress(ImportError):
                 import_module(name)
+    from pilotlight_predictor.routes import dialects
     from pilotlight_predictor.settings import parse
 
+    dialects()
     parse(["--model-path", "model.onnx"], {})
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, the pages of every object

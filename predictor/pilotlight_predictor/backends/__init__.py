@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
+from pilotlight_predictor.plugins import plugins
+
 
 class Row(NamedTuple):
     """`names` are what `backend:` and `platform:` of a config.pbtxt may say; `files` the default model files."""
@@ -34,9 +36,7 @@ TABLE = (
 
 def rows() -> tuple[Row, ...]:
     """The table and what installed packages add to it; theirs come last and cannot replace ours."""
-    from importlib.metadata import entry_points
-
-    return TABLE + tuple(Row(ep.value, (ep.name,), ()) for ep in entry_points(group="pilotlight.backends"))
+    return TABLE + tuple(Row(ep.value, (ep.name,), ()) for ep in plugins("pilotlight.backends"))
 
 
 def row(name: str) -> Row | None:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Final
 
 from pilotlight_predictor.dispatch import Dialect
+from pilotlight_predictor.plugins import plugins
 
 TABLE: Final = (
     "pilotlight_predictor.routes.v2",
@@ -13,8 +14,6 @@ TABLE: Final = (
 
 def dialects() -> tuple[Dialect, ...]:
     """Ours in order, then those of installed packages (entry point group `pilotlight.dialects`)."""
-    from importlib.metadata import entry_points
-
     ours = [import_module(name) for name in TABLE]
-    theirs = [point.load() for point in entry_points(group="pilotlight.dialects")]
+    theirs = [point.load() for point in plugins("pilotlight.dialects")]
     return tuple(module.DIALECT for module in (*ours, *theirs))

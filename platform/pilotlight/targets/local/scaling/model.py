@@ -33,6 +33,7 @@ class Kpa:
     max_down_rate: float = 2.0
     algorithm: Literal["linear", "weightedExponential"] = "linear"
     container_concurrency: int = 0
+    progress_s: float = 600.0  # a start that takes longer is given up; a grace of 30 s comes on top
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One trigger or HPA metric: what is asked, and what it is compared with."""
+    """One trigger or HPA metric: what is asked, and what it is compared with.
+
+    What `Observed.metrics` tells of it: for prometheus the query's answer; for cpu and memory the mean of the ready
+    replicas, in percent of what they request (Utilization), or in cores and bytes (AverageValue). `requests` is read
+    off the samples.
+    """
 
     name: str
     source: Literal["prometheus", "requests", "cpu", "memory"]
@@ -93,6 +99,10 @@ class Hpa:
     formula: str = ""  # scalingModifiers
     formula_target: float = 0.0
     formula_activation: float = 0.0
+    formula_kind: Literal["Value", "AverageValue"] = "AverageValue"
+    paused_in: bool = False  # no scale-down
+    paused_out: bool = False  # no scale-up
+    force_activation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,13 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the sources say, before anything is decided."""
+    """What the sources say, before anything is decided. `others` are the documents that the catalogue was read from."""
 
     services: tuple[Service, ...]
     catalogue: Catalogue
     warnings: tuple[Problem, ...] = ()
     companions: tuple[Manifest, ...] = ()
+    others: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ def read(sources: Sources) -> Documents:
     loaded = load(
         sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
     )
-    catalogue = _catalogue(sources, loaded)
+    catalogue, others = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.found)
     companions = tuple(_companion(node, sources.namespace) for node in loaded.companions)
-    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions)
+    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions, others)
 
 
 def _companion(node: Node, namespace: str) -> Manifest:
@@ -87,14 +88,20 @@ def plan_all(
     sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
 ) -> Planned:
     """Raises InvalidDocument with all errors of all documents, those of planning only once reading found none."""
-    documents = read(sources)
+    return plan_documents(read(sources), capabilities, current)
+
+
+def plan_documents(
+    documents: Documents, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
+) -> Planned:
+    """The same for documents that were read before: a plan can be made again when what runs has changed."""
     plans, found = _plans(documents.services, documents.catalogue, capabilities or Capabilities(), current or {})
     _raise_errors([*documents.warnings, *found])
     warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
     return Planned(tuple(plans), warnings, documents.catalogue, documents.companions)
 
 
-def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:
+def _catalogue(sources: Sources, loaded: Loaded) -> tuple[Catalogue, tuple[Node, ...]]:
     """The documents beside the services come first, then those of --catalog, then ours. Problems join the others."""
     problems: Problems = loaded.problems
     own = catalogue_from(loaded.others, problems, sources.namespace)
@@ -102,7 +109,8 @@ def _catalogue(sources: Sources, loaded: Loaded) -> Catalogue:
     given = load(files, environ=sources.environ, namespace=sources.namespace)
     # A catalogue is often a folder of somebody's configuration: what else lies in it is none of ours to judge.
     problems.found.extend(problem for problem in given.problems.found if problem.code != OTHER_KIND)
-    return merge(own, catalogue_from(given.others, problems, sources.namespace), builtin())
+    found = merge(own, catalogue_from(given.others, problems, sources.namespace), builtin())
+    return found, (*loaded.others, *given.others)
 
 
 def _below(path: str) -> list[str]:

@@ -19,7 +19,8 @@ STORAGE: Final = Record(
 
 
 def located(uri: str, place: Place) -> str:
-    """`./model.onnx` is beside the document that names it; every other URI is as it stands."""
+    """`./model.onnx` is beside the document that names it, or where `--set` was typed; other URIs are as they stand."""
     if not uri.startswith(("./", "../")):
         return uri
-    return os.path.abspath(os.path.join(os.path.dirname(place.file), uri))
+    folder = "" if place.file.startswith("--set ") else os.path.dirname(place.file)
+    return os.path.abspath(os.path.join(folder, uri))

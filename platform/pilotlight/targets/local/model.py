@@ -36,9 +36,11 @@ class Container:
     cpu_request: float = 0.0
     cpu_limit: float | None = None
     memory_limit: int | None = None
+    memory_request: int = 0
     startup: Probe | None = None
     readiness: Probe | None = None
     liveness: Probe | None = None
+    replica_env: tuple[str, ...] = ()  # variables that hold the replica's own name (fieldRef metadata.name)
 
 
 @dataclass(frozen=True, slots=True)

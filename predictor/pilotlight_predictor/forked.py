@@ -99,5 +99,5 @@ def _reseed() -> None:
 def _exit_code(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    print(error.code, file=sys.stderr)
+    sys.stderr.write(f"{error.code}\n")
     return 1

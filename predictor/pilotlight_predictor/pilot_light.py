@@ -1,4 +1,4 @@
-"""`python -m pilotlight_predictor.pilot_light --socket PATH --family NAME`: forks predictors, so that they import nothing.
+"""`python -m pilotlight_predictor.pilot_light --socket PATH`: forks predictors, which then need not import anything.
 
 It imports everything first (preload.py) and then listens on a unix socket of its user alone. Each connection carries
 one line of JSON and gets one back:

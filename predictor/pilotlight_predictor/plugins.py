@@ -18,7 +18,7 @@ _OURS: Final = b"[pilotlight."
 
 def plugins(group: str) -> "tuple[EntryPoint, ...]":
     """What installed packages registered under `group`, which begins with `pilotlight.`."""
-    if not any([_mentioned(folder) for folder in sys.path]):
+    if not any(_mentioned(folder) for folder in sys.path):
         return ()
     from importlib.metadata import entry_points
 

@@ -1,0 +1,147 @@
+"""A container of the manifests → the command, variables and ports of a process on this machine.
+
+Only our own image can run here: its paths and ports are variables, so that the very manifests of a cluster also start
+a process. Nothing of our own environment reaches it but what a process needs to find libraries, stores and proxies.
+"""
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pilotlight import contract
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.model import Container, Probe
+from pilotlight.targets.local.supervisor.probes import start_budget
+from pilotlight.targets.local.supervisor.process import ENV_REPLICA
+from pilotlight.targets.local.supervisor.replica import Checks, Launch
+
+READY: Final = "/v2/health/ready"
+ENV_ROUTER_PORT: Final = "PILOTLIGHT_ROUTER_PORT"
+_OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
+_ROUTER: Final = ("-m", "pilotlight.gateway", "route")
+_PREDICTOR: Final = ("-m", "pilotlight_predictor")
+_PASSED: Final = frozenset({
+    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+})  # fmt: skip
+_PASSED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
+_PORT_SETTINGS: Final = {
+    "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
+    "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
+    "INFERENCE_METRICS_PORT": contract.METRICS_PORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    http: int
+    grpc: int
+    metrics: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is executed. `predictor_args` are those after `python -m pilotlight_predictor`; None: another program."""
+
+    argv: tuple[str, ...]
+    predictor_args: tuple[str, ...] | None
+
+
+def free_ports() -> Ports:
+    """Three that nobody listens on. Another process may take one before the replica does; then it is started again."""
+    with ExitStack() as stack:
+        found = []
+        for _ in range(3):
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            found.append(probe.getsockname()[1])
+    return Ports(*found)
+
+
+def command(container: Container, python: str) -> Command:
+    """Raises PlatformError for anything but our predictor and our router."""
+    if not _OURS.fullmatch(container.image):
+        hint = "use --target docker or --target kubernetes"
+        raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
+    words = (*container.command, *container.args)
+    # -P: the working directory is no place to import from.
+    if not container.command:
+        return Command((python, "-P", *_PREDICTOR, *container.args), container.args)
+    for module in (_PREDICTOR, _ROUTER):
+        if words[1 : 1 + len(module)] == module and re.fullmatch(r"(?:.*/)?python[\d.]*", words[0]):
+            rest = words[1 + len(module) :]
+            return Command((python, "-P", *module, *rest), rest if module is _PREDICTOR else None)
+    text = f"command = {' '.join(container.command)}, but the local target runs only the image's own programs"
+    raise PlatformError(text, "use --target docker or --target kubernetes")
+
+
+def variables(
+    launch: Launch, ports: Ports, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of the process."""
+    container = launch.revision.container
+    # NVML counts devices as the bus does; CUDA does only when told to.
+    cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {
+        **{name: value for name, value in environ.items() if _passes(name)},
+        **({} if gpus else cuda),
+        **container.env,
+        **(cuda if gpus else {}),
+        **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),
+        ENV_ROUTER_PORT: str(ports.http),
+        "INFERENCE_HOST": "127.0.0.1",
+        "INFERENCE_DRAIN_DELAY": "0",
+        "INFERENCE_LOG_FORMAT": "json",
+        "K_REVISION": launch.revision.name,
+        contract.ENV_REVISION: launch.revision.name,
+        contract.ENV_CACHE_DIR: str(home.cache),
+        contract.ENV_GATEWAY_URL: gateway_url,
+        contract.ENV_ENDPOINTS_DIR: str(home.run / "endpoints"),
+        ENV_HOME: str(home.root),
+        ENV_REPLICA: launch.replica,
+        **launch.extra_env,
+    }
+
+
+def _passes(name: str) -> bool:
+    return name in _PASSED or name.upper().endswith("_PROXY") or name.startswith(_PASSED_PREFIXES)
+
+
+def checks(launch: Launch, ports: Ports) -> Checks:
+    """The probes at the ports of the process instead of those of the manifests."""
+    revision = launch.revision
+    container = revision.container
+    local = _local_ports(container, ports)
+
+    def here(probe: Probe | None) -> Probe | None:
+        """gRPC health says what HTTP says; a port that is not the predictor's own can only be its HTTP port."""
+        if probe is None:
+            return None
+        port = local.get(probe.port, ports.http)
+        grpc = port == ports.grpc or not probe.path
+        return replace(probe, port=ports.http if grpc else port, path=READY if grpc else probe.path)
+
+    return Checks(
+        here(container.readiness) or Probe(READY, ports.http),
+        here(container.startup),
+        here(container.liveness),
+        start_budget(container.startup, revision.progress_deadline_s),
+        container.memory_limit,
+        "pilotlight.gateway" not in container.command,
+    )
+
+
+def _local_ports(container: Container, ports: Ports) -> dict[int, int]:
+    numbers = (ports.http, ports.grpc, ports.metrics)
+    return {
+        _number(container.env.get(name, ""), default): number
+        for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
+    }
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() else default

@@ -1,0 +1,5 @@
+"""Asks a pilot light to fork a predictor."""
+
+
+class PilotLights:
+    pass

@@ -34,7 +34,7 @@ def metrics(server: Server, call: Call) -> Reply:
 DIALECT = Dialect(
     "status",
     (
-        Route("GET", "/status", status, Action.READ),
+        Route("GET", "/status", status, Action.READ, hot=True),  # asked during every cold start
         Route("GET", "/metrics", metrics, Action.METRICS),
     ),
     error_body,

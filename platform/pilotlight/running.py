@@ -1,13 +1,15 @@
 """What runs now, read from objects as they were rendered or as `kubectl get -o yaml` prints them. Pure.
 
-plan() takes it as `current`: which revisions exist, who gets which share of the requests, and the pods of the side that
-a canary must keep. Both `--current FILE` and a target that reads live objects come through here.
+plan() takes it as `current`: which revisions exist, who gets which share of the requests, what was set by hand, and the
+pods of the side that a canary must keep. Both `--current FILE` and a target that reads live objects come through here.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pilotlight import names
+from pilotlight.errors import UsageError
 from pilotlight.manifests import Manifest
 from pilotlight.plan.model import Current, Traffic
 
@@ -36,7 +38,10 @@ def _current(manifests: Iterable[Manifest]) -> Current:
     revisions: dict[str, tuple[str, ...]] = {}
     traffic: dict[str, tuple[Traffic, ...]] = {}
     templates: dict[str, Mapping[str, Json]] = {}
+    overrides: dict[str, Mapping[str, Json]] = {}
     for manifest in manifests:
+        if by_hand := _overrides(manifest):
+            overrides[manifest.name] = by_hand
         if manifest.api_version.startswith("serving.knative.dev/") and manifest.kind == "Service":
             traffic[manifest.name] = _shares(manifest.document)
             revisions[manifest.name] = _knative_revisions(manifest.document, traffic[manifest.name])
@@ -46,7 +51,24 @@ def _current(manifests: Iterable[Manifest]) -> Current:
             if revision:
                 revisions[manifest.name] = (revision,)
                 templates[revision] = template
-    return Current(revisions, traffic, templates=templates)
+    return Current(revisions, traffic, overrides, templates)
+
+
+def _overrides(manifest: Manifest) -> Mapping[str, Json]:
+    """What `scale` and `traffic` have set: JSON in an annotation, which a person may have touched."""
+    written = _at(manifest.document, ("metadata", "annotations")).get(names.ANNOTATION_OVERRIDES)
+    if not written:
+        return {}
+    try:
+        found = json.loads(written)
+        counts = [found[key] for key in ("minReplicas", "maxReplicas") if key in found]
+        shares = [(str(share["revision"]), share["percent"]) for share in found.get("traffic") or ()]
+        if not all(type(count) is int and count >= 0 for count in [*counts, *(percent for _, percent in shares)]):
+            raise ValueError(written)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        where = f"{manifest.kind} {manifest.name}: annotation {names.ANNOTATION_OVERRIDES} = {written}"
+        raise UsageError(f"{where}, must be JSON as `scale` and `traffic` write it; remove it") from error
+    return dict(found)
 
 
 def _shares(document: Mapping[str, Json]) -> tuple[Traffic, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pilotlight.names import DOMAIN
+from pilotlight.names import ACCESS_ANNOTATIONS, DOMAIN
 from pilotlight.spec.model import Component, Service
 
 DEPLOYMENT_MODE: Final = ("ome.io/deploymentMode", "serving.kserve.io/deploymentMode")
@@ -59,6 +59,11 @@ def path_of(component: Component, key: str) -> str:
     if key in component.annotations:
         return f"spec.{component.role}.annotations.{key}"
     return f"metadata.annotations.{key}"
+
+
+def kept(annotations: Mapping[str, str]) -> dict[str, str]:
+    """What goes on to the workloads' objects: a gateway's control side reads there who may ask, and how often."""
+    return {key: annotations[key] for key in ACCESS_ANNOTATIONS if key in annotations}
 
 
 def travelling(annotations: Mapping[str, str]) -> dict[str, str]:

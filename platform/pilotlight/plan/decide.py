@@ -147,5 +147,6 @@ def _plan(service: Service, modes: dict[Role, Mode], made: tuple[Workload, ...],
         hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if routed else (),
         gateway=dict(capabilities.route_parent) if routed else {},
         monitoring=capabilities.prometheus_operator and scraping,
+        annotations=annotations.kept(service.annotations),
         front=front_of(made, service, capabilities),
     )

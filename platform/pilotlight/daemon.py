@@ -1,0 +1,173 @@
+"""`python -m pilotlight.daemon`: the control process of the embedded platform. Puts API and engine together.
+
+One per home folder: it holds a lock for as long as it lives, and a second one gives way. Its end is either asked for
+over the API (everything stops) or by a signal (replicas and gateway live on, and the next one takes them over).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pilotlight.contract import API_PORT, GATEWAY_PORT
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home import Home, home
+
+log = logging.getLogger("pilotlight.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    home: Home
+    gateway_port: int
+    api_port: int
+    service_ports: int
+    prometheus: str
+    pilot_light: bool
+
+    def command(self) -> tuple[str, ...]:
+        """What starts the same control process again."""
+        flags = (
+            "--gateway-port",
+            self.gateway_port,
+            "--api-port",
+            self.api_port,
+            "--service-ports",
+            self.service_ports,
+        )
+        told = ("--prometheus", self.prometheus) if self.prometheus else ()
+        dark = () if self.pilot_light else ("--no-pilot-light",)
+        return (
+            sys.executable, "-m", "pilotlight.daemon", "--home", str(self.home.root),
+            *map(str, flags), *told, *dark,
+        )  # fmt: skip
+
+
+def options(argv: Sequence[str]) -> Options:
+    """Flags, else variables, else what is usual."""
+    variable = os.environ.get
+    parser = argparse.ArgumentParser("python -m pilotlight.daemon", description=__doc__)
+    parser.add_argument("--home", default=None, help="folder of the platform's state [PILOTLIGHT_HOME]")
+    parser.add_argument("--gateway-port", type=int, default=int(variable("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT)))
+    parser.add_argument("--api-port", type=int, default=int(variable("PILOTLIGHT_API_PORT", API_PORT)))
+    parser.add_argument(
+        "--service-ports", type=int, default=int(variable("PILOTLIGHT_SERVICE_PORTS", "8100")),
+        help="first of the services' own ports; 0: they have none",
+    )  # fmt: skip
+    parser.add_argument("--prometheus", default=variable("PILOTLIGHT_PROMETHEUS", ""), help="asked in place of our own")
+    parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
+    given = parser.parse_args(argv)
+    folder = Home(Path(given.home).absolute()) if given.home else home()
+    return Options(
+        folder, given.gateway_port or free_port(), given.api_port or free_port(), given.service_ports,
+        given.prometheus, not given.no_pilot_light,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main(argv: Sequence[str]) -> int:
+    given = options(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    given.home.create()
+    held = lock(given.home)
+    if held is None:
+        log.info("another control process serves %s", given.home.root)
+        return 0
+    with held:
+        return _runner()(serve(given))
+
+
+def lock(folder: Home) -> IO[bytes] | None:
+    """Held until this process ends, however it ends."""
+    file = folder.lock.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+async def serve(given: Options) -> int:
+    from pilotlight.targets.local.engine import Engine, EngineSettings
+
+    settings = EngineSettings(
+        given.gateway_port, given.service_ports, given.prometheus, given.pilot_light, respawn=given.command()
+    )
+    engine = Engine(given.home, settings)
+    ending = Ending()
+    try:
+        await engine.start()
+        runner = await _api(engine, given, ending)
+    except (PlatformError, OSError) as error:
+        log.error("%s", error)
+        await engine.close(stop_all=False)
+        return 1
+    await ending.wait()
+    await runner.cleanup()
+    await engine.close(stop_all=ending.stop_all, drain_s=ending.drain_s)
+    with contextlib.suppress(FileNotFoundError):
+        given.home.address.unlink()
+    log.info("ended; %s", "nothing runs any more" if ending.stop_all else "replicas and gateway go on")
+    return 0
+
+
+class Ending:
+    """Why and how the process shall end: by the API everything does, by a signal only this process."""
+
+    def __init__(self) -> None:
+        self.stop_all = False
+        self.drain_s = 0.0
+        self._asked = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._asked.set)
+
+    def stop_everything(self, drain_s: float) -> None:
+        self.stop_all, self.drain_s = True, drain_s
+        self._asked.set()
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+
+async def _api(engine: Any, given: Options, ending: Ending) -> Any:
+    from aiohttp import web
+
+    from pilotlight.api import make_app
+    from pilotlight.targets.local import launching
+
+    app = make_app(engine, launching.token(given.home), ending.stop_everything)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", given.api_port, reuse_address=True).start()
+    launching.announce(given.home, given.api_port, given.gateway_port)
+    log.info("started: %s", shlex.join(given.command()))
+    return runner
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""From what is ready to what the gateway knows: one table at a time, and the farewell of replicas that it lacks.
+
+A replica that shall end is first left out of the table. Only when the gateway has confirmed that no request can reach
+it any more is it told to end; what it still has in flight it finishes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from pilotlight.gateway.table import Route, Table
+from pilotlight.targets.local.gateway_link import GatewayLink
+
+
+class Publisher:
+    """`routes` is asked anew for each table; `farewell` hears of each replica that nobody can reach any more."""
+
+    def __init__(
+        self, link: GatewayLink, routes: Callable[[], Iterable[Route]], farewell: Callable[[str], None]
+    ) -> None:
+        self.link = link
+        self.generation = 0
+        self.retiring: set[str] = set()
+        self._routes = routes
+        self._farewell = farewell
+        self._published: tuple[Route, ...] | None = None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def changed(self) -> None:
+        """Something may have changed: a table is made once the present work of the loop is done."""
+        self._changed.set()
+
+    def retire(self, replica: str) -> None:
+        if replica not in self.retiring:
+            self.retiring.add(replica)
+            self._changed.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _work(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            leaving = set(self.retiring)
+            routes = tuple(self._routes())
+            if routes != self._published:
+                self.generation += 1
+                await self.link.publish(Table(self.generation, routes))
+                self._published = routes
+            for replica in leaving:
+                self.retiring.discard(replica)
+                self._farewell(replica)

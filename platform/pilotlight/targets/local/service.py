@@ -1,0 +1,98 @@
+"""One service at run time: its specification, its revisions and their units, and how its traffic is split right now."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pilotlight.targets.local.model import RevisionSpec, ServiceSpec, WorkloadSpec
+from pilotlight.targets.local.reconcile import Shares, reachable, routed
+from pilotlight.targets.local.units import Revision, Unit, initial
+from pilotlight.targets.target import Key
+
+Json = Any
+
+
+class ServiceRun:
+    """Holds no process and no file: the engine acts on what is decided here.
+
+    `spec` has the shares that were set by hand in it, but not the bounds of `scale`: those are `overrides`.
+    `history` are the shares that earlier releases gave to each workload, newest first.
+    """
+
+    def __init__(self, key: Key, generation: int, spec: ServiceSpec, port: int = 0) -> None:
+        self.key = key
+        self.generation = generation
+        self.spec = spec
+        self.port = port
+        self.grpc_port = 0
+        self.deleting = False
+        self.overrides: Mapping[str, Mapping[str, Json]] = {}
+        self.history: dict[str, list[Shares]] = {}
+        self.revisions: dict[str, Revision] = {}
+        self.units: dict[str, Unit] = {}
+
+    def update(self, generation: int, spec: ServiceSpec, now: float) -> None:
+        """Takes a new release over: the shares so far become history, the new revisions come to be."""
+        for workload in self.spec.workloads:
+            self.history.setdefault(workload.name, []).insert(0, workload.traffic)
+        self.generation, self.spec = generation, spec
+        for workload in spec.workloads:
+            self.know(workload.revision, now)
+            if workload.mode != "serverless":
+                self._unit(workload.name, workload.revision, now).scaling = workload.revision.scaling
+
+    def know(self, revision: RevisionSpec, now: float, *, ready_once: bool = False) -> Revision:
+        """The run-time side of a revision, made when it is first heard of."""
+        found = self.revisions.get(revision.name)
+        if found is None:
+            found = self.revisions[revision.name] = Revision(revision, now, ready_once)
+        elif found.given_up:  # deployed again: it gets another chance
+            found.given_up, found.failures, found.created_at = False, 0, now
+        found.spec = revision
+        return found
+
+    def unit_of(self, revision: Revision, now: float) -> Unit:
+        serverless = self._mode(revision.spec.workload) == "serverless"
+        return self._unit(revision.name if serverless else revision.spec.workload, revision.spec, now)
+
+    def _unit(self, name: str, revision: RevisionSpec, now: float) -> Unit:
+        found = self.units.get(name)
+        if found is None:
+            first = initial(revision.scaling)
+            found = self.units[name] = Unit(name, revision.scaling, now, revision.container.cpu_request, desired=first)
+        return found
+
+    def _mode(self, workload: str) -> str:
+        return next((found.mode for found in self.spec.workloads if found.name == workload), "serverless")
+
+    def override_of(self, unit: str) -> Mapping[str, Json]:
+        """What `scale` said of the workload that the unit is, or is a revision of."""
+        revision = self.revisions.get(unit)
+        return self.overrides.get(revision.spec.workload if revision else unit) or {}
+
+    def revisions_of(self, workload: str) -> list[str]:
+        return [name for name, found in self.revisions.items() if found.spec.workload == workload]
+
+    def shares(self, workload: str) -> Shares:
+        """What holds: the wanted shares once every revision in them has been ready, else those before."""
+        spec = self.spec.workload(workload)
+        ready_once = {name for name, found in self.revisions.items() if found.ready_once}
+        return routed([spec.traffic, *self.history.get(workload, ())], ready_once)
+
+    def reachable(self, workload: str) -> set[str]:
+        return reachable(self.shares(workload))
+
+    def needed(self, workload: WorkloadSpec) -> set[str]:
+        """Revisions that must run or be able to: those that get requests, and those that shall."""
+        proving = {
+            share.revision
+            for share in workload.traffic
+            if (found := self.revisions.get(share.revision)) and not found.ready_once
+        }
+        return self.reachable(workload.name) | proving
+
+    def unavailable(self, revision: Revision) -> str:
+        """Why nobody should wait for it; empty while a replica may still come."""
+        return f"{revision.name} cannot start: {revision.failure}" if revision.given_up or revision.failures > 2 else ""
+
+    def latest(self) -> Sequence[Revision]:
+        return [self.revisions[found.revision.name] for found in self.spec.workloads]

@@ -1,0 +1,121 @@
+"""What autoscalers of Deployments ask for beside requests: CPU, memory, and Prometheus queries.
+
+Queries are answered from the replicas' own metrics, which are read here as Prometheus would, or by a real Prometheus
+when its address was given. Nobody is asked about units that have no such metric.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
+from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local.scaling import prometheus
+from pilotlight.targets.local.scaling.model import Hpa, Metric
+from pilotlight.targets.local.scaling.promql import Evaluator
+from pilotlight.targets.local.service import ServiceRun
+from pilotlight.targets.local.supervisor.asking import ask
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.local.units import Unit
+
+SCRAPE_S: Final = 5.0
+SCRAPE_TIMEOUT_S: Final = 3.0
+
+
+class Signals:
+    """Answers at once from what was last seen; what takes time is done by `follow`, beside the beat."""
+
+    def __init__(self, supervisor: Supervisor, clock: Callable[[], float], server: str = "") -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        self._server = server
+        self._evaluator = Evaluator()
+        self._cpu: dict[str, tuple[float, float]] = {}  # replica → (when, CPU seconds until then)
+        self._scraped_at = 0.0
+        self._asked_at: dict[tuple[str, str], float] = {}
+        self._work: asyncio.Task[None] | None = None
+
+    def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
+        """Each metric of the unit by its name."""
+        if not isinstance(unit.scaling, Hpa):
+            return {}
+        for metric in unit.scaling.metrics:
+            if metric.source == "requests":
+                unit.metrics[metric.name] = float(unit.traffic.waiting + unit.traffic.in_flight)
+            elif metric.source in ("cpu", "memory"):
+                unit.metrics[metric.name] = self._usage(unit, metric, replicas, now)
+        return unit.metrics
+
+    def _usage(self, unit: Unit, metric: Metric, replicas: Sequence[Replica], now: float) -> float | None:
+        """Mean over the ready replicas: of CPU in percent of what was asked for, or cores; of memory in bytes."""
+        ready = [replica for replica in replicas if replica.state == "ready"]
+        if metric.source == "memory":
+            sizes = [self._supervisor.usage(replica.id).resident_bytes for replica in ready]
+            return sum(sizes) / len(sizes) if sizes else None
+        rates = [rate for replica in ready if (rate := self._cpu_rate(replica, now)) is not None]
+        if not rates:
+            return None
+        mean = sum(rates) / len(rates)
+        return 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
+
+    def _cpu_rate(self, replica: Replica, now: float) -> float | None:
+        used = self._supervisor.usage(replica.id).cpu_seconds
+        before = self._cpu.get(replica.id)
+        if before is None or now - before[0] >= SCRAPE_S:
+            self._cpu[replica.id] = (now, used)
+        return (used - before[1]) / (now - before[0]) if before and now > before[0] else None
+
+    def forget(self, replica: Replica) -> None:
+        self._cpu.pop(replica.id, None)
+        self._evaluator.forget(_labels(replica))
+
+    def follow(self, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
+        """Reads metrics and asks queries that are due, in a task of its own and never two at a time."""
+        asking = [(run, unit) for run in runs for unit in run.units.values() if _queries(unit)]
+        if asking and (self._work is None or self._work.done()):
+            replicas = [replica for run, _ in asking for replica in fleet.staying(run)]
+            self._work = asyncio.get_running_loop().create_task(self._follow(asking, replicas, now))
+
+    async def _follow(self, asking: Sequence[tuple[ServiceRun, Unit]], replicas: Sequence[Replica], now: float) -> None:
+        if not self._server and now - self._scraped_at >= SCRAPE_S:
+            self._scraped_at = now
+            ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
+            await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
+        for run, unit in asking:
+            assert isinstance(unit.scaling, Hpa)
+            due = now - self._asked_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0)
+            if due:
+                self._asked_at[run.key[0], unit.name] = now
+                for metric in _queries(unit):
+                    unit.metrics[metric.name] = await self._ask(metric)
+
+    async def _scrape(self, replica: Replica) -> None:
+        answer = await ask(replica.port, "/metrics", SCRAPE_TIMEOUT_S)
+        if answer.ok:
+            with suppress(ValueError):
+                self._evaluator.ingest(answer.body.decode(), _labels(replica), self._clock())
+
+    async def _ask(self, metric: Metric) -> float | None:
+        """None: nobody could tell, which counts as a failure of the scaler."""
+        if not self._server:
+            return self._evaluator.evaluate(metric.query, self._clock())
+        try:
+            return await prometheus.ask(self._server, metric.query, self._clock())
+        except prometheus.ScalerFailed:
+            return None
+
+
+def _queries(unit: Unit) -> list[Metric]:
+    if not isinstance(unit.scaling, Hpa):
+        return []
+    return [metric for metric in unit.scaling.metrics if metric.source == "prometheus"]
+
+
+def _labels(replica: Replica) -> dict[str, str]:
+    """As a monitor would label what it scrapes."""
+    return {
+        LABEL_SERVICE: replica.service, LABEL_NAMESPACE: replica.namespace, LABEL_REVISION: replica.revision,
+        "pod": replica.id,
+    }  # fmt: skip

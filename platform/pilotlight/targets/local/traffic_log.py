@@ -1,0 +1,76 @@
+"""What the gateway reported of one revision, kept for minutes: latency percentiles, errors, and load for scaling."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from pilotlight.contract import LATENCY_BUCKETS
+from pilotlight.gateway.messages import BackendReport
+from pilotlight.targets.local.scaling.model import Sample
+
+SHOWN_S: Final = 300.0
+LONGEST_WINDOW_S: Final = 3600.0
+
+
+class TrafficLog:
+    """Fed by reports and by the clock; `now` is monotonic."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque()
+        self.waiting = 0
+        self.in_flight = 0
+        self.cold_starts = 0
+        self._reports: deque[tuple[float, BackendReport]] = deque()
+        self._concurrency = 0.0
+        self._requests = 0.0
+
+    def report(self, report: BackendReport, now: float) -> None:
+        self.waiting, self.in_flight = report.waiting, report.in_flight
+        self.cold_starts += report.cold_starts
+        self._concurrency = max(self._concurrency, report.concurrency)
+        self._requests += report.requests
+        if report.requests:
+            self._reports.append((now, report))
+
+    def tick(self, now: float) -> None:
+        """Ends one second: what was reported in it, or that nothing was, becomes a sample."""
+        load = max(self._concurrency, float(self.waiting))
+        self.samples.append(Sample(now, load, self._requests))
+        self._concurrency, self._requests = float(self.in_flight + self.waiting), 0.0
+        while self.samples and self.samples[0].at < now - LONGEST_WINDOW_S:
+            self.samples.popleft()
+        self._forget(now)
+
+    def requests(self, now: float) -> int:
+        self._forget(now)
+        return sum(report.requests for _, report in self._reports)
+
+    def error_percent(self, now: float) -> float | None:
+        asked = self.requests(now)
+        return 100.0 * sum(report.errors for _, report in self._reports) / asked if asked else None
+
+    def quantile_ms(self, share: float, now: float) -> float | None:
+        self._forget(now)
+        counted = [report.latencies for _, report in self._reports if report.latencies]
+        return quantile([sum(column) for column in zip(*counted, strict=True)], share) if counted else None
+
+    def _forget(self, now: float) -> None:
+        while self._reports and self._reports[0][0] < now - SHOWN_S:
+            self._reports.popleft()
+
+
+def quantile(buckets: Sequence[int], share: float) -> float | None:
+    """Milliseconds, interpolated within the bucket as Prometheus does; the last edge for what lies above all."""
+    running = list(accumulate(buckets))
+    if not running or not running[-1]:
+        return None
+    rank = share * running[-1]
+    index = bisect_left(running, rank)
+    if index >= len(LATENCY_BUCKETS):
+        return LATENCY_BUCKETS[-1] * 1000
+    low = LATENCY_BUCKETS[index - 1] if index else 0.0
+    before = running[index - 1] if index else 0
+    inside = (rank - before) / buckets[index] if buckets[index] else 0.0
+    return (low + (LATENCY_BUCKETS[index] - low) * inside) * 1000

@@ -41,6 +41,7 @@ class Jwt(Struct, frozen=True):
     issuer: str = ""
     audience: str = ""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
+    scope: str = ""  # that a token must have; empty: any
 
 
 class Access(Struct, frozen=True):

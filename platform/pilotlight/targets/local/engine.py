@@ -93,21 +93,15 @@ class Engine:
             task.cancel()
         if stop_all:
             await self.link.close(stop_gateway=True, drain_s=drain_s)
-            await self._end_replicas(drain_s)
+            for replica in self.supervisor.replicas():
+                self.supervisor.drain(replica.id, drain_s)
         else:
             await self.link.close(stop_gateway=False, drain_s=0.0)
         await self.supervisor.close(leave_running=not stop_all)
         self.store.close()
 
-    async def _end_replicas(self, drain_s: float) -> None:
-        for replica in self.supervisor.replicas():
-            self.supervisor.drain(replica.id, drain_s)
-        deadline = self._clock() + drain_s + 5.0
-        while any(replica.state != "exited" for replica in self.supervisor.replicas()) and self._clock() < deadline:
-            await asyncio.sleep(0.02)
-
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
-        """Raises Conflict when the service is no longer at `release.expected`, PlatformError for what cannot run here."""
+        """Raises Conflict when the service is not at `release.expected`, PlatformError for what cannot run here."""
         key = (release.namespace, release.name)
         statuses.check_name(key)
         stored = self.store.service(key)

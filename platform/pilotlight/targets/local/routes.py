@@ -1,4 +1,4 @@
-"""The gateway's table, made from what is specified, how traffic is split at this moment, and which replicas are ready."""
+"""The gateway's routes, made from what is specified, how traffic is split right now, and which replicas are ready."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

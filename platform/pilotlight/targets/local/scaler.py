@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight.targets.local.fleet import Fleet
-from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.scaling.model import Decision, Observed
+from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
 from pilotlight.targets.local.units import Revision, Unit, activation
 

@@ -89,9 +89,11 @@ class Running:
                 self._changed(record)
 
     def drain(self, grace_s: float, reason: str = "") -> None:
-        self._stop_probing()
-        self.update(state="draining", reason=reason)
-        self.send(signal.SIGTERM)
+        """Asked once: a second SIGTERM would tell a predictor to drop what it has. Asked again, only time shortens."""
+        if self.record.state != "draining":
+            self._stop_probing()
+            self.update(state="draining", reason=reason)
+            self.send(signal.SIGTERM)
         self._kill_in(grace_s)
 
     def kill(self, why: str = "") -> None:

@@ -81,8 +81,8 @@ class Store:
         ]  # fmt: skip
 
     def revisions(self, key: Key) -> list[StoredRevision]:
-        """Newest first."""
-        sql = f"{_REVISIONS} {_OF} ORDER BY rowid DESC"
+        """The latest deployed first."""
+        sql = f"{_REVISIONS} {_OF} ORDER BY generation DESC, rowid DESC"
         return [StoredRevision(*row) for row in self._database.rows(sql, key)]
 
     def mark_ready(self, key: Key, workload: str, revision: str, now: str) -> None:

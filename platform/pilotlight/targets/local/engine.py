@@ -6,6 +6,7 @@ Manifests are applied to the store; `fleet` brings processes to what is wanted, 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class Engine:
         self.publisher.start()
         self.scaler.start()
         for run in list(self._runs.values()):
+            run.take_up(Counter(unit for replica in self.fleet.living(run) for unit in names_of(replica)), now)
             self._open_port(run)
             self._settle(run)
 
@@ -360,6 +362,11 @@ def _check_shares(run: ServiceRun, shares: Sequence[Share]) -> None:
         raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     if shares and sum(share.percent for share in shares) != 100:
         raise UsageError(f"the shares add up to {sum(share.percent for share in shares)}, must be 100")
+
+
+def names_of(replica: Replica) -> tuple[str, str]:
+    """Of the unit that it counts for: a revision's, or a Deployment's."""
+    return replica.revision, replica.workload
 
 
 def utc() -> str:

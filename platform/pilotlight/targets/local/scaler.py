@@ -5,7 +5,7 @@ nothing runs any more.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,7 +13,8 @@ from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.scaling.model import Decision, Observed
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
-from pilotlight.targets.local.units import Revision, Unit, activation
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.units import Revision, Unit, activation, least
 
 BEAT_S: Final = 1.0
 
@@ -77,19 +78,25 @@ class Scaler:
         busy = bool(staying)
         for unit, revisions in list(_units(run, now)):
             mine = [replica for replica in staying if replica.revision in revisions]
-            if not mine and not unit.desired and not unit.traffic.waiting:
-                continue
-            unit.traffic.tick(now)
             newest = run.revisions[revisions[0]]
-            observed = Observed(
-                len(mine), sum(replica.state == "ready" for replica in mine), unit.traffic.samples,
-                unit.traffic.waiting, unit.traffic.in_flight, self._signals.of(unit, mine, now), unit.created_at,
-                was_ready=newest.ready_once, reachable=_reachable(run, newest),
-            )  # fmt: skip
-            self._take(run, unit, unit.decide(observed, run.override_of(unit.name), now))
+            if not _reachable(run, newest):
+                unit.rest()
+                continue
+            override = run.override_of(unit.name)
+            if not mine and not unit.desired and not unit.traffic.waiting and not least(unit.bounded(override)):
+                continue
+            self._take(run, unit, unit.decide(self._observed(unit, newest, mine, now), override, now))
             busy = busy or bool(unit.desired)
         self._fleet.adjust(run, now)
         return busy
+
+    def _observed(self, unit: Unit, newest: Revision, replicas: Sequence[Replica], now: float) -> Observed:
+        unit.traffic.tick(now)
+        ready = sum(replica.state == "ready" for replica in replicas)
+        return Observed(
+            len(replicas), ready, unit.traffic.samples, unit.traffic.waiting, unit.traffic.in_flight,
+            self._signals.of(unit, replicas, now), unit.created_at, was_ready=newest.ready_once,
+        )  # fmt: skip
 
     def _take(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
         changed = decision.desired != unit.desired

@@ -1,14 +1,15 @@
 """One service at run time: its specification, its revisions and their units, and how its traffic is split right now."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pilotlight.targets.local.model import RevisionSpec, ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.reconcile import Shares, reachable, routed
-from pilotlight.targets.local.units import Revision, Unit, initial
+from pilotlight.targets.local.units import Revision, Unit, initial, least
 from pilotlight.targets.target import Key
 
 Json = Any
+PAST: Final = 20  # shares of earlier releases that are remembered
 
 
 class ServiceRun:
@@ -33,7 +34,9 @@ class ServiceRun:
     def update(self, generation: int, spec: ServiceSpec, now: float) -> None:
         """Takes a new release over: the shares so far become history, the new revisions come to be."""
         for workload in self.spec.workloads:
-            self.history.setdefault(workload.name, []).insert(0, workload.traffic)
+            past = self.history.setdefault(workload.name, [])
+            past.insert(0, workload.traffic)
+            del past[PAST:]
         self.generation, self.spec = generation, spec
         for workload in spec.workloads:
             self.know(workload.revision, now)
@@ -45,8 +48,9 @@ class ServiceRun:
         found = self.revisions.get(revision.name)
         if found is None:
             found = self.revisions[revision.name] = Revision(revision, now, ready_once)
-        elif found.given_up:  # deployed again: it gets another chance
-            found.given_up, found.failures, found.created_at = False, 0, now
+        elif found.failure and not found.ready_once:  # deployed again: it gets another chance, at once
+            found.given_up, found.refused, found.failures = False, False, 0
+            found.created_at, found.next_start = now, 0.0
         found.spec = revision
         return found
 
@@ -93,6 +97,13 @@ class ServiceRun:
     def unavailable(self, revision: Revision) -> str:
         """Why nobody should wait for it; empty while a replica may still come."""
         return f"{revision.name} cannot start: {revision.failure}" if revision.given_up or revision.failures > 2 else ""
+
+    def take_up(self, counts: Mapping[str, int], now: float) -> None:
+        """After a restart: what was proven goes on with as many replicas as live, not with its first number."""
+        for revision in self.revisions.values():
+            unit = self.unit_of(revision, now)
+            if revision.ready_once:
+                unit.desired = max(least(unit.bounded(self.override_of(unit.name))), counts.get(unit.name, 0))
 
     def latest(self) -> Sequence[Revision]:
         return [self.revisions[found.revision.name] for found in self.spec.workloads]

@@ -14,7 +14,6 @@ from pilotlight.targets.local.scaling.model import Decision, Fixed, Hpa, Kpa, Ob
 from pilotlight.targets.local.traffic_log import TrafficLog
 
 Json = Any
-UNPROVEN: Final = "1: a new revision is started once, to see it answer"
 UNREACHABLE: Final = "0: no traffic and no tag leads to it"
 
 
@@ -53,6 +52,11 @@ class Unit:
     def bounded(self, override: Mapping[str, Json]) -> Scaling:
         least, most = override.get("minReplicas"), override.get("maxReplicas")
         return with_bounds(self.scaling, least, most) if override else self.scaling
+
+    def rest(self) -> None:
+        """No request can come to it: what its autoscaler remembers is of no use any more."""
+        if self.desired or self.decision is None:
+            self.desired, self.decision = 0, Decision(0, UNREACHABLE, rule="unreachable")
 
     def decide(self, observed: Observed, override: Mapping[str, Json], now: float) -> Decision:
         memory = self.decision.memory if self.decision else None

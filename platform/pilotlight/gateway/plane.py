@@ -25,6 +25,8 @@ class Lease(Protocol):
     cold_ms: int | None  # how long it waited for the first replica; None when there was one
 
     def release(self, status: int) -> None: ...
+    def unreached(self, reason: str) -> None:
+        """Instead of `release`: no connection came about. The replica is left alone for a moment, and told as such."""
 
 
 class Plane:

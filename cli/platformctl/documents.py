@@ -53,11 +53,15 @@ class Given:
 
     def documents(self) -> "Documents":
         """The documents read and nothing decided; their warnings are printed."""
-        from pilotlight.deploy import read
-
-        documents = read(self._sources())
+        documents = self.read()
         warn(documents.warnings, self.strict)
         return documents
+
+    def read(self) -> "Documents":
+        """The same without a word: whoever plans them has their warnings with those of planning."""
+        from pilotlight.deploy import read
+
+        return read(self._sources())
 
     def plan(self) -> "Planned":
         """Everything planned; the warnings are printed, or raised with --strict. Only the services that are named."""
@@ -65,7 +69,7 @@ class Given:
 
         from pilotlight.deploy import plan_all
 
-        planned = plan_all(self._sources(), self._capabilities(), self._current())
+        planned = plan_all(self._sources(), self.offered(), self._current())
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.only(planned.plans)))
 
@@ -89,7 +93,7 @@ class Given:
         environ: Mapping[str, str] | None = os.environ if self.env else None
         return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace)
 
-    def _capabilities(self) -> "Capabilities":
+    def offered(self) -> "Capabilities":
         from platformctl.capabilities import capabilities
 
         return capabilities(self.capabilities, self.default_mode, self.pod_security)
@@ -117,11 +121,15 @@ def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
     output.problems(warnings)
 
 
-_OPTIONS = (
-    click.argument("names", metavar="[NAME]...", nargs=-1),
-    click.option(
-        "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="File, directory or -; repeatable."
-    ),
+def _files(*, required: bool) -> "Decorator":
+    return click.option(
+        "-f", "--file", "files", multiple=True, required=required, metavar="FILE",
+        help="File, directory or -; repeatable.",
+    )  # fmt: skip
+
+
+_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+_READING = (
     click.option(
         "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change every service: spec.engine.minReplicas=0."
     ),
@@ -135,7 +143,11 @@ _OPTIONS = (
         help="For documents that name none.",
     ),
     click.option("--strict", is_flag=True, help="Warnings are errors."),
-    click.option("--current", metavar="FILE", help="Objects as they run, for canaries; also kubectl get -o yaml."),
+)  # fmt: skip
+_CURRENT = click.option(
+    "--current", metavar="FILE", help="Objects as they run, for canaries; also kubectl get -o yaml."
+)
+_PLANNING = (
     click.option(
         "--default-mode", type=click.Choice(["serverless", "raw"]),
         help="For KServe documents that name none; serverless unless told.",
@@ -148,14 +160,26 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The common options on a verb, handed over as one `given`."""
+    return _given(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
 
+
+def deploying(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a verb that asks a target what runs, and that may take documents which the target keeps."""
+    return _given(command, (_NAMES, _files(required=False), *_READING, *_PLANNING))
+
+
+def _given(command: Callable[..., Any], added: Sequence[Decorator]) -> Callable[..., Any]:
     @wraps(command)
     def called(**typed: Any) -> Any:
-        own = {field.name: typed.pop(field.name) for field in fields(Given)}
+        own = {field.name: typed.pop(field.name, None) for field in fields(Given)}
         return command(given=Given(**own), **typed)
 
-    for option in reversed(_OPTIONS):
-        called = option(called)
-    return called
+    made: Callable[..., Any] = called
+    for option in reversed(added):
+        made = option(made)
+    return made

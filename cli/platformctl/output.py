@@ -1,5 +1,7 @@
 """The only place that prints. Data goes to stdout, everything said about it to stderr; colour only on a terminal."""
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Everything that some verb can print; each names its own with `formats`, the first of which is its default.
-FORMATS = ("table", "json", "yaml")
+FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -34,6 +36,12 @@ def data(value: Any, lines: Iterable[str]) -> None:
     else:
         for line in lines:
             click.echo(line)
+
+
+def flowing(line: str) -> None:
+    """One line of data that goes on, such as a log's; it must reach a pipe at once."""
+    click.echo(line)
+    sys.stdout.flush()
 
 
 def text(whole: str) -> None:
@@ -74,6 +82,56 @@ def severity_coloured(line: str, severity: str) -> str:
 def diff_coloured(line: str) -> str:
     colour = DIFF_COLOURS.get(line[:1])
     return click.style(line, fg=colour) if colour else line
+
+
+class Ticker:
+    """Lines of `elapsed  phase  message` about work that goes on, each when it changes.
+
+    On a terminal the amount that goes with a line is redrawn in place; elsewhere it is left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._last = ""
+        self._amount = ""
+        self._terminal = sys.stderr.isatty()
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock() - self._start
+
+    def say(self, phase: str, message: str, amount: str = "") -> None:
+        said = f"{phase:<10} {message}"
+        if said != self._last:
+            self._end_line()
+            self._last = said
+            click.echo(f"{self.elapsed:6.1f}s  {said}", err=True, nl=not (amount and self._terminal))
+        if amount and self._terminal and amount != self._amount:
+            click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {said}  {amount}", err=True, nl=False)
+            self._amount = amount
+
+    def close(self) -> None:
+        self._end_line()
+
+    def _end_line(self) -> None:
+        if self._amount:
+            click.echo(err=True)
+        self._amount = ""
+
+
+def bar(done: int, total: int, width: int = 24) -> str:
+    """`[######------]  41 of 100 MiB`."""
+    filled = min(width, width * done // total) if total else 0
+    return f"[{'#' * filled}{'-' * (width - filled)}] {size(done)} of {size(total)}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes everything")
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

@@ -6,14 +6,16 @@ asking for `status` again, or by following events.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from pilotlight.api import services, streams
 from pilotlight.api.gates import errors_told, only_loopback, only_with_token
 from pilotlight.api.keys import ENDING, ENGINE, STOP, TOKEN
-from pilotlight.targets.local.engine import Engine
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.engine import Engine
 
 Handler = Callable[[web.Request], Any]
 
@@ -37,7 +39,7 @@ ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
 )
 
 
-def make_app(engine: Engine, token: str, stop: Callable[[float], None]) -> web.Application:
+def make_app(engine: "Engine", token: str, stop: Callable[[float], None]) -> web.Application:
     """`stop` is called with the seconds that replicas have to drain, and must return at once."""
     app = web.Application(
         middlewares=[errors_told, only_loopback, only_with_token], client_max_size=LARGEST_BODY

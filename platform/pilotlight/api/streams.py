@@ -36,7 +36,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 
 async def logs(request: web.Request) -> web.StreamResponse:
     key, replica = key_of(request), request.query.get("replica", "")
-    request.app[ENGINE].log_files(key, replica, flag(request, "previous"))  # its errors, before the reply begins
+    _files(request, key, replica)  # its errors, before the reply begins
     return await _stream(request, _lines(request, key, replica, number(request, "tail", -1)))
 
 
@@ -124,13 +124,19 @@ def start_of_last(path: Path, count: int) -> int:
     return 0
 
 
+def _files(request: web.Request, key: Key, replica: str) -> list[tuple[str, Path]]:
+    """`replica` is the beginning of a name, so a revision finds its own. Of those that ended, only the last."""
+    previous = flag(request, "previous")
+    found = [each for each in request.app[ENGINE].log_files(key, "", previous) if each[0].startswith(replica)]
+    return found[-1:] if previous else found
+
+
 async def _lines(request: web.Request, key: Key, replica: str, tail: int) -> AsyncIterator[Sequence[Any]]:
     """Replica by replica; one that starts while we follow is read from its first line."""
     readings: dict[str, Reading] = {}
-    previous, first = flag(request, "previous"), True
-    more = True
+    first = more = True
     while more:
-        for name, path in request.app[ENGINE].log_files(key, replica, previous):
+        for name, path in _files(request, key, replica):
             if name not in readings:
                 readings[name] = Reading(path)
                 if first:

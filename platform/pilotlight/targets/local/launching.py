@@ -6,6 +6,7 @@ lives, so that of two that are started at once one gives way.
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -108,6 +109,16 @@ def answers(address: Address, timeout_s: float = 5.0) -> bool:
         return False
     finally:
         connection.close()
+
+
+def leftovers(home: Home) -> bool:
+    """Whether something of this home outlived its control process: the gateway answers on its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(home.gateway_socket))
+        except OSError:
+            return False
+    return True
 
 
 def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:

@@ -1,0 +1,187 @@
+"""From documents to releases of a target: what runs is read, all services are planned, then each one is applied.
+
+What a target keeps of a release is the document as it was planned: changes by --set made, variables filled in, paths
+absolute. So it can be planned again from anywhere, by `rollback`, `canary` or `deploy NAME`.
+"""
+
+import io
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight.errors import Conflict, NotFound
+from pilotlight.names import DOMAIN
+from pilotlight.targets.target import Key, Release
+
+if TYPE_CHECKING:
+    from pilotlight.deploy import Documents
+    from pilotlight.manifests import Manifest
+    from pilotlight.plan.model import Capabilities, Current, Plan
+    from pilotlight.spec.model import Service
+    from pilotlight.spec.problems import Problem
+    from pilotlight.targets.target import ServiceStatus, Target
+
+# How the plan was made where that is not as usual, so that the same document gives the same revision again.
+PLANNED_WITH: Final = f"{DOMAIN}/planned-with"
+TRIES: Final = 5
+PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Documents with what they are planned for. `reset` forgets what was set by hand."""
+
+    documents: "Documents"
+    capabilities: "Capabilities"
+    reset: bool = False
+    note: str = "deploy"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One service, planned against what ran when `release.expected` was its generation."""
+
+    plan: "Plan"
+    release: Release
+    manifests: "tuple[Manifest, ...]"
+    before: "tuple[Manifest, ...]"
+    overrides: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def key(self) -> Key:
+        return self.release.namespace, self.release.name
+
+
+def prepare(wanted: Wanted, target: "Target | None") -> "tuple[list[Prepared], Sequence[Problem]]":
+    """All of them, or InvalidDocument; and the warnings. Without a target nothing runs."""
+    from pilotlight.deploy import plan_documents
+    from pilotlight.running import current_of
+
+    keys = [(service.namespace, service.name) for service in wanted.documents.services]
+    generations = {key: generation(target, key) for key in keys}
+    live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
+    current = {key: _current(current_of(live[key]).get(key), wanted.reset) for key in keys}
+    planned = plan_documents(wanted.documents, wanted.capabilities, current)
+    made = [
+        _prepared(service, plan, wanted, live[key], generations[key], current[key].overrides)
+        for key, service, plan in zip(keys, wanted.documents.services, planned.plans, strict=True)
+    ]
+    return made, planned.warnings
+
+
+def apply(
+    wanted: Wanted, prepared: Sequence[Prepared], target: "Target", *, dry_run: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> "list[tuple[Prepared, ServiceStatus]]":  # fmt: skip
+    """Each in turn. Where another deploy was quicker, that one is planned again from what it left."""
+    return [_applied(wanted, one, target, dry_run, sleep) for one in prepared]
+
+
+def _applied(
+    wanted: Wanted, one: Prepared, target: "Target", dry_run: bool, sleep: Callable[[float], None]
+) -> "tuple[Prepared, ServiceStatus]":
+    for attempt in range(1, TRIES + 1):
+        try:
+            return one, target.apply(one.release, reset=wanted.reset, dry_run=dry_run)
+        except Conflict:
+            if attempt == TRIES:
+                raise
+            sleep(PAUSE_S * attempt)
+            alone = [s for s in wanted.documents.services if (s.namespace, s.name) == one.key]
+            (one,), _ = prepare(replace(wanted, documents=replace(wanted.documents, services=tuple(alone))), target)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def generation(target: "Target | None", key: Key) -> int:
+    """0: it is not there."""
+    try:
+        return target.status(key).generation if target else 0
+    except NotFound:
+        return 0
+
+
+def stored(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
+    """A release read again as it was planned; `sets` change its document."""
+    from pilotlight.deploy import Sources, read
+
+    text = "\n---\n".join((release.document, *release.catalogue))
+    documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
+    return documents, _capabilities(documents.services)
+
+
+def _current(found: "Current | None", reset: bool) -> "Current":
+    from pilotlight.plan.model import Current
+
+    return replace(found or Current(), overrides={}) if reset or found is None else found
+
+
+def _prepared(
+    service: "Service", plan: "Plan", wanted: Wanted, live: "tuple[Manifest, ...]", expected: int,
+    overrides: Mapping[str, Mapping[str, Any]],
+) -> Prepared:  # fmt: skip
+    from pilotlight.render import render
+
+    beside = [one for one in wanted.documents.companions if one.kind != "Namespace" and one.namespace == plan.namespace]
+    manifests = (*beside, *render(plan))
+    release = Release(
+        plan.namespace, plan.name, document_text(service, wanted.capabilities),
+        tuple(manifest.document for manifest in manifests),
+        tuple(_texts([*(node.plain() for node in wanted.documents.others), *(one.document for one in beside)])),
+        expected, wanted.note,
+    )  # fmt: skip
+    return Prepared(plan, release, manifests, live, overrides)
+
+
+def document_text(service: "Service", capabilities: "Capabilities") -> str:
+    """The document as it was planned, complete in itself."""
+    written = {**service.document, "spec": _located(service.document.get("spec", {}), "spec", service)}
+    metadata = {**written.get("metadata", {}), "namespace": service.namespace}
+    annotations = {
+        key: value for key, value in (metadata.pop("annotations", None) or {}).items() if key != PLANNED_WITH
+    }
+    unusual = _unusual(capabilities)
+    if unusual:
+        annotations[PLANNED_WITH] = unusual
+    if annotations:
+        metadata["annotations"] = annotations
+    (text,) = _texts([{**written, "metadata": metadata}])
+    return text
+
+
+def _texts(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    from pilotlight.manifests import Manifest, to_yaml
+
+    return [to_yaml([Manifest(document)]).removeprefix("---\n") for document in documents]
+
+
+def _located(value: Any, path: str, service: "Service") -> Any:
+    """Paths beside the document are absolute from here on: the text leaves its folder."""
+    from pilotlight.spec.storage import located
+
+    if isinstance(value, Mapping):
+        return {key: _located(item, f"{path}.{key}", service) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_located(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
+    return located(value, service.place(path)) if path.endswith("storageUri") and isinstance(value, str) else value
+
+
+def _unusual(capabilities: "Capabilities") -> str:
+    """What differs from the defaults, as JSON; empty: nothing."""
+    from msgspec import json, to_builtins
+
+    from pilotlight.plan.model import Capabilities
+
+    usual = Capabilities()
+    given = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
+    other = {name: value for name, value in given.items() if value != getattr(usual, name)}
+    return json.encode(to_builtins(other, order="sorted"), order="sorted").decode() if other else ""
+
+
+def _capabilities(services: "Sequence[Service]") -> "Capabilities":
+    from msgspec import json
+
+    from pilotlight.plan.model import Capabilities
+
+    written = next((s.annotations[PLANNED_WITH] for s in services if PLANNED_WITH in s.annotations), "")
+    return json.decode(written, type=Capabilities) if written else Capabilities()

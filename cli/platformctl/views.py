@@ -1,0 +1,132 @@
+"""What services look like to a person: a line each for `list`, a page for `status`. Pure: values in, lines out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from platformctl import output
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import Condition, Event, RevisionStatus, ServiceStatus
+
+REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS", "REQUESTS", "COLD STARTS")
+SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
+
+
+def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> None:
+    """As -o says. `one`: the command is about a single service, whose status is the whole of the data."""
+    from msgspec import to_builtins
+
+    chosen = output.chosen() or default
+    told = to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))}
+    lines = {
+        "url": lambda: [status.url for status in statuses],
+        "name": lambda: [label(status) for status in statuses],
+        "table": lambda: page(statuses[0]) if one else listing(statuses),
+        "wide": lambda: page(statuses[0], wide=True) if one else listing(statuses, wide=True),
+    }
+    output.data(told, lines.get(chosen, list)())
+
+
+def label(status: "ServiceStatus") -> str:
+    return f"{status.namespace}/{status.name}"
+
+
+def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
+    heading = ["NAME", "NAMESPACE", "PHASE", "MODE", "REPLICAS", "TRAFFIC", "URL"]
+    rows = [
+        [
+            status.name, status.namespace, status.phase, status.mode or "-", replicas(status.revisions),
+            traffic(status.revisions), status.url,
+        ]
+        for status in statuses
+    ]  # fmt: skip
+    if wide:
+        heading += ["P99", "ERRORS", "COLD STARTS", "MESSAGE"]
+        for row, status in zip(rows, statuses, strict=True):
+            row += [worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status), status.message or "-"]
+    return output.columns([heading, *rows], indent="")
+
+
+def replicas(revisions: "Iterable[RevisionStatus]") -> str:
+    """`1/2`: ready of desired."""
+    found = list(revisions)
+    return f"{sum(each.ready for each in found)}/{sum(each.desired for each in found)}"
+
+
+def traffic(revisions: "Iterable[RevisionStatus]") -> str:
+    """`80 % iris-predictor-1f3a9c07, 20 % iris-predictor-77aa01de`."""
+    return ", ".join(f"{each.percent} % {each.name}" for each in revisions if each.percent) or "-"
+
+
+def worst(status: "ServiceStatus", field: str) -> str:
+    known = [value for each in status.revisions if (value := getattr(each, field)) is not None]
+    text = milliseconds if field.endswith("_ms") else percentage
+    return text(max(known)) if known else "-"
+
+
+def cold_starts(status: "ServiceStatus") -> str:
+    return str(sum(each.cold_starts for each in status.revisions))
+
+
+def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
+    """One service in full: who gets requests, what runs, how fast it answers and why it has its size."""
+    head = [f"{label(status)}: {status.phase}" + (f", {status.mode}" if status.mode else "")]
+    if status.message:
+        head.append(f"  {status.message}")
+    addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else ())]
+    head += output.columns([(name, url) for name, url in addresses if url])
+    lines = [*head, "", *output.columns([REVISION, *map(_revision, status.revisions)])] if status.revisions else head
+    return [*lines, *_remarks(status, wide)]
+
+
+def _revision(each: "RevisionStatus") -> tuple[str, ...]:
+    share = f"{each.percent} %" + "".join(f" @{tag}" for tag in each.tags)
+    count = f"{each.ready}/{each.desired}" + (f" (+{each.starting})" if each.starting else "")
+    return (
+        each.name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+        percentage(each.error_percent), str(each.requests), str(each.cold_starts),
+    )  # fmt: skip
+
+
+def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
+    """What is not a number: why something is not ready, the last decision, what was set by hand."""
+    found: list[tuple[str, str]] = []
+    for each in status.revisions:
+        if each.reason:
+            found.append((each.name, each.reason))
+        if each.decision and (each.percent or each.desired or wide):
+            found.append(
+                (each.name, f"scaled to {each.decision}" + (f" ({each.decided_at})" if each.decided_at else ""))
+            )
+        if each.cold_start and (each.percent or wide):
+            phases = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in each.cold_start.items())
+            found.append((each.name, f"latest start: {phases}"))
+    found += [(name, f"set by hand: {overridden(set_)}") for name, set_ in status.overrides.items() if set_]
+    found += [("warning", sentence) for sentence in status.warnings]
+    found += [(f"condition {each.type}", _condition(each)) for each in status.conditions if wide]
+    return ["", *output.columns(found)] if found else []
+
+
+def _condition(condition: "Condition") -> str:
+    why = " ".join(filter(None, (condition.reason, condition.message)))
+    return condition.status + (f": {why}" if why else "")
+
+
+def overridden(written: Mapping[str, Any]) -> str:
+    """`maxReplicas 5, traffic iris-1 90 %`."""
+    shares = [f"{share['revision'] or 'latest'} {share['percent']} %" for share in written.get("traffic") or ()]
+    plain = [f"{name} {value}" for name, value in written.items() if name != "traffic"]
+    return ", ".join([*plain, *([f"traffic {' '.join(shares)}"] if shares else [])])
+
+
+def event(found: "Event") -> str:
+    whose = f"{found.namespace}/{found.service}"
+    return f"{found.at}  {found.type:<7}  {whose}  {found.object}  {found.reason}: {found.message}"
+
+
+def milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def percentage(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"

@@ -1,0 +1,152 @@
+"""From applied to ready, told as it happens: `outlook` reads one status, `wait` looks until all serve or one fails."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
+from platformctl import logview, output
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import Target
+
+POLL_S: Final = 0.05
+# A start that failed once may work the next time: it counts when it has stood so long.
+FAILED_S: Final = 1.0
+LAST_LINES: Final = 20
+SERVING: Final = ("Ready", "Standby")
+PROVEN: Final = ("Loaded", "Standby")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a deploy has applied: the service at this generation or a later one, with these revisions."""
+
+    key: Key
+    generation: int
+    revisions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    phase: str
+    message: str
+    amount: str = ""
+    done: bool = False
+    failed: RevisionStatus | None = None
+
+
+def outlook(status: ServiceStatus, expected: Expected) -> Outlook:
+    """Where the deploy stands. The least advanced of its revisions decides."""
+    found = {each.name: each for each in status.revisions}
+    missing = [name for name in expected.revisions if name not in found]
+    if status.generation < expected.generation or missing:
+        return Outlook("Applied", f"generation {expected.generation}")
+    wanted = [found[name] for name in expected.revisions]
+    unproven = [each for each in wanted if each.model_state not in PROVEN]
+    broken = next((each for each in unproven if each.model_state == "FailedToLoad"), None)
+    if broken is not None:
+        return Outlook("Failed", f"{broken.name}: {broken.reason or 'the model cannot be loaded'}", failed=broken)
+    if unproven:
+        return _starting(unproven[0])
+    shares = ", ".join(f"{each.percent} % to {each.name}" for each in status.revisions if each.percent)
+    if status.phase in SERVING:
+        return Outlook(status.phase, shares or status.message or "nothing to run", done=True)
+    return Outlook("Probed", status.message or ", ".join(each.name for each in wanted))
+
+
+def _starting(revision: RevisionStatus) -> Outlook:
+    why = f": {revision.reason}" if revision.reason else ""
+    if revision.model_state == "Loading":
+        done, total = (int(revision.progress.get(name) or 0) for name in ("bytes", "total"))
+        return Outlook("Loading", f"{revision.name}{why}", output.bar(done, total) if total else "")
+    return Outlook("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
+
+
+def wait(
+    target: "Target", expected: Sequence[Expected], timeout_s: float, ticker: output.Ticker,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> list[ServiceStatus]:  # fmt: skip
+    """The status of each once all serve. Raises with the cause when one fails, TimedOut when time is up."""
+    until = clock() + timeout_s
+    open_, done = {each.key: each for each in expected}, dict[Key, ServiceStatus]()
+    failing: dict[Key, float] = {}
+    while open_:
+        for one in list(open_.values()):
+            status = target.status(one.key)
+            seen = outlook(status, one)
+            if seen.failed is None:
+                failing.pop(one.key, None)
+                ticker.say(seen.phase, _named(one, seen.message, len(expected)), seen.amount)
+            elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
+                raise failure(target, one, status, seen.failed)
+            if seen.done:
+                done[one.key] = status
+                del open_[one.key]
+            elif clock() >= until:
+                raise _late(target, one, status, seen, timeout_s)
+        if open_:
+            sleep(POLL_S)
+    return [done[each.key] for each in expected]
+
+
+def _named(one: Expected, message: str, count: int) -> str:
+    """A revision's name has the service's in front; with several services every line says which."""
+    return message if count == 1 else f"{one.key[1]}  {message}"
+
+
+def failure(target: "Target", one: Expected, status: ServiceStatus, revision: RevisionStatus) -> PlatformError:
+    """The reason, what happened last, the end of the log, who serves meanwhile, and what to type next."""
+    reason = revision.reason or "its model cannot be loaded"
+    parts = [f"{revision.name} does not start: {reason}", *_evidence(target, one, revision.name), _serving(status, one)]
+    return PlatformError("\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)} --previous")
+
+
+def _late(target: "Target", one: Expected, status: ServiceStatus, seen: Outlook, timeout_s: float) -> TimedOut:
+    message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
+    parts = [message, *_evidence(target, one, one.revisions[-1] if one.revisions else ""), _serving(status, one)]
+    hint = f"it goes on: platformctl status {_typed(one.key)} -w; or give it longer: --timeout"
+    return TimedOut("\n".join(filter(None, parts)), hint)
+
+
+def _evidence(target: "Target", one: Expected, revision: str) -> list[str]:
+    """The last event and the last lines of the log, as far as there are any."""
+    try:
+        events = list(target.events(one.key, follow=False))[-1:]
+        lines = last_lines(target, one.key, revision)
+    except PlatformError:
+        return []
+    told = [f"  last event: {each.reason}: {each.message}" for each in events]
+    return [*told, *(f"  | {logview.readable(line)}" for line in lines)]
+
+
+def last_lines(target: "Target", key: Key, replica: str) -> list[str]:
+    """Of a replica that has ended, else of one that runs."""
+    for previous in (True, False):
+        lines = list(target.logs(key, follow=False, previous=previous, replica=replica, tail=LAST_LINES))
+        if lines:
+            return lines[-LAST_LINES:]
+    return []
+
+
+def _serving(status: ServiceStatus, one: Expected) -> str:
+    others = [each.name for each in status.revisions if each.percent and each.name not in one.revisions]
+    return f"  {', '.join(others)} still serves" if others else ""
+
+
+def _typed(key: Key) -> str:
+    namespace, name = key
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def kept(overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """One sentence for each workload that something was set of by hand."""
+    from platformctl.views import overridden
+
+    return [
+        f"kept as set by hand: {workload} {overridden(written)} (--reset clears it)"
+        for workload, written in overrides.items()
+        if written
+    ]

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 # Whatever the model: the modules that a plain start imports one by one, on the way to its first answer.
 _SERVER: Final = (
     "pilotlight_predictor.__main__", "pilotlight_predictor.settings", "pilotlight_predictor.app",
-    "pilotlight_predictor.assembly", "pilotlight_predictor.http", "pilotlight_predictor.cpu", "ctypes", "inspect",
-    "numpy.random", "orjson", "traceback", "uvloop",
+    "pilotlight_predictor.assembly", "pilotlight_predictor.http", "pilotlight_predictor.cpu",
+    "pilotlight_predictor.repository.read_config", "ctypes", "inspect", "numpy.random", "orjson", "traceback", "uvloop",
 )  # fmt: skip
 # These are read once, when the interpreter or a library starts; a fork comes too late for another value.
 _READ_AT_START: Final = ("GLIBC_", "LD_", "MALLOC_", "PYTHON")

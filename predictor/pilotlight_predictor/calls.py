@@ -33,7 +33,9 @@ class Call:
     runs what the route put into `on_abandon`.
     """
 
-    __slots__ = ("body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query", "started")
+    __slots__ = (
+        "abandoned", "body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query", "started",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,8 +58,10 @@ class Call:
         self.started = started
         self.params: Mapping[str, str] = {}
         self.on_abandon: Callable[[], None] | None = None
+        self.abandoned = False
 
     def abandon(self) -> None:
+        self.abandoned = True
         if self.on_abandon is not None:
             self.on_abandon()
 

@@ -4,16 +4,17 @@ The only place where an exception becomes a status. Both fronts (lane.py and htt
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.errors import BadRequest, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
 from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.protocol.compression import decompress
 
@@ -106,13 +107,16 @@ class Dispatcher:
 
     def serve(self, call: Call, match: Match) -> None:
         """Answers an admitted call, now or later, through `call.finish`."""
-        dialect = match.dialect
         call.params = match.params
         if self.watch is not None:
             self.watch.attach(call, match.route.pattern)
+        if "content-encoding" in call.headers:
+            self._spawn(self._unpack_and_handle(call, match))
+        else:
+            self._handle(call, match)
+
+    def _handle(self, call: Call, match: Match) -> None:
         try:
-            if "content-encoding" in call.headers:
-                self._unpack(call)
             outcome = match.route.handler(self._server, call)
         except Exception as error:
             call.finish(self.refused(call, error, match))
@@ -120,11 +124,23 @@ class Dispatcher:
         if isinstance(outcome, Reply):
             call.finish(outcome)
         elif outcome is not None:
-            self._finish_later(call, dialect, outcome)
+            self._spawn(self._finish_later(call, match, outcome))
 
-    def _unpack(self, call: Call) -> None:
+    async def _unpack_and_handle(self, call: Call, match: Match) -> None:
+        """In a thread: a small body may unpack for a tenth of a second, and zlib leaves the interpreter to others."""
+        body, encoding, limit = call.body, call.headers["content-encoding"], self.admission.limits.max_bytes
+        try:
+            plain = await self._server.codecs.run(lambda: decompress(body, encoding, limit))
+            if call.abandoned:
+                raise Cancelled("the client has gone")
+            self._replace_body(call, plain)
+        except Exception as error:
+            call.finish(self.refused(call, error, match))
+        else:
+            self._handle(call, match)
+
+    def _replace_body(self, call: Call, plain: Buffer) -> None:
         """What a body unpacks to counts as bytes in flight too, or small bodies could fill the memory."""
-        plain = decompress(call.body, call.headers["content-encoding"], self.admission.limits.max_bytes)
         if plain is call.body:
             return
         length, finish = len(plain), call.finish
@@ -136,15 +152,15 @@ class Dispatcher:
 
         call.body, call.finish = plain, finish_and_release
 
-    def _finish_later(self, call: Call, dialect: Dialect, outcome: Awaitable[Reply]) -> None:
-        async def wait() -> None:
-            try:
-                reply = await outcome
-            except Exception as error:
-                reply = error_reply(dialect.error_body, error, call)
-            call.finish(reply)
+    async def _finish_later(self, call: Call, match: Match, outcome: Awaitable[Reply]) -> None:
+        try:
+            reply = await outcome
+        except Exception as error:
+            reply = self.refused(call, error, match)
+        call.finish(reply)
 
-        task = asyncio.get_running_loop().create_task(wait())
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -10,6 +10,7 @@ from pilotlight_predictor.registry import ModelRegistry
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.settings import Settings, limits
 from pilotlight_predictor.sources import Sources
+from pilotlight_predictor.threads import FewThreads
 
 
 class Server:
@@ -24,6 +25,7 @@ class Server:
         self.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)
         self.find = self.registry.find
+        self.codecs = FewThreads(2)  # (un)packing leaves the interpreter to others, reading and writing JSON hardly
         self.not_ready_status = settings.server.not_ready_status
         self.name = "triton" if settings.server.compat == "triton" else settings.server.id
         self.version = __version__

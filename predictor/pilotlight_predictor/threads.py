@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from threading import Thread
+from traceback import clear_frames
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,7 @@ def in_thread(work: Callable[[], T], unclaimed: Callable[[T], None] | None = Non
             result = work()
         except BaseException as error:  # the awaiting side decides what it means, SystemExit included
             problem = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            clear_frames(error.__traceback__)  # it and the future hold each other, and so all that `work` had in hand
             _post(loop, future, lambda: future.set_exception(problem))
         else:
             free = partial(unclaimed, result) if unclaimed is not None else None
@@ -26,6 +28,17 @@ def in_thread(work: Callable[[], T], unclaimed: Callable[[T], None] | None = Non
 
     Thread(target=run, name="pilotlight-load", daemon=True).start()
     return future
+
+
+class FewThreads:
+    """Work that is too long for the event loop but not for a request, a few at a time; the rest wait their turn."""
+
+    def __init__(self, at_a_time: int) -> None:
+        self._turns = asyncio.Semaphore(at_a_time)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        async with self._turns:
+            return await in_thread(work)
 
 
 def _post(

@@ -1,22 +1,26 @@
 """POST …/infer: the hot path. Decode, hand to the model, encode when it answers; no coroutine in between."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
 from pilotlight_predictor.dispatch import error_reply
-from pilotlight_predictor.errors import BadRequest, PredictorError
+from pilotlight_predictor.errors import BadRequest, Cancelled, PredictorError
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.compression import choose_encoding, compress
+from pilotlight_predictor.protocol.pieces import LONG
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
-from pilotlight_predictor.protocol.v2_response import encode_response
+from pilotlight_predictor.protocol.v2_response import encode_response, is_long
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
 MAX_ID = 128  # of an id in a line of the log
 BINARY = "application/octet-stream"
 LENGTH = HEADER_INFERENCE_LENGTH.title()  # as clients that compare letter by letter know it
+_ENCODING: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 
 
 def error_body(error: PredictorError) -> Reply:
@@ -33,17 +37,40 @@ def version_of(call: Call) -> int:
     return int(text)
 
 
-def infer(server: Server, call: Call) -> None:
+def infer(server: Server, call: Call) -> Awaitable[Reply] | None:
     version = version_of(call)
     served = server.find(call.params["model"], version)
-    request = _decode(served, call, version)
+    if len(call.body) > LONG and _json_length(call) > LONG:
+        return _infer_long(server, call, served, version)
+    _infer(server, call, served, _decode(served, call, version), call.finish)
+    return None
+
+
+async def _infer_long(server: Server, call: Call, served: ServedVersion, version: int) -> Reply:
+    """JSON of megabytes is read in a thread; meanwhile the client may leave, and the model may be replaced."""
+    request = await server.codecs.run(lambda: _decode(served, call, version))
+    if call.abandoned:
+        raise Cancelled("the client has gone")
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    _infer(server, call, server.find(served.name, version), request, reply.set_result)
+    return await reply
+
+
+def _infer(
+    server: Server, call: Call, served: ServedVersion, request: InferRequest, finish: Callable[[Reply], None]
+) -> None:
     request.request_id = call.headers.get(HEADER_REQUEST_ID) or request.id[:MAX_ID]
 
     def done(result: InferResponse | Exception) -> None:
         call.on_abandon = None
+        if isinstance(result, InferResponse) and is_long(request, result, "accept-encoding" in call.headers):
+            task = asyncio.get_running_loop().create_task(_encode_long(server, call, served, request, result, finish))
+            _ENCODING.add(task)
+            task.add_done_callback(_ENCODING.discard)
+            return
         reply = _reply(call, request, result)
         server.observe(served, "v2", reply.status, perf_counter() - call.started)
-        call.finish(reply)
+        finish(reply)
 
     server.metrics.in_flight += 1
     try:
@@ -52,6 +79,24 @@ def infer(server: Server, call: Call) -> None:
         server.metrics.in_flight -= 1
         raise
     call.on_abandon = ticket.cancel
+
+
+def _json_length(call: Call) -> int:
+    text = call.headers.get(HEADER_INFERENCE_LENGTH, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else len(call.body)
+
+
+async def _encode_long(
+    server: Server,
+    call: Call,
+    served: ServedVersion,
+    request: InferRequest,
+    result: InferResponse,
+    finish: Callable[[Reply], None],
+) -> None:
+    reply = await server.codecs.run(lambda: _reply(call, request, result))
+    server.observe(served, "v2", reply.status, perf_counter() - call.started)
+    finish(reply)
 
 
 def _decode(served: ServedVersion, call: Call, version: int) -> InferRequest:

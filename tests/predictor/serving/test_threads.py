@@ -1,11 +1,15 @@
 """Blocking work beside the event loop: what becomes of its result when nobody waits for it any more."""
 
 import asyncio
+import gc
 import threading
+import weakref
+from functools import partial
 
+import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, until
 
-from pilotlight_predictor.threads import in_thread
+from pilotlight_predictor.threads import FewThreads, in_thread
 
 
 def test_a_result_that_was_waited_for_is_not_freed() -> None:
@@ -13,6 +17,48 @@ def test_a_result_that_was_waited_for_is_not_freed() -> None:
         freed: list[str] = []
         assert await in_thread(lambda: "instances", freed.append) == "instances"
         assert freed == []
+
+    asyncio.run(scene())
+
+
+class InHand:
+    """Something large that the work had when it failed."""
+
+
+def test_what_failed_work_had_in_hand_is_freed_with_it() -> None:
+    held: list[weakref.ref[InHand]] = []
+
+    def work() -> None:
+        large = InHand()
+        held.append(weakref.ref(large))
+        raise ValueError
+
+    async def scene() -> None:
+        with pytest.raises(ValueError):
+            await in_thread(work)
+        await until(lambda: held[0]() is None)
+
+    gc.disable()
+    try:
+        asyncio.run(scene())
+    finally:
+        gc.enable()
+
+
+def test_a_few_run_at_a_time_and_the_rest_wait_their_turn() -> None:
+    async def scene() -> None:
+        few, go, running = FewThreads(2), threading.Event(), list[int]()
+
+        def work(number: int) -> int:
+            running.append(number)
+            go.wait(PATIENCE_S)
+            return number
+
+        waiting = [asyncio.ensure_future(few.run(partial(work, number))) for number in range(5)]
+        await until(lambda: len(running) == 2)
+        assert running == [0, 1]
+        go.set()
+        assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4]
 
     asyncio.run(scene())
 

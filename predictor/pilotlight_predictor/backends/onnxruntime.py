@@ -3,6 +3,7 @@
 Sessions are safe to call from several threads, so the clones of an instance share one session and its weights.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -78,6 +79,9 @@ def load(spec: LoadSpec) -> OnnxInstance:
 
 
 def _import() -> Any:
+    """A server tells nobody what it runs unless asked to: onnxruntime sends telemetry from a thread that its import
+    starts, unless this is set before."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

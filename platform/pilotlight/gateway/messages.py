@@ -78,6 +78,8 @@ class BackendReport(Struct, frozen=True):
     held_s: float = 0.0
     latency_s: float = 0.0  # summed over `requests`
     latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
+    held: int = 0  # requests that had to wait before a replica took them; `held_s` is theirs
+    refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or too many wait
 
 
 class Report(Struct, frozen=True, tag="report"):

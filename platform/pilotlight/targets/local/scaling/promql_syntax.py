@@ -1,0 +1,270 @@
+"""PromQL as far as our triggers use it: text to a tree. Evaluated by promql.py; anything beyond is refused by name.
+
+Read are numbers, selectors with matchers and a range, `sum avg min max count` with by or without, the functions of
+FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what plan renders, around what users write.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from pilotlight.errors import UsageError
+
+AGGREGATIONS: Final = ("sum", "avg", "min", "max", "count")
+RANGES: Final = ("rate", "increase", "irate", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time")
+FUNCTIONS: Final = (
+    *RANGES, "histogram_quantile", "vector", "scalar", "clamp_min", "clamp_max", "clamp", "abs", "ceil", "floor",
+)  # fmt: skip
+LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
+DEEPEST: Final = 60
+_TOKEN: Final = re.compile(
+    r"""(?:\s|\#[^\n]*)*(?:
+        (?P<duration>(?:\d+(?:ms|[smhdwy]))+)(?![\w.])
+      | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[Ii]nf\b|[Nn]a[Nn]\b)
+      | (?P<name>[A-Za-z_:][\w:]*)
+      | (?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`)
+      | (?P<mark>=~|!~|==|!=|<=|>=|[-+*/%(){}\[\],=<>])
+    )""",
+    re.VERBOSE,
+)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
+
+
+class UnsupportedQuery(UsageError):
+    """A query that needs a real Prometheus."""
+
+    def __init__(self, query: str, why: str) -> None:
+        short = " ".join(query.split())
+        short = short if len(short) <= 80 else f"{short[:77]}..."
+        super().__init__(f"the query {short} {why}; needs --prometheus ADDRESS", "platformctl up --prometheus ADDRESS")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    name: str
+    matchers: tuple[tuple[str, str, str], ...]  # label, operator, value
+    range_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    name: str
+    of: "Node"
+    labels: tuple[str, ...]
+    without: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    operator: str
+    left: "Node"
+    right: "Node"
+    labels: tuple[str, ...] | None = None  # of on or ignoring; None: neither
+    ignoring: bool = False
+    as_bool: bool = False
+
+
+Node = Number | Selector | Call | Aggregation | Binary
+
+
+@lru_cache(maxsize=512)
+def parse(query: str) -> Node:
+    return _Parser(query).whole()
+
+
+def selectors(node: Node) -> list[Selector]:
+    if isinstance(node, Selector):
+        return [node]
+    if isinstance(node, Call):
+        return [found for argument in node.arguments for found in selectors(argument)]
+    if isinstance(node, Aggregation):
+        return selectors(node.of)
+    return [] if isinstance(node, Number) else [*selectors(node.left), *selectors(node.right)]
+
+
+def seconds(text: str) -> float:
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text))
+
+
+class _Parser:
+    def __init__(self, query: str) -> None:
+        self._query = query
+        self._tokens = self._split()
+        self._at = 0
+
+    def _split(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        place, text = 0, self._query.rstrip()
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None or match.lastgroup is None:
+                if re.fullmatch(r"(?:\s|#[^\n]*)*", text[place:]):
+                    break
+                raise self._no(f"uses {text[place:].strip()[:12]}, which is not evaluated here")
+            found.append((match.lastgroup, match[match.lastgroup]))
+            place = match.end()
+        return found
+
+    def _no(self, why: str) -> UnsupportedQuery:
+        return UnsupportedQuery(self._query, why)
+
+    def _peek(self, ahead: int = 0) -> str:
+        place = self._at + ahead
+        return self._tokens[place][1] if place < len(self._tokens) else ""
+
+    def _kind(self) -> str:
+        return self._tokens[self._at][0] if self._at < len(self._tokens) else ""
+
+    def _take(self, wanted: str = "") -> str:
+        found = self._peek()
+        if not found or (wanted and found != wanted):
+            raise self._no(f"has {found or 'its end'} where {wanted or 'something'} should be")
+        self._at += 1
+        return found
+
+    def whole(self) -> Node:
+        node = self._level(0, 0)
+        if self._peek():
+            raise self._no(f"uses {self._peek()}, which is not evaluated here")
+        return node
+
+    def _level(self, level: int, depth: int) -> Node:
+        """Left to right within a level; the deeper the level, the tighter it binds."""
+        if depth > DEEPEST:
+            raise self._no("is nested too deeply")
+        if level == len(LEVELS):
+            return self._unary(depth + 1)
+        left = self._level(level + 1, depth)
+        while self._peek() in LEVELS[level] and self._kind() in ("mark", "name"):
+            operator = self._take()
+            as_bool = self._word("bool")
+            labels, ignoring = self._matching()
+            left = Binary(operator, left, self._level(level + 1, depth + 1), labels, ignoring, as_bool)
+        return left
+
+    def _word(self, word: str) -> bool:
+        found = self._peek() == word and self._kind() == "name"
+        self._at += found
+        return found
+
+    def _matching(self) -> tuple[tuple[str, ...] | None, bool]:
+        if self._peek() not in ("on", "ignoring"):
+            return None, False
+        ignoring = self._take() == "ignoring"
+        labels = self._labels()
+        if self._peek() in ("group_left", "group_right"):
+            raise self._no(f"uses {self._peek()}, which is not evaluated here")
+        return labels, ignoring
+
+    def _labels(self) -> tuple[str, ...]:
+        self._take("(")
+        found: list[str] = []
+        while self._peek() != ")":
+            found.append(self._take())
+            if self._peek() == ",":
+                self._take(",")
+        self._take(")")
+        return tuple(found)
+
+    def _unary(self, depth: int) -> Node:
+        if self._peek() == "-":
+            self._take("-")
+            return Binary("*", Number(-1.0), self._unary(depth + 1))
+        if self._peek() == "(":
+            self._take("(")
+            node = self._level(0, depth)
+            self._take(")")
+            return node
+        if self._kind() == "number":
+            return Number(float(self._take()))
+        if self._kind() == "name":
+            return self._named(depth)
+        if self._peek() == "{":
+            return self._selector("")
+        raise self._no(f"has {self._peek() or 'its end'} where a number, a metric or a function should be")
+
+    def _named(self, depth: int) -> Node:
+        name = self._take()
+        if name in AGGREGATIONS and self._peek() in ("(", "by", "without"):
+            return self._aggregation(name, depth)
+        if self._peek() != "(":
+            return self._selector(name)
+        if name not in FUNCTIONS:
+            raise self._no(f"uses {name}(), which is not evaluated here")
+        self._take("(")
+        arguments: list[Node] = []
+        while self._peek() != ")":
+            arguments.append(self._level(0, depth))
+            if self._peek() == ",":
+                self._take(",")
+        self._take(")")
+        return self._call(name, tuple(arguments))
+
+    def _call(self, name: str, arguments: tuple[Node, ...]) -> Call:
+        wanted = {"histogram_quantile": 2, "clamp_min": 2, "clamp_max": 2, "clamp": 3}.get(name, 1)
+        if len(arguments) != wanted:
+            raise self._no(f"gives {name}() {len(arguments)} arguments, it takes {wanted}")
+        ranged = isinstance(arguments[0], Selector) and arguments[0].range_s > 0
+        if ranged != (name in RANGES):
+            raise self._no(f"gives {name}() {'a' if ranged else 'no'} range")
+        return Call(name, arguments)
+
+    def _aggregation(self, name: str, depth: int) -> Aggregation:
+        labels, without = self._grouping()
+        self._take("(")
+        node = self._level(0, depth)
+        self._take(")")
+        if labels is None:
+            labels, without = self._grouping()
+        return Aggregation(name, node, labels or (), without)
+
+    def _grouping(self) -> tuple[tuple[str, ...] | None, bool]:
+        if self._peek() not in ("by", "without"):
+            return None, False
+        without = self._take() == "without"
+        return self._labels(), without
+
+    def _selector(self, name: str) -> Selector:
+        matchers: list[tuple[str, str, str]] = []
+        if self._peek() == "{":
+            self._take("{")
+            while self._peek() != "}":
+                matchers.append(self._matcher())
+                if self._peek() == ",":
+                    self._take(",")
+            self._take("}")
+        if not name:
+            raise self._no("selects without a metric's name, which is not evaluated here")
+        return Selector(name, tuple(matchers), self._range())
+
+    def _range(self) -> float:
+        if self._peek() in ("offset", "@"):
+            raise self._no(f"uses {self._peek()}, which is not evaluated here")
+        if self._peek() != "[":
+            return 0.0
+        self._take("[")
+        if self._kind() != "duration":
+            raise self._no(f"has {self._peek() or 'its end'} where a duration should be")
+        found = seconds(self._take())
+        self._take("]")
+        return found
+
+    def _matcher(self) -> tuple[str, str, str]:
+        label, operator = self._take(), self._take()
+        if operator not in ("=", "!=", "=~", "!~") or self._kind() != "text":
+            raise self._no(f"has the matcher {label}{operator}{self._peek()}, which is not evaluated here")
+        text = self._take()
+        value = text[1:-1] if text[0] == "`" else re.sub(r"\\(.)", r"\1", text[1:-1])
+        return label, operator, value

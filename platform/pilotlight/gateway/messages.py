@@ -76,10 +76,10 @@ class BackendReport(Struct, frozen=True):
     in_flight: int  # now
     cold_starts: int = 0
     held_s: float = 0.0
-    latency_s: float = 0.0  # summed over `requests`
     latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
     held: int = 0  # requests that had to wait before a replica took them; `held_s` is theirs
     refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or too many wait
+    latency_s: float = 0.0  # summed over `requests`
 
 
 class Report(Struct, frozen=True, tag="report"):

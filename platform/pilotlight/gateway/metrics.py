@@ -25,16 +25,17 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class Totals:
     """One revision behind one route, since this gateway started."""
 
-    __slots__ = ("buckets", "held_s", "in_flight", "latency_s", "requests", "waiting")
+    __slots__ = ("buckets", "held", "held_s", "in_flight", "latency_s", "refused", "waiting")
 
     def __init__(self) -> None:
-        self.waiting = self.in_flight = self.requests = 0
+        self.waiting = self.in_flight = self.held = self.refused = 0
         self.held_s = self.latency_s = 0.0
         self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
 
     def add(self, told: BackendReport) -> None:
         self.waiting, self.in_flight = told.waiting, told.in_flight
-        self.requests += told.requests
+        self.held += told.held
+        self.refused += told.refused
         self.held_s += told.held_s
         self.latency_s += told.latency_s
         for place, number in enumerate(told.latencies):
@@ -73,17 +74,26 @@ class Metrics:
         yield from (f"{METRIC_GATEWAY_WAITING}{{{labels}}} {totals.waiting}" for labels, totals in everyone)
         yield from _head(METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has.")
         yield from (f"{METRIC_GATEWAY_IN_FLIGHT}{{{labels}}} {totals.in_flight}" for labels, totals in everyone)
-        yield from _head(METRIC_GATEWAY_HELD, "summary", "Time before a replica took the request.")
+        yield from _head(METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica.")
         for labels, totals in everyone:
             yield f"{METRIC_GATEWAY_HELD}_sum{{{labels}}} {totals.held_s:.6f}"
-            yield f"{METRIC_GATEWAY_HELD}_count{{{labels}}} {totals.requests}"
-        yield from _head(METRIC_GATEWAY_DURATION, "histogram", "Time from the request's arrival to its whole answer.")
+            yield f"{METRIC_GATEWAY_HELD}_count{{{labels}}} {totals.held}"
+        yield from _head(METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer.")
         for labels, totals in everyone:
             yield from _histogram(labels, totals)
-        yield from _head(METRIC_GATEWAY_REFUSED, "counter", "Requests that access or rate limits turned away.")
-        for (namespace, name, reason), number in sorted(self._refused.items()):
+        yield from _head(METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away.")
+        for (namespace, name, reason), number in sorted(self._turned_away().items()):
             labels = f'{LABEL_NAMESPACE}="{_escaped(namespace)}",{LABEL_SERVICE}="{_escaped(name)}",reason="{reason}"'
             yield f"{METRIC_GATEWAY_REFUSED}{{{labels}}} {number}"
+
+    def _turned_away(self) -> dict[tuple[str, str, str], int]:
+        """By the gate, and for want of a replica."""
+        found = dict(self._refused)
+        for (namespace, name, _), totals in self._totals.items():
+            if totals.refused:
+                key = (namespace, name, "no_replica")
+                found[key] = found.get(key, 0) + totals.refused
+        return found
 
 
 def _head(name: str, kind: str, text: str) -> Iterable[str]:

@@ -42,6 +42,9 @@ class Plane:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.own: dict[str, OwnPage] = {"healthz": lambda: (200, "text/plain", b"ok\n")}
+        # Called with the first request after a report that found nothing: whoever reports may sleep until then.
+        self.on_busy: Callable[[], None] = lambda: None
+        self._busy = False
         self.gate = gate
         self.clock = clock
         self.clients: set[Client] = set()
@@ -95,6 +98,9 @@ class Plane:
 
     def dispatch(self, asker: Asker, first: bool = False) -> None:
         """To the backend of its tag, or to the one whose turn it is; `first`: ahead of those who wait there."""
+        if not self._busy:
+            self._busy = True
+            self.on_busy()
         route = self.landscape.routes.get(asker.key)
         if route is None:
             asker.refuse(NO_ROUTE)
@@ -142,6 +148,7 @@ class Plane:
         )
         reports = tuple(report for report in told if report is not None)
         self._leaving = [live for live in self._leaving if live.counts.load]
+        self._busy = bool(reports)
         return Report(seconds, reports)
 
     def join(self, client: Client) -> None:

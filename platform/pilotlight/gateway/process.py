@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pilotlight import __version__
 from pilotlight.gateway.addresses import Address
@@ -27,6 +27,9 @@ from pilotlight.gateway.reporting import Reporter
 from pilotlight.gateway.respawn import Respawn
 from pilotlight.gateway.table import Table
 
+if TYPE_CHECKING:
+    from pilotlight.gateway.grpc_proxy import GrpcProxy
+
 DRAIN_S: Final = 30.0  # of a gateway that is ended by a signal
 
 
@@ -39,6 +42,7 @@ class Gateway:
         self._metrics = Metrics()
         self._gate = Gatekeeper(self._metrics.refused)
         self._plane = Plane(self._link.say, self._link.say, self._gate)
+        self._grpc: GrpcProxy | None = None
         self._listeners = Listeners(self._plane, self._start_grpc)
         self._reporter = Reporter(self._plane, self._metrics.add, self._link.say)
         self._plane.own["metrics"] = self._page
@@ -87,6 +91,8 @@ class Gateway:
         self._listeners.follow(table)
         self._plane.publish(table)
         self._metrics.follow(table)
+        if self._grpc is not None:
+            self._grpc.follow(table)
         await self._listeners.begin()
 
     def _disobeyed(self, task: "asyncio.Task[None]") -> None:
@@ -109,15 +115,18 @@ class Gateway:
         self._listeners.close()
         self._link.give_up(disconnect=False)
         log("gateway.draining", f"finishing what is in flight, for {drain_s:g} s at most")
-        await self._plane.drain(drain_s)
+        await asyncio.gather(self._plane.drain(drain_s), *([self._grpc.drain(drain_s)] if self._grpc else []))
         self._reporter.report()
         self._reporter.close()
         log("gateway.ended", "nothing is in flight")
 
     async def _start_grpc(self, address: Address, route: Callable[[], Key]) -> Server:
-        from pilotlight.gateway.grpc_proxy import start
+        """grpcio is imported with the first port that needs it."""
+        from pilotlight.gateway.grpc_proxy import GrpcProxy
 
-        return await start(address, route, self._plane, self._gate)
+        if self._grpc is None:
+            self._grpc = GrpcProxy(self._plane, self._gate, self._link.say)
+        return await self._grpc.start(address, route)
 
     def _page(self) -> tuple[int, str, bytes]:
         self._reporter.report()

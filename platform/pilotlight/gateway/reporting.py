@@ -20,7 +20,7 @@ class Reporter:
 
     def report(self) -> bool:
         """Whether there was anything to tell since the last time."""
-        report = self._plane.report(asyncio.get_running_loop().time())
+        report = self._plane.report(self._plane.clock())
         self._keep(report)
         if report.backends:
             self._say(report)

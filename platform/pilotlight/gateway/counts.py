@@ -11,8 +11,8 @@ class Counts:
     """`load` is what is here now, waiting or in flight; its time average is what autoscaling calls concurrency."""
 
     __slots__ = (
-        "_area", "_began", "_changed", "_errors", "_held", "_held_s", "_latencies", "_refused", "_requests",
-        "cold_starts", "load",
+        "_area", "_began", "_changed", "_errors", "_held", "_held_s", "_latencies", "_latency_s", "_refused",
+        "_requests", "cold_starts", "load",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -24,7 +24,7 @@ class Counts:
         self._began = now
         self._area = 0.0
         self._requests = self._errors = self._refused = self._held = self.cold_starts = 0
-        self._held_s = 0.0
+        self._held_s = self._latency_s = 0.0
         self._latencies = [0] * (len(LATENCY_BUCKETS) + 1)
 
     def enter(self, now: float) -> None:
@@ -43,6 +43,7 @@ class Counts:
         self.leave(now)
         self._requests += 1
         self._latencies[bisect_left(LATENCY_BUCKETS, now - sent_at)] += 1
+        self._latency_s += now - sent_at
         if status >= 500 or status == 0:
             self._errors += 1
 
@@ -66,7 +67,7 @@ class Counts:
             told = BackendReport(
                 *key, workload, revision, area / seconds if seconds > 0 else float(self.load), self._requests,
                 self._errors, waiting, self.load - waiting, self.cold_starts, self._held_s, tuple(self._latencies),
-                self._held, self._refused,
+                self._held, self._refused, self._latency_s,
             )  # fmt: skip
         self._changed = now
         self._reset(now)

@@ -21,7 +21,7 @@ API_PORT: Final = 8091
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
 # The one image that a target without containers can run, since it has the program itself: any registry, any tag.
-_OWN_IMAGE: Final = re.compile(r"(?:.+/)?pilotlight/predictor(?:-[a-z0-9._-]+)?(?:[:@].*)?")
+_OWN_IMAGE: Final = re.compile(r"(?:.+/)?pilotlight/predictor(?:[:@].*)?")
 
 
 def ours(image: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight import names
-from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX
+from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.entry import entry_of
 from pilotlight.targets.local.model import Mode, RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
@@ -54,8 +54,9 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
     """Raises PlatformError with a line for each thing that this machine cannot do."""
     objects = Objects(manifests)
     namespace, service = _identity(manifests)
+    refused = _reserved(namespace, service)
     several = objects.of_kind(*SEVERAL_NODES)
-    refused = [f"{_label(found)}: needs several nodes; use --target kubernetes" for found in several]
+    refused += [f"{_label(found)}: needs several nodes; use --target kubernetes" for found in several]
     set_by_hand = overrides or {}
     workloads = tuple(
         _workload(found, namespace, service, objects, set_by_hand.get(name_of(found)) or {}, refused)
@@ -81,11 +82,13 @@ def ignored(manifests: Sequence[Object]) -> list[str]:
 
 
 def _label(document: Object) -> str:
-    return f"{document.get('kind')} {name_of(document)}"
+    return f"{'Knative ' if is_knative(document) else ''}{document.get('kind')} {name_of(document)}"
 
 
 def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
     """Namespace and service by the label that every object of ours has. Companions have none."""
+    if not manifests:
+        raise PlatformError("the document asks for no objects (annotation stop = true); use platformctl delete instead")
     found = {
         (str(at(manifest, "metadata", "namespace") or "default"), str(service))
         for manifest in manifests
@@ -97,6 +100,16 @@ def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
             f"manifests of exactly one service are needed, by label {names.LABEL_SERVICE}: found {told}"
         )
     return found.pop()
+
+
+def _reserved(namespace: str, service: str) -> list[str]:
+    """Requests are told apart by the first part of their path."""
+    words = {"namespace": namespace, "name": service}
+    return [
+        f"{field} = {word}, which is a path of the gateway itself; choose another"
+        for field, word in words.items()
+        if word in RESERVED_NAMES
+    ]
 
 
 # A ReferenceGrant lies in another namespace, so identity is told by the objects that cannot.

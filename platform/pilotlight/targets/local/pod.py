@@ -14,6 +14,7 @@ Json = Any
 GPU: Final = "nvidia.com/gpu"
 ELSEWHERE: Final = "use --target kubernetes"
 FOREIGN: Final = "only our own predictor runs without containers; use --target docker or kubernetes"
+PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
 READY_PATH: Final = "/v2/health/ready"
 _DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
 
@@ -34,6 +35,7 @@ def container_of(
     )
     serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
     resources, probes = _resources(mapping_at(main, "resources"), problems), _probes(main, serving, problems)
+    problems += _other_program(command)
     # Nothing else matters about an image that cannot be run at all.
     refused += problems if ours(image) else [f"image {image}: {FOREIGN}"]
     return Container(
@@ -41,6 +43,13 @@ def container_of(
         env={name: moved(value, moves) for name, value in made.values.items()},
         port=serving, replica_env=tuple(made.own_name), **resources, **probes,
     )  # fmt: skip
+
+
+def _other_program(command: Sequence[str]) -> list[str]:
+    """Without one it is the predictor; our gateway in router mode is in the image too."""
+    if not command or tuple(command[1:3]) in PROGRAMS:
+        return []
+    return [f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}"]
 
 
 def _beside(others: Sequence[Mapping[str, Json]]) -> list[str]:

@@ -67,7 +67,7 @@ def _take_on(task: Errand, log: int) -> None:
     os.environ.clear()
     os.environ.update(task.env)
     sys.argv[1:] = task.argv
-    if sys.path and sys.path[0]:  # `python -m` looks for modules in its working directory first
+    if not sys.flags.safe_path:  # `python -m` looks for modules in its working directory first
         sys.path[0] = task.cwd
     time.tzset()
     _reseed()

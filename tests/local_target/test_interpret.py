@@ -9,7 +9,7 @@ from tests.local_target.rendering import document, rendered, revision
 
 from pilotlight.errors import PlatformError
 from pilotlight.plan.model import Current, Traffic
-from pilotlight.targets.local.interpret import ignored, interpret, revisions_of
+from pilotlight.targets.local.interpret import check_queries, ignored, interpret, revisions_of
 from pilotlight.targets.local.model import Probe, TrafficShare
 from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa
 
@@ -346,6 +346,39 @@ def test_a_rule_of_scaling_that_makes_no_sense_is_refused_with_its_object() -> N
     (line,) = refusals(made)
     assert line.startswith("Knative Service iris-predictor: ")
     assert "min-scale" in line
+
+
+def test_a_query_of_ones_own_beyond_what_our_metrics_answer_needs_a_prometheus(tmp_path: Path) -> None:
+    """OME's customPromQuery, in a document of its own kind."""
+    made = {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "iris"},
+        "spec": {
+            "model": {"name": "iris"},
+            "engine": {"minReplicas": 1, "maxReplicas": 3},
+            "kedaConfig": {
+                "enableKeda": True,
+                "customPromQuery": "topk(3, my_metric) offset 5m",
+                "scalingThreshold": "5",
+            },
+        },
+    }
+    model = {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "BaseModel",
+        "metadata": {"name": "iris", "namespace": "default"},
+        "spec": {"modelFormat": {"name": "onnx"}, "storage": {"storageUri": "s3://models/iris.onnx"}},
+    }
+    with pytest.raises(PlatformError, match=r"iris-engine: the query .*topk.* needs --prometheus ADDRESS"):
+        check_queries(interpret(rendered(tmp_path, made, model)))
+
+
+def test_the_queries_that_we_write_ourselves_are_answered_here(tmp_path: Path) -> None:
+    annotations = {"serving.kserve.io/autoscalerClass": "keda", "pilotlight.dev/triggers": "latency=0.2, queue-depth=4"}
+    spec = interpret(rendered(tmp_path, document(annotations=annotations, raw=True, minReplicas=1, maxReplicas=3)))
+    assert isinstance(spec.workloads[0].revision.scaling, Hpa)
+    check_queries(spec)
 
 
 def test_names_that_are_paths_of_the_gateway_are_refused() -> None:

@@ -36,7 +36,8 @@ from pilotlight.targets.local.objects import (
 from pilotlight.targets.local.pod import container_of
 from pilotlight.targets.local.scaling.bounds import with_bounds
 from pilotlight.targets.local.scaling.fields import seconds_of
-from pilotlight.targets.local.scaling.model import Fixed, Scaling
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Scaling
+from pilotlight.targets.local.scaling.promql import supported
 from pilotlight.targets.local.scaling.read import scaling_of
 from pilotlight.targets.local.store.applying import NewRevision
 
@@ -79,6 +80,22 @@ def revisions_of(manifests: Sequence[Object]) -> list[NewRevision]:
 def ignored(manifests: Sequence[Object]) -> list[str]:
     """`Kind name` of what has no meaning without a cluster."""
     return [_label(found) for found in manifests if not is_workload(found) and found.get("kind") not in READ]
+
+
+def check_queries(spec: ServiceSpec) -> None:
+    """Raises PlatformError where no Prometheus is given and scaling asks what our own metrics cannot answer.
+
+    Asked on a deploy only: a service that is stored starts again in any case, and its fallback holds.
+    """
+    refused = [
+        f"{workload.name}: {reason}"
+        for workload in spec.workloads
+        if isinstance(workload.revision.scaling, Hpa)
+        for metric in workload.revision.scaling.metrics
+        if metric.source == "prometheus" and (reason := supported(metric.query)) is not None
+    ]
+    if refused:
+        raise PlatformError("\n".join(refused), hint="platformctl up --prometheus ADDRESS")
 
 
 def _label(document: Object) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Everything that some verb can print; each names its own with `formats`, the first of which is its default.
+START = time.monotonic()  # of this program, from which elapsed time is told
 FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -90,9 +91,9 @@ class Ticker:
     On a terminal the amount that goes with a line is redrawn in place; elsewhere it is left out.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, start: float = START) -> None:
         self._clock = clock
-        self._start = clock()
+        self._start = start
         self._last = ""
         self._amount = ""
         self._terminal = sys.stderr.isatty()

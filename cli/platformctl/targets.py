@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pilotlight.errors import NotFound, UsageError
+from platformctl import output
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.client import LocalTarget
@@ -65,9 +66,12 @@ def connect(name: str, *, start: bool = True) -> "Target":
 def local(*, start: bool) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
     from pilotlight.targets.local.home import home
-    from pilotlight.targets.local.launching import ensure
+    from pilotlight.targets.local.launching import ensure, living
 
-    return LocalTarget(ensure(home(), start=start))
+    folder = home()
+    if start and living(folder) is None:
+        output.note(f"starting the platform; its state is in {folder.root}")
+    return LocalTarget(ensure(folder, start=start))
 
 
 def _deployed_before() -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.errors import NotFound, PlatformError, TimedOut
 from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
 from platformctl import logview, output
 
@@ -90,6 +90,43 @@ def wait(
         if open_:
             sleep(POLL_S)
     return [done[each.key] for each in expected]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What one service is waited for; `name` says it to a person."""
+
+    name: str
+    holds: Callable[[ServiceStatus], bool]
+
+
+def until(
+    target: "Target", key: Key, condition: Condition, timeout_s: float, ticker: output.Ticker,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> ServiceStatus:  # fmt: skip
+    deadline = clock() + timeout_s
+    while not condition.holds(status := target.status(key)):
+        ticker.say(status.phase, status.message or f"waiting for {condition.name}")
+        if clock() >= deadline:
+            raise TimedOut(f"{'/'.join(key)} is not {condition.name} after {timeout_s:g} s: {status.message}")
+        sleep(POLL_S)
+    return status
+
+
+def until_gone(
+    target: "Target", key: Key, timeout_s: float, ticker: output.Ticker,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            status = target.status(key)
+        except NotFound:
+            return
+        ticker.say(status.phase, status.message or "its replicas end")
+        if clock() >= deadline:
+            raise TimedOut(f"{'/'.join(key)} is not gone after {timeout_s:g} s: {status.message}")
+        sleep(POLL_S)
 
 
 def _named(one: Expected, message: str, count: int) -> str:

@@ -15,7 +15,7 @@ MARGIN_S = 10.0
 def down(timeout: float) -> None:
     """Stop all services, the gateway and the control process. What was deployed comes back with `up`.
 
-    platformctl down
+    Example: platformctl down
     """
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import wait_gone

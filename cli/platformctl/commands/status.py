@@ -22,7 +22,7 @@ WATCH_S = 0.5
 def status(at: targets.At, name: str | None, watch: bool) -> int:
     """Show revisions, replicas, latency and the last scaling decision. Ends with 1 for a service that has failed.
 
-    platformctl status iris -w
+    Example: platformctl status iris -w
     """
     target = at.look()
     found = look(target, at, name)

@@ -80,9 +80,10 @@ def ensure(home: Home, *, start: bool = True, deadline_s: float = START_S) -> Ad
         return found
     if not start:
         raise NotFound("the platform is not running", "start it: platformctl up")
+    written = _log_size(home)
     process = _start(home)
     try:
-        return _wait(home, process, deadline_s)
+        return _wait(home, process, deadline_s, written)
     finally:
         process.returncode = process.returncode or 0  # it goes on without us: nothing to warn of when we forget it
 
@@ -161,7 +162,7 @@ def _start(home: Home) -> "subprocess.Popen[bytes]":
         )
 
 
-def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float) -> Address:
+def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float, written: int) -> Address:
     """One that ends with 0 has found another already there; that one is waited for instead."""
     until = time.monotonic() + deadline_s
     while True:
@@ -170,9 +171,13 @@ def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float) -> 
             return found
         code = process.poll()
         if code:
-            raise PlatformError(f"the control process ended with code {code}:\n{_end(home)}", f"see {_log(home)}")
+            raise PlatformError(
+                f"the control process ended with code {code}:\n{_end(home, written)}", f"see {_log(home)}"
+            )
         if time.monotonic() >= until:
-            message = f"the control process did not answer within {deadline_s:g} s; its log ends:\n{_end(home)}"
+            message = (
+                f"the control process did not answer within {deadline_s:g} s; its log ends:\n{_end(home, written)}"
+            )
             raise TimedOut(message, f"see {_log(home)}, or run platformctl doctor")
         time.sleep(0.01)
 
@@ -181,7 +186,15 @@ def _log(home: Home) -> Path:
     return home.logs / "daemon.log"
 
 
-def _end(home: Home) -> str:
+def _log_size(home: Home) -> int:
     with suppress(OSError):
-        return "\n".join(_log(home).read_text(errors="replace").splitlines()[-LAST_LINES:])
+        return _log(home).stat().st_size
+    return 0
+
+
+def _end(home: Home, written: int) -> str:
+    """The last lines of what was logged since this start."""
+    with suppress(OSError), _log(home).open("rb") as file:
+        file.seek(written)
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-LAST_LINES:])
     return "(no log)"

@@ -1,0 +1,113 @@
+"""`platformctl canary`: a new revision beside the one that serves, with a share of its requests, until it is judged."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotlight.errors import NotFound, UsageError
+from platformctl import documents, history, output, releasing, rollout, targets, views
+from platformctl.commands.deploy import of_files
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import Key, Target
+
+
+@click.group(no_args_is_help=True)
+def canary() -> None:
+    """Try a new revision on a share of the requests.
+
+    Example: platformctl canary start iris -f new.yaml --percent 20
+    """
+
+
+@canary.command()
+@documents.deploying
+@targets.target_option
+@click.option("--percent", type=click.IntRange(0, 99), required=True, help="Of the requests, for the new revision.")
+@rollout.options
+@output.formats(*rollout.FORMATS)
+def start(given: documents.Given, target: str, percent: int, how: rollout.How) -> None:
+    """Put a document's revision beside the one that serves; without -f, change the share of the canary that runs.
+
+    Example: platformctl canary start iris -f new.yaml --percent 20
+    """
+    where = targets.connect(target)
+    wanted = of_files(given) if given.files else _running(given, where)
+    if len(wanted.documents.services) != 1:
+        names = ", ".join(service.name for service in wanted.documents.services)
+        raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")
+    (service,) = wanted.documents.services
+    _check(where, (service.namespace, service.name))
+    shared = history.with_share(wanted.documents, percent)
+    rollout.run(replace(wanted, documents=shared, note=f"canary {percent} %"), where, how, strict=given.strict)
+
+
+def _running(given: documents.Given, where: "Target") -> releasing.Wanted:
+    if len(given.names) != 1:
+        raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE --percent 20")
+    found = _found(where, targets.At("", given.namespace).key(given.names[0]))
+    return releasing.Wanted(*releasing.stored(found.release, given.sets))
+
+
+def _check(where: "Target", key: "Key") -> None:
+    """There must be something to stand beside, and nobody's hand on the shares."""
+    written = where.status(key).overrides
+    if any(each.get("traffic") for each in written.values()):
+        raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
+
+
+def _found(target: "Target", key: "Key") -> history.Canary:
+    found = history.canary(history.releases(target, key))
+    if found is None:
+        hint = f"platformctl canary start {key[1]} -f FILE --percent 20"
+        raise NotFound(f"no canary of {'/'.join(key)} runs", hint)
+    return found
+
+
+@canary.command()
+@click.argument("name")
+@targets.options
+@output.formats(*views.SERVICE_FORMATS)
+def status(at: targets.At, name: str) -> None:
+    """Show both sides: their shares, latency and errors.
+
+    Example: platformctl canary status iris
+    """
+    target = at.look()
+    found = _found(target, at.key(name))
+    new = ", ".join(sorted(history.revisions(found.release) - history.revisions(found.stable)))
+    output.note(
+        f"{new} has {found.percent} % since {found.release.at}; before it: generation {found.stable.generation}"
+    )
+    views.show([target.status(at.key(name))], one=True, default="table")
+
+
+@canary.command()
+@click.argument("name")
+@targets.options
+@rollout.options
+@output.formats(*rollout.FORMATS)
+def promote(at: targets.At, name: str, how: rollout.How) -> None:
+    """Give the new revision all requests.
+
+    Example: platformctl canary promote iris
+    """
+    target = at.connect()
+    found = _found(target, at.key(name))
+    rollout.run(history.again(found.release, None, "canary promoted"), target, how)
+
+
+@canary.command()
+@click.argument("name")
+@targets.options
+@rollout.options
+@output.formats(*rollout.FORMATS)
+def abort(at: targets.At, name: str, how: rollout.How) -> None:
+    """Give all requests back to the revision before it; its document is the service's again.
+
+    Example: platformctl canary abort iris
+    """
+    target = at.connect()
+    found = _found(target, at.key(name))
+    rollout.run(history.again(found.stable, None, "canary aborted"), target, how)

@@ -1,0 +1,24 @@
+"""`platformctl list`: every service, a line each."""
+
+import click
+
+from platformctl import output, targets, views
+
+
+@click.command("list")
+@click.option("-n", "--namespace", help="Only of this one.")
+@targets.target_option
+@output.formats(*views.SERVICE_FORMATS)
+def listed(namespace: str | None, target: str) -> None:
+    """List services of all namespaces, or of one.
+
+    Example: platformctl list -o wide
+    """
+    found = targets.At(target, "").look().list(namespace)
+    if not found:
+        output.note("no services; deploy one: platformctl deploy -f service.yaml")
+    if found or output.chosen():
+        views.show(found, one=False, default="table")
+
+
+list = listed  # noqa: A001 - verbs are found by their name

@@ -1,0 +1,67 @@
+"""`platformctl scale`: bounds set by hand, kept over deploys until they are reset."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotlight.errors import UsageError
+from platformctl import output, rollout, targets, views, waiting
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import ServiceStatus
+
+
+@click.command()
+@click.argument("name")
+@targets.options
+@click.option(
+    "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none while nobody asks."
+)
+@click.option("--max", "most", type=click.IntRange(1), metavar="N", help="The most that may run.")
+@click.option("--to", "exactly", type=click.IntRange(1), metavar="N", help="Exactly so many: --min N --max N.")
+@click.option("--reset", is_flag=True, help="As the document says again.")
+@rollout.waiting_options
+@output.formats("table", "json", "yaml", "wide", "name", "url")
+def scale(
+    at: targets.At, name: str, least: int | None, most: int | None, exactly: int | None, reset: bool, wait: bool,
+    timeout: float,
+) -> None:  # fmt: skip
+    """Set how many replicas may run, over what the document says; a deploy keeps it.
+
+    Example: platformctl scale iris --min 1 --max 5
+    """
+    given = bounds(least, most, exactly, reset)
+    target, key = at.connect(), at.key(name)
+    present = target.status(key)
+    status = target.scale(key, checked({**by_hand(present), **given}) if given else None)
+    floor = given.get("minReplicas", 0)
+    if wait and floor:
+        ready = waiting.Condition(f"{floor} ready", lambda status: sum(r.ready for r in status.revisions) >= floor)
+        status = waiting.until(target, key, ready, timeout, output.Ticker())
+    views.show([status], one=True, default="table")
+
+
+def bounds(least: int | None, most: int | None, exactly: int | None, reset: bool) -> dict[str, int]:
+    """Empty: reset. What cannot be meant together is refused."""
+    given = {name: value for name, value in (("minReplicas", least), ("maxReplicas", most)) if value is not None}
+    if exactly is not None and given:
+        raise UsageError("--to is both bounds at once: leave --min and --max out")
+    if exactly is not None:
+        given = {"minReplicas": exactly, "maxReplicas": exactly}
+    if reset == bool(given):
+        raise UsageError("one of --min, --max, --to and --reset is needed" if not reset else "--reset stands alone")
+    return given
+
+
+def by_hand(status: "ServiceStatus") -> dict[str, int]:
+    """What an earlier `scale` has set."""
+    written: Mapping[str, object] = next(iter(status.overrides.values()), {})
+    return {name: int(str(written[name])) for name in ("minReplicas", "maxReplicas") if name in written}
+
+
+def checked(given: dict[str, int]) -> dict[str, int]:
+    least, most = given.get("minReplicas", 0), given.get("maxReplicas")
+    if most is not None and least > most:
+        raise UsageError(f"min is {least}, must be at most max, which is {most}", "give both: --min and --max")
+    return given

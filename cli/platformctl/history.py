@@ -1,0 +1,124 @@
+"""Earlier releases of a service, and its document with another canary share: for `rollback` and `canary`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pilotlight.errors import NotFound
+from pilotlight.names import LABEL_REVISION
+from platformctl import releasing
+
+if TYPE_CHECKING:
+    from pilotlight.deploy import Documents
+    from pilotlight.plan.model import Capabilities
+    from pilotlight.spec.model import Service
+    from pilotlight.targets.target import Key, Release, Target
+
+FIELD = "canaryTrafficPercent"
+# Who receives a service's requests, in the order in which they stand before each other.
+ENTRIES = ("router", "transformer", "engine", "predictor")
+
+
+def releases(target: "Target", key: "Key") -> "Sequence[Release]":
+    """Newest first, at least one."""
+    found = target.releases(key)
+    if not found:
+        raise NotFound(f"no release of {'/'.join(key)} is kept", "give its document: platformctl deploy -f FILE")
+    return found
+
+
+def revisions(release: "Release") -> set[str]:
+    """Names of the revisions that the release's own manifests describe."""
+    found = set()
+    for manifest in release.manifests:
+        template = (manifest.get("spec") or {}).get("template") or {}
+        metadata = template.get("metadata") or {}
+        found |= {metadata.get("name"), (metadata.get("labels") or {}).get(LABEL_REVISION)}
+    return {name for name in found if name}
+
+
+def earlier(found: "Sequence[Release]", to: str) -> "Release":
+    """By generation or by the name of a revision; empty: the newest whose document was another one."""
+    present, before = found[0], found[1:]
+    if not to:
+        chosen = next((one for one in before if one.document != present.document), None)
+        why = "nothing else was deployed before"
+    elif to.isdigit():
+        chosen = next((one for one in found if one.generation == int(to)), None)
+        why = f"generation {to} is not kept"
+    else:
+        chosen = next(
+            (one for one in found if any(name == to or name.endswith(f"-{to}") for name in revisions(one))), None
+        )
+        why = f"no release has a revision {to}"
+    if chosen is None:
+        raise NotFound(f"{present.namespace}/{present.name}: {why}; {_kept(found)}")
+    return chosen
+
+
+def _kept(found: "Sequence[Release]") -> str:
+    told = [f"{one.generation} ({', '.join(sorted(revisions(one))) or 'no revision'})" for one in found]
+    return f"kept are {', '.join(told)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The release that runs as a canary, and the one whose revision it stands beside."""
+
+    release: "Release"
+    stable: "Release"
+    percent: int
+
+
+def canary(found: "Sequence[Release]") -> Canary | None:
+    """None: the newest release has all requests to itself."""
+    percent = share(found[0])
+    if percent in (None, 100):
+        return None
+    stable = next((one for one in found[1:] if share(one) in (None, 100)), None)
+    if stable is None:
+        raise NotFound(f"the release before the canary of {found[0].name} is not kept", "deploy its document: -f FILE")
+    return Canary(found[0], stable, percent or 0)
+
+
+def share(release: "Release") -> int | None:
+    documents, _ = releasing.stored(release)
+    return next((_entry(service)[1] for service in documents.services), None)
+
+
+def _entry(service: "Service") -> tuple[str, int | None]:
+    """The component that requests reach first, and its share."""
+    role = next((name for name in ENTRIES if name in service.components), "predictor")
+    component = next((each for name, each in service.components.items() if name == role), None)
+    return role, component.canary_traffic_percent if component else None
+
+
+def with_share(documents: "Documents", percent: int | None) -> "Documents":
+    """The same documents, their new revisions with this share of the requests; None: with all."""
+    return replace(documents, services=tuple(_with_share(service, percent) for service in documents.services))
+
+
+def _with_share(service: "Service", percent: int | None) -> "Service":
+    """In what is planned and in what is kept of it. OME's deprecated `predictor` is read as the engine."""
+    role, _ = _entry(service)
+    components = {
+        name: replace(each, canary_traffic_percent=percent) if name == role else each
+        for name, each in service.components.items()
+    }
+    spec = dict(service.document.get("spec") or {})
+    place = role if role in spec else "predictor"
+    spec[place] = _with_field(spec.get(place) or {}, percent)
+    return replace(service, components=components, document={**service.document, "spec": spec})
+
+
+def _with_field(component: Mapping[str, Any], percent: int | None) -> dict[str, Any]:
+    kept = {name: value for name, value in component.items() if name != FIELD}
+    return kept if percent is None else {**kept, FIELD: percent}
+
+
+def again(release: "Release", percent: int | None, note: str) -> releasing.Wanted:
+    """A release's document to be deployed once more."""
+    documents: Documents
+    capabilities: Capabilities
+    documents, capabilities = releasing.stored(release)
+    return releasing.Wanted(with_share(documents, percent), capabilities, note=note)

@@ -1,0 +1,111 @@
+"""The way of a release that `deploy`, `rollback` and `canary` share: planned, shown, applied, followed, its URL told.
+
+`@rollout.options` gives a verb one argument, `how: How`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from platformctl import documents, output, releasing, views, waiting
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import ServiceStatus, Target
+
+FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
+TIMEOUT_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What was typed about waiting, and about doing nothing."""
+
+    wait: bool
+    timeout: float
+    dry_run: str | None
+    differ: bool
+
+
+def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: bool = False) -> None:
+    """Everything is planned before anything is applied. Without a target it ends with the plan."""
+    ticker = output.Ticker()
+    prepared, warnings = releasing.prepare(wanted, where)
+    documents.warn(warnings, strict)
+    for one in prepared:
+        ticker.say("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
+        for sentence in waiting.kept(one.overrides):
+            output.note(sentence)
+    if how.differ:
+        _show_changes(prepared, as_data=bool(how.dry_run))
+    if how.dry_run or where is None:
+        _check(wanted, prepared, where if how.dry_run == "server" else None, ticker, quiet=how.differ)
+        return
+    applied = releasing.apply(wanted, prepared, where)
+    views.show(_followed(applied, where, how, ticker), one=False, default="url")
+
+
+def _followed(
+    applied: "Sequence[tuple[releasing.Prepared, ServiceStatus]]", where: "Target", how: How, ticker: output.Ticker
+) -> "list[ServiceStatus]":
+    """The statuses at the end; without waiting, those that applying gave."""
+    expected = [
+        waiting.Expected(one.key, status.generation, tuple(work.revision for work in one.plan.workloads))
+        for one, status in applied
+    ]
+    for (one, status), each in zip(applied, expected, strict=True):
+        change = "unchanged" if status.generation == one.release.expected else f"generation {status.generation}"
+        ticker.say("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
+    try:
+        return waiting.wait(where, expected, how.timeout, ticker) if how.wait else [status for _, status in applied]
+    finally:
+        ticker.close()
+
+
+def _show_changes(prepared: "Sequence[releasing.Prepared]", *, as_data: bool) -> None:
+    """With a dry run the difference is what was asked for; else it is said before it is made."""
+    from pilotlight.manifests import diff
+
+    lines = [line for one in prepared for change in diff(one.before, one.manifests) for line in change.lines]
+    say = output.flowing if as_data else output.note
+    for line in map(output.diff_coloured, lines):
+        say(line)
+    if not lines:
+        output.note("no difference")
+
+
+def _check(
+    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target | None", ticker: output.Ticker,
+    *, quiet: bool,
+) -> None:  # fmt: skip
+    """Says what would be done."""
+    if where is not None:
+        releasing.apply(wanted, prepared, where, dry_run=True)
+        ticker.say("Checked", f"by {where.name}; nothing was changed")
+    names = [f"{'/'.join(one.key)} {work.revision}" for one in prepared for work in one.plan.workloads]
+    if not quiet:
+        output.text("".join(f"{name}\n" for name in names))
+
+
+def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--wait and --timeout, as `wait` and `timeout`."""
+    command = click.option(
+        "--timeout", default=TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait."
+    )(command)
+    return click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is done.")(command)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def called(**typed: Any) -> Any:
+        own = {field.name: typed.pop(field.name) for field in fields(How)}
+        return command(how=How(**own), **typed)
+
+    made = click.option("--diff", "differ", is_flag=True, help="Show what changes, object by object.")(called)
+    made = click.option(
+        "--dry-run", type=click.Choice(["client", "server"]), is_flag=False, flag_value="client",
+        help="Change nothing: plan here alone, or let the target check it too.",
+    )(made)  # fmt: skip
+    return waiting_options(made)

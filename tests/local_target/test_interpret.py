@@ -101,6 +101,13 @@ def test_a_stateful_service_has_a_fixed_number_of_replicas_one_replaced_after_th
     )  # fmt: skip
 
 
+def test_a_start_may_take_as_long_as_its_probe_lets_it() -> None:
+    slow = {"httpGet": {"path": "/ready", "port": 8080}, "initialDelaySeconds": 5, "failureThreshold": 200}
+    assert interpret([deployment({"startupProbe": slow})]).workloads[0].revision.progress_deadline_s == 2005.0
+    written = deployment({"startupProbe": slow}, progressDeadlineSeconds=60)
+    assert interpret([written]).workloads[0].revision.progress_deadline_s == 60.0
+
+
 def test_the_rest_of_the_objects_means_nothing_here(tmp_path: Path) -> None:
     kinds = {line.split()[0] for line in ignored(rendered(tmp_path, document(raw=True)))}
     assert kinds == {"ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor", "PrometheusRule"}

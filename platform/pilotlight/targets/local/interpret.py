@@ -18,7 +18,7 @@ from pilotlight import names
 from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.entry import entry_of
-from pilotlight.targets.local.model import Mode, RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
+from pilotlight.targets.local.model import Mode, Probe, RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
 from pilotlight.targets.local.objects import (
     AUTOSCALERS,
     SEVERAL_NODES,
@@ -169,7 +169,7 @@ def _revision(
     return RevisionSpec(
         namespace, service, name, role_of(workload), revision_of(workload), container, scaling,
         concurrency=int(pod.get("containerConcurrency") or 0), timeout_s=timeout,
-        progress_deadline_s=_deadline(workload, template), grace_s=grace,
+        progress_deadline_s=_deadline(workload, container.startup), grace_s=grace,
     )  # fmt: skip
 
 
@@ -185,11 +185,12 @@ def _timeout(workload: Object, env: Mapping[str, str], objects: Objects) -> floa
     return DEFAULT_TIMEOUT_S
 
 
-def _deadline(workload: Object, template: Mapping[str, Json]) -> float:
-    written = mapping_at(template, "metadata", "annotations").get(PROGRESS_DEADLINE)
-    if written:
-        return seconds_of(str(written)) or DEFAULT_DEADLINE_S
-    return float(at(workload, "spec", "progressDeadlineSeconds") or DEFAULT_DEADLINE_S)
+def _deadline(workload: Object, startup: Probe | None) -> float:
+    """A StatefulSet has none of its own; it must at least leave a start the time that its probe does."""
+    written = mapping_at(template_of(workload), "metadata", "annotations").get(PROGRESS_DEADLINE)
+    seconds = seconds_of(str(written)) if written else at(workload, "spec", "progressDeadlineSeconds")
+    budget = startup.initial_delay_s + startup.period_s * startup.failure_threshold if startup else 0.0
+    return float(seconds or max(DEFAULT_DEADLINE_S, budget))
 
 
 def _traffic(workload: Object, revision: str, by_hand: Mapping[str, Json]) -> tuple[TrafficShare, ...]:

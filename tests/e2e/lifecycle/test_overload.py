@@ -88,6 +88,23 @@ def test_a_request_that_waits_longer_than_it_said_is_refused_while_the_model_is_
     assert not (tmp_path / "began 2").exists()
 
 
+def test_a_request_of_a_higher_priority_overtakes_those_that_wait(tmp_path: Path, serve: Serve) -> None:
+    levels = "max_batch_size: 0 dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
+    server = serve(write_signed(tmp_path, HELD, config=levels))
+    connections = [held(server, tmp_path)]
+    for value, parameters in ((2, {}), (3, {"priority": 2}), (4, {"priority": 1})):
+        connections.append(server.connect(60))
+        raw = rendered("POST", "/v2/models/m/infer", body(value, parameters=parameters), None, server.address)
+        connections[-1].sendall(raw)
+        server.wait_until(lambda: queued(server) == len(connections) - 1, "queueing it")
+    (tmp_path / "go").touch()
+    assert [read_answer(connection).status for connection in connections] == [200] * 4
+    for connection in connections:
+        connection.close()
+    began = sorted(tmp_path.glob("began *"), key=lambda sign: sign.stat().st_mtime_ns)
+    assert [sign.name for sign in began] == ["began 1", "began 4", "began 2", "began 3"]
+
+
 def test_an_inference_that_takes_too_long_is_answered_504_waiting_or_running(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), "--inference-timeout-s", "0.3")
     busy = held(server, tmp_path)

@@ -61,7 +61,10 @@ def test_an_interrupt_ends_it_at_once_with_one_line_even_while_the_server_stalls
     web.files["/m.bin"] = content(1 << 20)
     web.hold_after = 1 << 16
     command = [sys.executable, "-m", "pilotlight_predictor", "fetch", web.url("/m.bin"), str(tmp_path / "there")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A shell's background job ignores interrupts, and so would whatever it starts: the child is a foreground one.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     deadline = monotonic() + 60
     while not web.held:
         assert process.poll() is None

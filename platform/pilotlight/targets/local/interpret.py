@@ -39,7 +39,6 @@ from pilotlight.targets.local.scaling.fields import seconds_of
 from pilotlight.targets.local.scaling.model import Fixed, Hpa, Scaling
 from pilotlight.targets.local.scaling.promql import supported
 from pilotlight.targets.local.scaling.read import scaling_of
-from pilotlight.targets.local.store.applying import NewRevision
 
 Json = Any
 Overrides = Mapping[str, Mapping[str, Json]]  # by workload
@@ -71,8 +70,8 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
     )
 
 
-def revisions_of(manifests: Sequence[Object]) -> list[NewRevision]:
-    """What the store keeps of each revision: from these objects alone, `interpret` tells it again."""
+def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:
+    """Workload, revision and what the store keeps of it: from these objects alone `interpret` tells it again."""
     objects = Objects(manifests)
     return [(name_of(found), revision_of(found), objects.of_revision(found)) for found in objects.workloads()]
 

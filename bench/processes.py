@@ -70,13 +70,13 @@ def running(command: Command, port: int, models: Sequence[str], cores: Cores, lo
 
 def memory_mb(pid: int) -> float:
     """Proportional set size of the process and all its descendants, which counts a shared page once."""
-    total_kb = sum(_pss_kb(each) for each in _tree(pid))
+    total_kb = sum(pss_kb(each) for each in _tree(pid))
     return total_kb / 1024
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of the process and all its descendants: shows whether a server under load had its core for itself."""
-    return sum(_cpu_ticks(each) for each in _tree(pid)) / os.sysconf("SC_CLK_TCK")
+    return sum(cpu_ticks(each) for each in _tree(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 def settled_memory_mb(pid: int, patience_s: float = 5.0, step_s: float = 0.25) -> float:
@@ -134,7 +134,7 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _pss_kb(pid: int) -> int:
+def pss_kb(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -142,7 +142,7 @@ def _pss_kb(pid: int) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def _cpu_ticks(pid: int) -> int:
+def cpu_ticks(pid: int) -> int:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

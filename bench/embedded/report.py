@@ -1,0 +1,79 @@
+"""The result as people read it: each figure beside what was promised of it."""
+
+from dataclasses import dataclass
+
+from bench.rounds import Result
+
+SUBJECT = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure, and the bound that we hold ourselves to, if there is one."""
+
+    figure: str
+    label: str
+    digits: int = 2
+    promise: float | None = None
+    more_is_better: bool = False
+
+    def kept(self, value: float) -> bool:
+        return self.promise is None or (value >= self.promise if self.more_is_better else value <= self.promise)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("direct.c1.p50_ms", "replica asked directly, 1 connection: p50 ms", 3),
+    Row("gateway.c1.p50_ms", "through the gateway, 1 connection: p50 ms", 3),
+    Row("gateway.added_p50_ms", "what the gateway adds: p50 ms", 3, 0.3),
+    Row("direct.c32.rps", "replica asked directly, 32 connections: requests/s", 0),
+    Row("gateway.c32.rps", "through the gateway, 32 connections: requests/s", 0),
+    Row("gateway.kept_percent", "what the gateway keeps of them: %", 0, 60, True),
+    Row("cold.plain_s", "cold start, 0 → first byte: s", 3, 0.5),
+    Row("cold.pilot_s", "the same with the pilot light: s", 3, 0.25),
+    Row("cold.pilot_light_mb", "memory of the pilot light: MB", 0),
+    Row("deploy.ready_s", "`platformctl deploy` → Ready: s", 2, 1.5),
+    Row("zero.none_mb", "memory of control process and gateway, no service: MB", 0),
+    Row("zero.memory_mb", "the same with 200 services at zero: MB", 0, 150),
+    Row("zero.cpu_percent", "CPU of both meanwhile: % of a core", 2, 1),
+    Row("crowd.fairness", "50 services under load: Jain's fairness index", 3, 0.95, True),
+    Row("crowd.least_percent", "what the worst-off of them got of an equal share: %", 0, 80, True),
+    Row("crowd.rps", "all of them: requests/s", 0),
+    Row("cli.help_s", "`platformctl --help`: s", 2),
+    Row("cli.render_s", "`platformctl render` of one service: s", 2),
+    Row("cli.render_thousand_s", "`platformctl render` of 1,000 services: s", 2),
+)
+
+
+def table(result: Result) -> str:
+    """Medians; the last column says what they are held to."""
+    lines = ["| | **measured** | least … most | promised |", "|---|---:|---:|---:|"]
+    lines += [line(result, row, value) for row in ROWS if (value := result.median(SUBJECT, row.figure)) is not None]
+    return "\n".join([*lines, f"| failed requests | {result.errors(SUBJECT):,} | | 0 |"])
+
+
+def line(result: Result, row: Row, value: float) -> str:
+    samples = result.samples[SUBJECT][row.figure]
+    spread = f"{min(samples):,.{row.digits}f} … {max(samples):,.{row.digits}f}" if len(samples) > 1 else ""
+    bound = "" if row.promise is None else f"{'≥' if row.more_is_better else '≤'} {row.promise:g}"
+    missed = "" if row.kept(value) else " (missed)"
+    return f"| {row.label} | **{value:,.{row.digits}f}** | {spread} | {bound}{missed} |"
+
+
+def missed(result: Result) -> list[str]:
+    medians = ((row, result.median(SUBJECT, row.figure)) for row in ROWS)
+    return [row.label for row, value in medians if value is not None and not row.kept(value)]
+
+
+def markdown(result: Result) -> str:
+    failures = ["\n".join(["Not measured:", *(f"- {failure}" for failure in result.failures)])] * bool(result.failures)
+    return "\n\n".join(["# The embedded platform", table(result), conditions(result), *failures]) + "\n"
+
+
+def conditions(result: Result) -> str:
+    machine = result.machine
+    where = ", ".join([machine["cpu"], f"{machine['cores']} cores", machine["memory"], machine["kernel"]])
+    pinning = "the replica alone on one core, gateway and load on another" if result.pinned else "nothing pinned"
+    return (
+        f"{result.date[:10]}, {where}, Python {machine['python']}, load average before: {machine['load_before']}; "
+        f"medians; for the gateway {pinning}, {result.rounds} rounds of {result.seconds:g} s."
+    )

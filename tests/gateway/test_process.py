@@ -1,0 +1,123 @@
+"""The gateway as a process: one per folder, restful, and able to bring its control process back."""
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.gateway.linked import DEADLINE_S, in_loop, linked, until
+
+from pilotlight.gateway import reporting, respawn
+from pilotlight.gateway.__main__ import main
+from pilotlight.gateway.messages import BackendReport, Report
+from pilotlight.gateway.reporting import Reporter
+from pilotlight.gateway.respawn import Respawn, pause
+from pilotlight.targets.local.gateway_link import gateway_command
+from pilotlight.targets.local.home import Home
+
+
+@in_loop
+async def test_a_folder_has_one_gateway(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made:
+        await made.publish()
+        second = await asyncio.create_subprocess_exec(*gateway_command(made.home), stderr=subprocess.PIPE)
+        _, said = await asyncio.wait_for(second.communicate(), DEADLINE_S)
+        assert second.returncode == 1
+        assert said.decode() == f"another gateway runs in {tmp_path}; stop it first\n"
+        assert (await made.publish()).generation == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--home"], ["--port", "80"], ["--home", "x", "--more", "y"]])
+def test_a_call_that_is_none_gets_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("usage: python -m pilotlight.gateway")
+
+
+def test_pauses_between_attempts_grow_to_a_bound() -> None:
+    assert [pause(attempt) for attempt in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert pause(100_000) == 30
+
+
+@in_loop
+async def test_a_control_process_that_is_gone_is_started_again(tmp_path: Path) -> None:
+    """The command is given as it stands: words with spaces in them stay whole."""
+    note = tmp_path / "started again"
+    command = (sys.executable, "-c", f"open({str(note)!r}, 'w').close()")
+    words = gateway_command(Home(tmp_path), command)
+    assert shlex.split(words[-1]) == list(command)
+    async with linked(tmp_path, command=words) as made:
+        await made.publish()
+        assert made.link._channel is not None
+        made.link._started = False  # nobody comes back by itself
+        made.link._channel.close()
+        await until(note.exists, "started")
+        assert await made.link._connect()  # for the gateway to be ended
+
+
+@in_loop
+async def test_attempts_go_on_until_somebody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respawn, "FIRST_S", 0.001)
+    monkeypatch.setattr(respawn, "LONGEST_S", 0.002)
+    started: list[Sequence[str]] = []
+    bringing = Respawn(("control",), started.append)
+    bringing.found()
+    bringing.lost()
+    await until(lambda: len(started) >= 3, "three attempts")
+    bringing.found()
+    before = len(started)
+    await _pass(0.01)
+    assert len(started) == before
+    bringing.lost()  # it stayed for a moment only: the pauses go on growing
+    await until(lambda: len(started) > before, "another attempt")
+    bringing.cancel()
+    assert started[0] == ("control",)
+
+
+@in_loop
+async def test_without_a_command_nobody_is_started() -> None:
+    bringing = Respawn((), lambda words: pytest.fail("started"))
+    bringing.lost()
+    assert bringing._timer is None
+
+
+class ScriptedPlane:
+    """Reports what it is told to, and says when it is busy."""
+
+    def __init__(self, *reports: Report) -> None:
+        self.reports = list(reports)
+        self.on_busy = lambda: None
+
+    def clock(self) -> float:
+        return 0.0
+
+    def report(self, now: float) -> Report:
+        return self.reports.pop(0) if self.reports else Report(1.0)
+
+
+@in_loop
+async def test_reports_go_on_while_anything_happens_and_then_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "INTERVAL_S", 0.001)
+    some = Report(1.0, (BackendReport("default", "iris", "iris", "iris-1", 1.0, 1, 0, 0, 1),))
+    plane = ScriptedPlane(some, some)
+    kept: list[Report] = []
+    said: list[Report] = []
+    reporter = Reporter(plane, kept.append, said.append)  # type: ignore[arg-type]
+    assert reporter._timer is None
+    plane.on_busy()
+    plane.on_busy()
+    await until(lambda: len(kept) == 3 and reporter._timer is None, "rest")
+    assert said == [some, some]
+    plane.reports.append(some)
+    await _pass(0.01)
+    assert len(said) == 2
+    plane.on_busy()
+    await until(lambda: len(said) == 3, "awake again")
+    reporter.close()
+
+
+async def _pass(seconds: float) -> None:
+    """Time in which something must not happen."""
+    await asyncio.sleep(seconds)

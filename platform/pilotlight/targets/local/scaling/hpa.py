@@ -55,7 +55,7 @@ def _shared(metric: Metric, value: float, current: int, tolerance: float) -> Pro
 
 
 def _near(ratio: float, tolerance: float) -> bool:
-    return abs(1.0 - ratio) <= tolerance
+    return 1.0 - tolerance <= ratio <= 1.0 + tolerance
 
 
 def _ceil(count: float) -> int:

@@ -94,6 +94,14 @@ def selectors(node: Node) -> list[Selector]:
     return [] if isinstance(node, Number) else [*selectors(node.left), *selectors(node.right)]
 
 
+def _loose_range(node: Node) -> bool:
+    if isinstance(node, Call):
+        return any(_loose_range(argument) for argument in node.arguments[node.name in RANGES :])
+    if isinstance(node, Binary):
+        return _loose_range(node.left) or _loose_range(node.right)
+    return _loose_range(node.of) if isinstance(node, Aggregation) else isinstance(node, Selector) and node.range_s > 0
+
+
 def seconds(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text))
 
@@ -138,6 +146,8 @@ class _Parser:
         node = self._level(0, 0)
         if self._peek():
             raise self._no(f"uses {self._peek()}, which is not evaluated here")
+        if _loose_range(node):
+            raise self._no("has a range that no function takes")
         return node
 
     def _level(self, level: int, depth: int) -> Node:

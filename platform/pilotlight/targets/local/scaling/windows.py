@@ -56,14 +56,14 @@ def average(load: Mapping[int, float], began: float | None, window_s: float, now
     if not inside:
         return 0.0
     newest = max(inside)
-    end = newest if present - newest <= LATE_S else present - 1
     if weighted:
-        return _weighted(inside, end, size)
+        return _weighted(inside, present, size)
+    end = newest if present - newest <= LATE_S else present - 1
     first = min(load) if began is None else min(min(load), math.floor(began))
     seconds = min(end - first + 1, size - (present - end))
     return round(sum(inside.values()) / max(seconds, 1), DIGITS)
 
 
-def _weighted(inside: Mapping[int, float], end: int, size: int) -> float:
+def _weighted(inside: Mapping[int, float], present: int, size: int) -> float:
     decay = max(1 - math.pow(1 - WEIGHT, 1 / size), LEAST_DECAY)
-    return sum(value * decay * math.pow(1 - decay, end - at) for at, value in inside.items())
+    return sum(value * decay * math.pow(1 - decay, present - at) for at, value in inside.items())

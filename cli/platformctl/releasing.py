@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.names import DOMAIN
+from pilotlight.names import ANNOTATION_OVERRIDES, DOMAIN
 from pilotlight.targets.target import Key, Release
 
 if TYPE_CHECKING:
@@ -130,7 +130,18 @@ def _prepared(
         tuple(_texts([*(node.plain() for node in wanted.documents.others), *(one.document for one in beside)])),
         expected, wanted.note,
     )  # fmt: skip
-    return Prepared(plan, release, manifests, live, overrides)
+    return Prepared(plan, release, manifests, tuple(map(_as_applied, live)), overrides)
+
+
+def _as_applied(manifest: "Manifest") -> "Manifest":
+    """Without what was set by hand, which the target shows as an annotation and nobody applies."""
+    from pilotlight.manifests import Manifest
+
+    metadata = dict(manifest.document["metadata"])
+    written = metadata.pop("annotations", None) or {}
+    annotations = {key: value for key, value in written.items() if key != ANNOTATION_OVERRIDES}
+    kept = {**metadata, "annotations": annotations} if annotations else metadata
+    return Manifest({**manifest.document, "metadata": kept})
 
 
 def document_text(service: "Service", capabilities: "Capabilities") -> str:

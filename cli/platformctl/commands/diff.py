@@ -1,10 +1,11 @@
-"""`platformctl diff`: what would change if documents were rendered over manifests that exist in files."""
+"""`platformctl diff`: what would change if documents were deployed, or rendered over manifests that exist in files."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from platformctl import documents, manifest_files, output
+from pilotlight.errors import UsageError
+from platformctl import documents, manifest_files, output, releasing, targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,23 +16,41 @@ if TYPE_CHECKING:
 
 @click.command()
 @documents.options
-@click.option(
-    "--against", required=True, multiple=True, metavar="FILE", help="Manifests: file, directory or -; repeatable."
-)
+@click.option("--against", multiple=True, metavar="FILE", help="Manifests: file, directory or -; repeatable.")
+@targets.target_option
 @output.formats("table", "json")
-def diff(given: documents.Given, against: tuple[str, ...]) -> int:
-    """Compare what would be rendered with manifests in files. Ends with 1 where they differ."""
+def diff(given: documents.Given, against: tuple[str, ...], target: str) -> int:
+    """Compare what would be rendered with what runs, or with manifests in files. Ends with 1 where they differ.
+
+    Example: platformctl diff -f service.yaml
+    """
     from pilotlight import manifests
 
+    changes = manifests.diff(*(with_files(given, against) if against else with_target(given, target)))
+    output.data([told(change) for change in changes], [output.diff_coloured(line) for c in changes for line in c.lines])
+    output.note(summary(changes))
+    return 1 if changes else 0
+
+
+def with_files(given: documents.Given, against: tuple[str, ...]) -> "tuple[list[Manifest], list[Manifest]]":
+    """(What is there, what would be.)"""
     planned = given.plan()
     new = planned.manifests()
     old, others = belonging(manifest_files.manifests(against), new, planned.plans)
     if others:
         output.note(f"not compared, of no service here: {', '.join(f'{m.kind} {m.name}' for m in others)}")
-    changes = manifests.diff(old, new)
-    output.data([told(change) for change in changes], [output.diff_coloured(line) for c in changes for line in c.lines])
-    output.note(summary(changes))
-    return 1 if changes else 0
+    return old, new
+
+
+def with_target(given: documents.Given, target: str) -> "tuple[list[Manifest], list[Manifest]]":
+    """The same where the target says what is there, and plans stand beside that."""
+    from platformctl.commands.deploy import of_files
+
+    if given.current:
+        raise UsageError("--current and a target both say what runs", "leave --current out, or give --against FILE")
+    prepared, warnings = releasing.prepare(of_files(given), targets.At(target, "").look())
+    documents.warn(warnings, given.strict)
+    return [m for one in prepared for m in one.before], [m for one in prepared for m in one.manifests]
 
 
 def belonging(

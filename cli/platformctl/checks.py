@@ -1,0 +1,186 @@
+"""What `doctor` looks at: each check is a function that returns one finding with its fix. Nothing is changed."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.home import Home
+    from pilotlight.targets.local.launching import Address
+
+Level = Literal["ok", "warn", "fail"]
+
+LEAST_PYTHON: Final = (3, 11)
+LEAST_DISK: Final = 1 << 30
+# What runs models, by import name, with the extra that brings it.
+RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    check: str
+    message: str
+    fix: str = ""
+
+
+def findings(home: "Home") -> Iterator[Finding]:
+    from pilotlight.targets.local.launching import living
+
+    address = living(home)
+    yield python()
+    yield from runtimes()
+    yield gpus()
+    yield folder(home)
+    yield daemon(home, address)
+    yield gateway(address)
+    yield from ports(address)
+    yield limits(home)
+    yield forks()
+    yield ipv6()
+
+
+def python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < LEAST_PYTHON:
+        return Finding("fail", "python", version, f"use {'.'.join(map(str, LEAST_PYTHON))} or newer")
+    return Finding("ok", "python", f"{version}, {sys.executable}")
+
+
+def runtimes() -> Iterator[Finding]:
+    """One that is missing matters only to models that need it; none at all matters to everybody."""
+    from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
+
+    found = []
+    for name in RUNTIMES:
+        if find_spec(name) is not None:
+            try:
+                found.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                found.append(name)
+    missing = [name for name in RUNTIMES if find_spec(name) is None]
+    extras = ", ".join(f"pilotlight[{RUNTIMES[name]}]" for name in missing)
+    if not found:
+        yield Finding("warn", "runtimes", "none is installed: only Python models can run", f"pip install {extras}")
+    else:
+        yield Finding(
+            "ok", "runtimes", ", ".join(found) + (f"; not installed: {', '.join(missing)}" if missing else "")
+        )
+
+
+def gpus() -> Finding:
+    from importlib.util import find_spec
+
+    from pilotlight.targets.local.supervisor.gpus import find_devices
+
+    devices = find_devices()
+    if devices:
+        return Finding("ok", "gpus", f"{len(devices)} found")
+    if os.path.isdir("/proc/driver/nvidia/gpus") and find_spec("pynvml") is None:
+        fix = "pip install 'pilotlight[gpu]'"
+        return Finding("warn", "gpus", "this machine has some, but nothing here can count them", fix)
+    return Finding("ok", "gpus", "none; models run on the CPU")
+
+
+def folder(home: "Home") -> Finding:
+    """The nearest folder that exists must take what is to be made below it."""
+    there = next(path for path in (home.root, *home.root.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("fail", "home", f"{there} cannot be written to", "set PILOTLIGHT_HOME to a folder of yours")
+    free = shutil.disk_usage(there).free
+    if free < LEAST_DISK:
+        message = f"{home.root}: {free >> 20} MiB free; state, logs and models need room"
+        return Finding("warn", "home", message, "free some, or set PILOTLIGHT_HOME to a larger disk")
+    return Finding("ok", "home", f"{home.root}, {free >> 30} GiB free")
+
+
+def daemon(home: "Home", address: "Address | None") -> Finding:
+    from pilotlight import __version__
+    from pilotlight.targets.local.launching import answers, leftovers
+
+    if address is None:
+        if leftovers(home):
+            message = "the control process is gone, its gateway serves on"
+            return Finding("warn", "platform", message, "platformctl up takes over what runs")
+        return Finding("ok", "platform", "not running; the first deploy starts it")
+    if not answers(address):
+        message = f"process {address.pid} does not answer on port {address.port}"
+        return Finding("fail", "platform", message, f"see {home.logs / 'daemon.log'}; platformctl down ends it")
+    if address.version != __version__:
+        message = f"it is of version {address.version}, platformctl of {__version__}"
+        return Finding("fail", "platform", message, "platformctl down && platformctl up")
+    return Finding("ok", "platform", f"process {address.pid}, version {address.version}, API on port {address.port}")
+
+
+def gateway(address: "Address | None") -> Finding:
+    from pilotlight.errors import PlatformError
+    from platformctl.gateway import Gateway
+
+    if address is None:
+        return Finding("ok", "gateway", "not running")
+    url = f"http://{address.host}:{address.gateway_port}"
+    try:
+        reply = Gateway(url).ask("GET", "/healthz", timeout=5)
+    except PlatformError as error:
+        return Finding("fail", "gateway", str(error), "platformctl down && platformctl up")
+    if reply.status != 200:
+        return Finding("fail", "gateway", f"{url}/healthz answers {reply.status}", "platformctl down && platformctl up")
+    return Finding("ok", "gateway", f"{url} answers")
+
+
+def ports(address: "Address | None") -> Iterator[Finding]:
+    """Those that the next start needs; held by the platform itself they are as they should be."""
+    from pilotlight.contract import API_PORT, GATEWAY_PORT
+    from pilotlight.gateway.addresses import Address as Place
+    from pilotlight.gateway.addresses import CannotListen, bind
+
+    wanted = (
+        ("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT, address.gateway_port if address else 0),
+        ("PILOTLIGHT_API_PORT", API_PORT, address.port if address else 0),
+    )
+    for setting, usual, held in wanted:
+        port = int(os.environ.get(setting) or usual)
+        if held:
+            yield Finding("ok", f"port {held}", "held by the platform")
+            continue
+        try:
+            bind(Place("127.0.0.1", port), setting).close()
+            yield Finding("ok", f"port {port}", "free")
+        except CannotListen as error:
+            sentence, _, fix = str(error).partition("; ")
+            yield Finding("fail", f"port {port}", sentence, fix)
+
+
+def limits(home: "Home") -> Finding:
+    from pilotlight.targets.local.supervisor.limits import Limits
+
+    way = Limits(home).name
+    if way == "watchdog":
+        message = "no control group is ours: memory is watched each second, CPU limits are not enforced"
+        return Finding(
+            "warn", "limits", message, "run where cgroup v2 is delegated, such as systemd-run --user --scope"
+        )
+    return Finding("ok", "limits", way)
+
+
+def forks() -> Finding:
+    able: list[Callable[[], bool]] = [lambda: hasattr(os, "fork"), lambda: hasattr(os, "pidfd_open")]
+    if sys.platform == "linux" and all(each() for each in able):
+        return Finding("ok", "fork", "replicas can be forked from a pilot light and watched by pidfd")
+    return Finding(
+        "warn", "fork", f"{sys.platform}: replicas start without a pilot light", "use Linux for quicker starts"
+    )
+
+
+def ipv6() -> Finding:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return Finding("ok", "ipv6", f"none ({error.strerror}); 127.0.0.1 is used alone")
+    return Finding("ok", "ipv6", "::1 answers too")

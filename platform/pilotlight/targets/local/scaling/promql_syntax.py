@@ -19,7 +19,7 @@ FUNCTIONS: Final = (
 LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 DEEPEST: Final = 60
 _TOKEN: Final = re.compile(
-    r"""(?:\s|\#[^\n]*)*(?:
+    r"""(?:\s|\#[^\n]*+)*+(?:
         (?P<duration>(?:\d+(?:ms|[smhdwy]))+)(?![\w.])
       | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[Ii]nf\b|[Nn]a[Nn]\b)
       | (?P<name>[A-Za-z_:][\w:]*)

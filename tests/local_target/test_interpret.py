@@ -1,5 +1,6 @@
 """Rendered manifests as services of one machine: what each field becomes."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,23 @@ def test_manifests_of_two_services_are_refused() -> None:
     other = knative()
     other["metadata"] = {**other["metadata"], "labels": {"pilotlight.dev/service": "other"}}
     assert refusals(knative(), other)[0].endswith("found lab/iris and lab/other")
+
+
+PLACES = [("containers", 0, "env", 0), ("containers", 0, "volumeMounts"), ("containers", 0, "ports", 0), ("volumes", 0),
+          ("containers", 0, "readinessProbe"), ("terminationGracePeriodSeconds",), ("containers",)]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: str(place[-2:]))
+@pytest.mark.parametrize("value", ["x", -1, ["a"], {"a": ["b"]}], ids=str)
+def test_manifests_that_nobody_checked_do_no_harm(tmp_path: Path, place: tuple[Any, ...], value: Json) -> None:
+    manifests = rendered(tmp_path, document({"storageUri": "s3://models/iris"}, raw=True))
+    (workload,) = (found for found in manifests if found["kind"] == "Deployment")
+    part = workload["spec"]["template"]["spec"]
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    with suppress(PlatformError):
+        interpret(manifests)
 
 
 def test_a_document_that_stops_its_service_is_no_deploy(tmp_path: Path) -> None:

@@ -58,16 +58,19 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
     several = objects.of_kind(*SEVERAL_NODES)
     refused += [f"{_label(found)}: needs several nodes; use --target kubernetes" for found in several]
     set_by_hand = overrides or {}
-    workloads = tuple(
-        _workload(found, namespace, service, objects, set_by_hand.get(name_of(found)) or {}, refused)
-        for found in objects.workloads()
-    )
+    try:
+        workloads = tuple(
+            _workload(found, namespace, service, objects, set_by_hand.get(name_of(found)) or {}, refused)
+            for found in objects.workloads()
+        )
+        entry, hosts = entry_of(service, objects, workloads, set_by_hand), _hosts(namespace, service, objects)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # They come over the API as well, where nobody has checked them.
+        message = f"the manifests of {namespace}/{service} are not as Kubernetes defines them ({error!r})"
+        raise PlatformError(f"{message}; apply what platformctl render prints") from error
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
-    entry = entry_of(service, objects, workloads, set_by_hand)
-    return ServiceSpec(
-        namespace, service, workloads, entry, _hosts(namespace, service, objects), _access(objects, entry)
-    )
+    return ServiceSpec(namespace, service, workloads, entry, hosts, _access(objects, entry))
 
 
 def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:

@@ -142,7 +142,8 @@ async def ask(port: int, path: str, headers: Mapping[str, str] | None = None, ho
     """On a connection of its own."""
     async with asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection(host, port)
-        lines = [f"GET {path} HTTP/1.1", "Host: localhost", *(f"{k}: {v}" for k, v in (headers or {}).items())]
+        told = {"Host": "localhost", **(headers or {})}
+        lines = [f"GET {path} HTTP/1.1", *(f"{k}: {v}" for k, v in told.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode())
         try:
             return await read_reply(reader)

@@ -17,7 +17,6 @@ class KpaMemory:
     at: float
     recall: kpa.Recall
     phase: scale_to_zero.Phase
-    ahead: float = 0.0  # by how much the clock has jumped back in all
 
 
 def decide(scaling: Scaling, observed: Observed, memory: Any, now: float) -> Decision:
@@ -37,7 +36,7 @@ def _kpa(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -
     memory = _remembered(rules, observed, memory, now)
     phase = memory.phase
     if _asleep(rules, observed, phase):
-        memory = KpaMemory(now, memory.recall, phase, memory.ahead)
+        memory = KpaMemory(now, memory.recall, phase)
         return Decision(0, f"0: nothing asked for {rules.window_s:g} s", memory, "zero")
     load = _load(rules, observed, memory, now)
     wish = kpa.wish(rules, load, observed.ready, observed.reachable, memory.recall, now)
@@ -45,7 +44,7 @@ def _kpa(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -
     # A request that the windows have forgotten, because it takes long, still has its replica.
     verdict = scale_to_zero.verdict(rules, max(wish.desired, 1) if busy else wish.desired, observed, phase, now)
     phase = scale_to_zero.next_phase(rules, verdict.want, wish.excess, observed, phase, now)
-    after = KpaMemory(now, wish.recall, phase, memory.ahead)
+    after = KpaMemory(now, wish.recall, phase)
     return _answer(rules, observed, wish, verdict, after)
 
 
@@ -57,7 +56,7 @@ def _remembered(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: f
     back = memory.at - now
     if back <= 0:
         return memory
-    return KpaMemory(now, memory.recall.earlier(back), memory.phase.earlier(back), memory.ahead + back)
+    return KpaMemory(now, memory.recall.earlier(back), memory.phase.earlier(back))
 
 
 def _asleep(rules: Kpa, observed: Observed, phase: scale_to_zero.Phase) -> bool:
@@ -72,7 +71,7 @@ def _asleep(rules: Kpa, observed: Observed, phase: scale_to_zero.Phase) -> bool:
 
 
 def _load(rules: Kpa, observed: Observed, memory: KpaMemory, now: float) -> kpa.Load:
-    seen = windows.buckets(observed, rules.metric, rules.window_s, now, memory.ahead)
+    seen = windows.buckets(observed, rules.metric, rules.window_s, now)
     began = memory.phase.since if memory.phase.state == "active" else None
     weighted = rules.algorithm != "linear"
     panic_s = rules.window_s * rules.panic_window_percent / 100

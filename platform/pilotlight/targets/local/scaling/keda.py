@@ -78,7 +78,7 @@ def _paused(rules: Hpa, memory: Memory, now: float) -> Decision:
 def _read(rules: Hpa, observed: Observed, memory: Memory, now: float) -> tuple[Reading, Memory]:
     """What the triggers say; failures are counted once a polling interval, however often somebody asks."""
     due = memory.polled_at is None or now - memory.polled_at >= rules.polling_s
-    raw = triggers.values(rules, observed, memory.ahead, now)
+    raw = triggers.values(rules, observed, now)
     failures = triggers.failures(raw, memory.failures or {}) if due else memory.failures or {}
     reading = triggers.reading(rules, raw, failures, observed.ready, memory.wanted)
     return reading, replace(memory, at=now, failures=failures, polled_at=now if due else memory.polled_at)

@@ -32,12 +32,12 @@ def answer(metric: Metric, result: float | None) -> float | None:
     return 0.0 if metric.ignore_null else None
 
 
-def values(rules: Hpa, observed: Observed, ahead: float, now: float) -> dict[str, float | None]:
+def values(rules: Hpa, observed: Observed, now: float) -> dict[str, float | None]:
     """By name; what was not asked yet is left out. KEDA hands on thousandths, so that is what is compared."""
     found: dict[str, float | None] = {}
     for metric in rules.metrics:
         if metric.source == "requests" and metric.name not in observed.metrics:
-            seen = windows.buckets(observed, "concurrency", rules.polling_s, now, ahead)
+            seen = windows.buckets(observed, "concurrency", rules.polling_s, now)
             value: float | None = windows.average(seen, None, rules.polling_s, now, weighted=False)
         elif metric.name in observed.metrics:
             value = observed.metrics[metric.name]

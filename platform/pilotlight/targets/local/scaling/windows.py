@@ -5,7 +5,7 @@ may still be on their way and are left out. A window without any sample begins a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pilotlight.targets.local.scaling.model import Observed, Sample
@@ -17,34 +17,33 @@ WEIGHT: Final = 0.9999
 LEAST_DECAY: Final = 0.2
 
 
-def buckets(observed: Observed, metric: str, window_s: float, now: float, ahead: float) -> dict[int, float]:
-    """Load by second, newest first, back to the first gap as long as the window.
-
-    `ahead`: by how much clocks once jumped back. What was seen before that bears times to come and is put right.
-    """
+def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:
+    """Load by second, back to the first gap as long as the window."""
     found: dict[int, float] = {}
     concurrency = metric != "rps"
     asked = observed.waiting + observed.in_flight if concurrency else observed.waiting
     last = math.floor(now)
-    if asked and not _reported(observed.samples, now, ahead):
-        found[last] = float(asked)
-    for sample in reversed(observed.samples):
-        at = math.floor(_put_right(sample.at, now, ahead))
+    for time, sample in _put_right(observed.samples, now):
+        at = math.floor(time)
+        if asked and not found and now - time > LATE_S:  # requests are there that the last sample cannot know of
+            found[last] = float(asked)
         if last - at >= window_s:
             break
-        if at <= now:
-            found[at] = found.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
-            last = at
-    return found
+        found[at] = found.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
+        last = at
+    return found or ({last: float(asked)} if asked else {})
 
 
-def _put_right(at: float, now: float, ahead: float) -> float:
-    return at - ahead if at > now else at
-
-
-def _reported(samples: Sequence[Sample], now: float, ahead: float) -> bool:
-    """Whether the last sample is so fresh that it knows of the requests that are there."""
-    return bool(samples) and now - _put_right(samples[-1].at, now, ahead) <= LATE_S
+def _put_right(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, Sample]]:
+    """Newest first. Before a clock jumped back, times were ahead of it: those samples move back by the jump."""
+    jumped, newer = 0.0, now
+    for sample in reversed(samples):
+        at = sample.at - jumped
+        if at > newer:
+            jumped += at - newer
+            at = newer
+        yield at, sample
+        newer = at
 
 
 def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:

@@ -55,8 +55,9 @@ unit: $(VENV)/.test ## the tests alone
 test-long: $(VENV)/.test ## soak tests and many repetitions
 	$(BIN)/pytest -m long
 
-bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton; writes bench/results
+bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, then the embedded platform; writes bench/results
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.embedded
 
 charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
 	$(BIN)/python helm/document.py

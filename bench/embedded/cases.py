@@ -109,6 +109,7 @@ def sleeping(bench: Bench) -> Iterator[Figure]:
             made.sleep()
         time.sleep(SETTLE_S)
         pids = made.control_pids()
+        yield "zero.services", len(services)
         yield "zero.cpu_percent", cpu_percent(pids, 10 * bench.seconds)
         yield "zero.memory_mb", memory_mb(pids)
         yield from _sharing(bench, made, services[: bench.some])
@@ -119,6 +120,7 @@ def _sharing(bench: Bench, made: Platform, services: list[str]) -> Iterator[Figu
     with ThreadPoolExecutor(4) as wakers:
         list(wakers.map(lambda service: ask(made.gateway, service, payload), services))
     time.sleep(SETTLE_S)
+    yield "crowd.services", len(services)
     for _ in range(bench.rounds):
         shares = crowd.load(made.gateway, services, payload, 2 * bench.seconds)
         counts = [share.answers for share in shares]

@@ -24,10 +24,8 @@ ENV_ROUTER_PORT: Final = "PILOTLIGHT_ROUTER_PORT"
 _OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
-_PASSED: Final = frozenset({
-    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
-})  # fmt: skip
+_PASSED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
+_PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
 _PASSED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
 _PORT_SETTINGS: Final = {
     "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
@@ -87,7 +85,7 @@ def variables(
     # NVML counts devices as the bus does; CUDA does only when told to.
     cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {
-        **{name: value for name, value in environ.items() if _passes(name)},
+        **passed(environ),
         **({} if gpus else cuda),
         **container.env,
         **(cuda if gpus else {}),
@@ -107,8 +105,13 @@ def variables(
     }
 
 
-def _passes(name: str) -> bool:
-    return name in _PASSED or name.upper().endswith("_PROXY") or name.startswith(_PASSED_PREFIXES)
+def passed(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of our own environment every process gets."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED or name.upper() in _PROXIES or name.startswith(_PASSED_PREFIXES)
+    }
 
 
 def checks(launch: Launch, ports: Ports) -> Checks:
@@ -131,6 +134,7 @@ def checks(launch: Launch, ports: Ports) -> Checks:
         here(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
         container.memory_limit,
+        revision.grace_s,
         "pilotlight.gateway" not in container.command,
     )
 

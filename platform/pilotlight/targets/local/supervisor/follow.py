@@ -95,9 +95,11 @@ async def _serve(checks: Checks, told: Followed, holds: bool) -> None:
             continue
         if count.holds:
             told.became_ready()
-        else:
-            status = await _look(checks, told) if checks.predictor else {}
-            told.became_unready(str(status.get("reason") or _failed("readiness", count)))
+            continue
+        told.became_unready(_failed("readiness", count))
+        said = (await _look(checks, told)).get("reason") if checks.predictor else ""
+        if said:
+            told.became_unready(str(said))
 
 
 async def _watch_life(checks: Checks, told: Followed, age_s: float) -> None:

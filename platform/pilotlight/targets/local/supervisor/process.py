@@ -105,11 +105,11 @@ class ExitWatch:
         self._ended()
 
 
-def usage(pid: int) -> Usage:
+def usage(pid: int, *, descendants: bool = True) -> Usage:
     """Summed over the process and its descendants; of those that ended, only the time that was waited for."""
     ticks = os.sysconf("SC_CLK_TCK")
     seconds, resident = 0.0, 0
-    for member in family(pid):
+    for member in family(pid) if descendants else (pid,):
         fields = _stat(member)
         if fields:
             own = fields[11:15] if member == pid else fields[11:13]

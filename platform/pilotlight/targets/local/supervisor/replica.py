@@ -32,6 +32,7 @@ class Checks(Struct, frozen=True):
     liveness: Probe | None = None
     start_budget_s: float = 600.0
     memory_limit: int | None = None
+    grace_s: float = 300.0  # to end in, when no better word is given
     predictor: bool = True  # it answers /status
 
 

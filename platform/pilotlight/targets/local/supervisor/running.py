@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.follow import follow
+from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, identify
+from pilotlight.targets.local.supervisor.reasons import out_of_memory
 from pilotlight.targets.local.supervisor.replica import Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
@@ -29,16 +31,18 @@ class Running:
         record: Replica,
         launch: Launch | None,
         exit_file: Path,
+        limits: Limits,
         changed: Callable[[Replica], None],
         ended: Callable[["Running", Exit], None],
     ) -> None:
         self.record, self.launch, self.exit_file = record, launch, exit_file
         self.asked = self.quiet = False
-        self.why = ""  # the reason of an end that we brought about ourselves
+        self.why = record.reason if record.state == "draining" else ""  # of an end that we brought about ourselves
         self.starts = 0  # more than one when its port was taken meanwhile
         self.log_from = 0  # where its log began with this start
-        self._changed, self._ended = changed, ended
-        self._shim_pid = 0
+        self._limits, self._changed, self._ended = limits, changed, ended
+        self._confining: asyncio.Future[None] | None = None
+        self._shim_pid, self._output = 0, -1
         self._watch: ExitWatch | None = None
         self._probing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -46,16 +50,23 @@ class Running:
         self._pending: signal.Signals | None = None  # asked for before the number of the process was known
 
     def started_by(self, started: shim.Shim) -> None:
-        """A shim will tell the number of the process in a moment; it can be asked whether it is ready before that."""
-        self._shim_pid = started.pid
-        loop = asyncio.get_running_loop()
+        """A shim will tell the number of the process in a moment."""
+        self._shim_pid, self._output = started
+        asyncio.get_running_loop().add_reader(self._output, self._told_pid)
 
-        def told() -> None:
-            loop.remove_reader(started.output)
-            self.begin(shim.read_pid(started.output))
+    def _told_pid(self) -> None:
+        self.begin(self._read_pid())
 
-        loop.add_reader(started.output, told)
-        self.probe()
+    def _read_pid(self) -> int:
+        output, self._output = self._output, -1
+        asyncio.get_running_loop().remove_reader(output)
+        return shim.read_pid(output)
+
+    def forked_by(self, pid: int) -> None:
+        """A pilot light has forked it."""
+        self._shim_pid = 0
+        self.update(forked=True)
+        self.begin(pid)
 
     def begin(self, pid: int) -> None:
         """The process has this number; 0: it never came to be."""
@@ -65,20 +76,31 @@ class Running:
             self._finish()
             return
         self.watch(identity)
+        self._confine(pid)
         if self._pending is not None:
             self.send(self._pending)
+
+    def _confine(self, pid: int) -> None:
+        """Off the loop: the kernel may take some milliseconds to move a process into a group."""
+        if self.launch is not None:
+            container, loop = self.launch.revision.container, asyncio.get_running_loop()
+            limited = self.record.id, pid, container.memory_limit, container.cpu_limit
+            self._confining = loop.run_in_executor(None, self._limits.confine, *limited)
 
     def watch(self, identity: Identity) -> None:
         self._watch = ExitWatch(identity.pid, self._finish)
 
     def probe(self, age: float = 0.0) -> None:
+        """The number of the process need not be known for that."""
         self._probing = asyncio.get_running_loop().create_task(follow(self.record, self, age))
 
     def adopt(self, identity: Identity) -> None:
         """It was frozen if its last supervisor died while it froze it; to go on harms nobody."""
         self.watch(identity)
         self.send(signal.SIGCONT)
-        if self.record.state != "draining":
+        if self.record.state == "draining":
+            self._kill_in(self.record.checks.grace_s)
+        else:
             self.probe(age_s(identity))
 
     def update(self, **fields: Any) -> None:
@@ -91,14 +113,14 @@ class Running:
     def drain(self, grace_s: float, reason: str = "") -> None:
         """Asked once: a second SIGTERM would tell a predictor to drop what it has. Asked again, only time shortens."""
         if self.record.state != "draining":
-            self._stop_probing()
+            self.stop_probing()
             self.update(state="draining", reason=reason)
             self.send(signal.SIGTERM)
         self._kill_in(grace_s)
 
     def kill(self, why: str = "") -> None:
         self.why = self.why or why
-        self._stop_probing()
+        self.stop_probing()
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
@@ -132,28 +154,34 @@ class Running:
         self.kill(reason)
 
     def _finish(self) -> None:
-        self._stop_probing()
+        self.stop_probing()
         if self._killer is not None:
             self._killer.cancel()
         self._ending = asyncio.get_running_loop().create_task(self._settle())
 
     async def _settle(self) -> None:
         ended = await shim.settle(self._shim_pid, self.exit_file)
+        if self._confining is not None:
+            await self._confining
+        if await asyncio.to_thread(self._limits.finish, self.record.id):
+            self.why = self.why or out_of_memory(self.record.checks.memory_limit)
         self._watch, self._shim_pid, self._killer, self._pending = None, 0, None, None
         self._ended(self, ended)
 
-    def _stop_probing(self) -> None:
+    def stop_probing(self) -> None:
         if self._probing is not None:
             self._probing.cancel()
             self._probing = None
 
     async def leave(self) -> None:
         """Stops watching and lets it run."""
-        self._stop_probing()
+        self.stop_probing()
         if self._killer is not None:
             self._killer.cancel()
         if self._watch is not None:
             self._watch.close()
+        if self._output >= 0:
+            self._read_pid()
         if self._ending is not None:
             await self._ending
 

@@ -72,9 +72,11 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
 
 
 def read_pid(output: int) -> int:
-    """0: the shim ended before it could start anything. Closes the descriptor."""
+    """0: it has not told it yet, or ended before it could start anything. Closes the descriptor."""
     try:
         text = os.read(output, 64).strip()
+    except BlockingIOError:
+        text = b""
     finally:
         os.close(output)
     return int(text) if text.isdigit() else 0

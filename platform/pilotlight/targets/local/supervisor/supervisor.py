@@ -8,23 +8,25 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor import environment, reasons, shim
+from pilotlight.targets.local.supervisor.environment import Command
 from pilotlight.targets.local.supervisor.gpus import Device, Gpus, find_devices
-from pilotlight.targets.local.supervisor.pilot import PilotLights
+from pilotlight.targets.local.supervisor.limits import Limits
+from pilotlight.targets.local.supervisor.pilot import Errand, PilotLights, family_of
 from pilotlight.targets.local.supervisor.process import Identity, marked, usage
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
-from pilotlight.targets.local.supervisor.rotation import open_log
+from pilotlight.targets.local.supervisor.rotation import open_log, prune
 from pilotlight.targets.local.supervisor.running import Running
 from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.targets.local.supervisor.tending import Tending
 
 PORT_TRIES: Final = 5
-LOST: Final = "ended while nobody watched"
 
 
 class Supervisor:
@@ -44,7 +46,13 @@ class Supervisor:
         self._gpus = Gpus(devices)
         self._running: dict[str, Running] = {}
         self._none_left = asyncio.Event()
-        self._tending = Tending(self._running)
+        self._limits = Limits(home)
+        self._tending = Tending(self._running, self._limits)
+
+    @property
+    def limits(self) -> str:
+        """How limits are kept on this machine: `cgroup v2`, `cgroup v1` or `watchdog`."""
+        return self._limits.name
 
     def replicas(self) -> Sequence[Replica]:
         return [running.record for running in self._running.values()]
@@ -87,24 +95,30 @@ class Supervisor:
             if record.state == "exited" or record.id in self._running:
                 continue
             running = self._take_on(record, None)
+            running.asked = record.state == "draining" and not record.reason
             identity = Identity(record.pid, record.boot_id, record.start_ticks)
             if identity.alive:
                 self._gpus.hold(record.id, _service(record), record.gpus)
                 running.adopt(identity)
             else:
-                ended = shim.read_exit(running.exit_file) or Exit()
-                self._forget(running, ended, "" if ended.code is not None else f"{LOST}; its exit status is unknown")
+                self._ended(running, shim.read_exit(running.exit_file) or Exit())
         self._end_orphans()
+        self._limits.sweep(self._running)
 
     async def close(self, leave_running: bool) -> None:
         """Ends all replicas, or leaves them to the supervisor that comes next."""
         if not leave_running and self._running:
             for running in list(self._running.values()):
-                self.drain(running.record.id, running.launch.revision.grace_s if running.launch else 30.0)
+                self.drain(running.record.id, running.record.checks.grace_s)
             await self._none_left.wait()
-        for running in self._running.values():
+        for running in list(self._running.values()):
             await running.leave()
+        self._running.clear()
         self._tending.close()
+        if not leave_running:
+            await asyncio.to_thread(self._limits.sweep, ())
+        if self._pilot is not None:
+            self._pilot.close(leave_running)
 
     def _find(self, replica_id: str) -> Running:
         if replica_id not in self._running:
@@ -112,7 +126,8 @@ class Supervisor:
         return self._running[replica_id]
 
     def _take_on(self, record: Replica, launch: Launch | None) -> Running:
-        running = Running(record, launch, self._home.run / f"{record.id}.exit", self._tell, self._ended)
+        exit_file = self._home.run / f"{record.id}.exit"
+        running = Running(record, launch, exit_file, self._limits, self._tell, self._ended)
         self._running[record.id] = running
         self._none_left.clear()
         self._tending.wake()
@@ -142,12 +157,35 @@ class Supervisor:
         )  # fmt: skip
         log, running.log_from = open_log(running.record.log)
         try:
-            running.started_by(shim.start(command.argv, env, self._home.root, log, running.exit_file))
+            if self._pilot is None or command.predictor_args is None:
+                self._execute(running, command.argv, env, log)
+            else:
+                self._fork(running, self._pilot, command, env, log)
+        finally:
+            os.close(log)
+        running.probe()
+
+    def _execute(self, running: Running, argv: Sequence[str], env: Mapping[str, str], log: int) -> None:
+        try:
+            running.started_by(shim.start(argv, env, self._home.root, log, running.exit_file))
         except OSError as error:
             reason = f"could not be started: {error.strerror}"
             asyncio.get_running_loop().call_soon(self._forget, running, Exit(), reason)
-        finally:
-            os.close(log)
+
+    def _fork(self, running: Running, pilot: PilotLights, command: Command, env: Mapping[str, str], log: int) -> None:
+        """By a pilot light where one burns; without it, or when it says no, as any other process."""
+        own_log = os.dup(log)
+
+        def answered(pid: int) -> None:
+            if pid:
+                running.forked_by(pid)
+            else:
+                self._execute(running, command.argv, env, own_log)
+            os.close(own_log)
+
+        running.exit_file.unlink(missing_ok=True)
+        errand = Errand(command.predictor_args or (), env, str(self._home.root), str(running.exit_file))
+        pilot.fork(family_of(env), errand, log, answered)
 
     def _ended(self, running: Running, ended: Exit) -> None:
         lines = reasons.tail(running.record.log, running.log_from)
@@ -160,6 +198,7 @@ class Supervisor:
     def _forget(self, running: Running, ended: Exit, reason: str) -> None:
         """The last word on a replica. What it held goes to those who wait."""
         record = running.record
+        running.stop_probing()
         del self._running[record.id]
         if not self._running:
             self._none_left.set()
@@ -167,6 +206,7 @@ class Supervisor:
         running.update(
             state="exited", reason=reason, exit_code=ended.code, signal=ended.signal, crashed=not running.asked
         )
+        prune(Path(record.log).parent, self._running)
         if self._gpus.release(record.id):
             for waiting in [found for found in self._running.values() if found.record.state == "waiting"]:
                 self._try(waiting)

@@ -2,17 +2,56 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
+from pilotlight.targets.local.supervisor.limits import Limits
+from pilotlight.targets.local.supervisor.process import usage
+from pilotlight.targets.local.supervisor.reasons import over_limit
+from pilotlight.targets.local.supervisor.rotation import rotate
 from pilotlight.targets.local.supervisor.running import Running
+
+LOOK_S: Final = 1.0
+ROTATE_EVERY: Final = 5  # looks
 
 
 class Tending:
-    def __init__(self, running: Mapping[str, Running]) -> None:
-        self._running = running
+    """`running` is the supervisor's own table, seen as it is at each look."""
+
+    def __init__(self, running: Mapping[str, Running], limits: Limits, look_s: float = LOOK_S) -> None:
+        self._running, self._limits, self._look_s = running, limits, look_s
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        pass
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._tend())
 
     def close(self) -> None:
-        pass
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tend(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(self._look_s)
+            if not self._running:
+                return
+            looks += 1
+            self._guard_memory()
+            if looks % ROTATE_EVERY == 0:
+                await asyncio.to_thread(_rotate, [Path(running.record.log) for running in self._running.values()])
+
+    def _guard_memory(self) -> None:
+        """Where no control group does it. Memory shared with a pilot light counts too: the kernel tells no better."""
+        for running in self._running.values():
+            limit, pid = running.record.checks.memory_limit, running.record.pid
+            if limit is None or not pid or self._limits.name != "watchdog":
+                continue
+            used = usage(pid).resident_bytes
+            if used > limit:
+                running.kill(over_limit(used, limit))
+
+
+def _rotate(logs: list[Path]) -> None:
+    for log in logs:
+        rotate(log)

@@ -1,0 +1,147 @@
+"""A control process dies; the next one goes on with what it left."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import json as msgspec_json
+from msgspec.structs import replace
+from stage import IRIS, Stage, alive, eventually, launch, program
+
+from pilotlight.targets.local.home import ENV_HOME
+from pilotlight.targets.local.supervisor.process import ENV_REPLICA, marked
+from pilotlight.targets.local.supervisor.replica import Replica
+
+# Another process starts a replica, prints what it would have stored, and dies without a word.
+PREDECESSOR = """
+import asyncio, os, signal, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+from stage import Stage, launch
+from msgspec import json
+
+async def play():
+    stage = Stage(Path(sys.argv[3]), **({"python": sys.argv[4]} if len(sys.argv) > 4 else {}))
+    await stage.__aenter__()
+    stage.supervisor.launch(launch())
+    while not stage.supervisor.replicas()[0].pid:
+        await asyncio.sleep(0.01)
+    if len(sys.argv) == 4:
+        await stage.until("ready")
+    sys.stdout.buffer.write(json.encode(stage.supervisor.replicas()[0]))
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(play())
+"""
+
+
+def left_behind(folder: Path, *python: str) -> Replica:
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", PREDECESSOR, str(here), str(here.parents[1]), str(folder), *python], capture_output=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    return msgspec_json.decode(done.stdout, type=Replica)
+
+
+def test_a_living_replica_is_watched_again_and_drained(tmp_path: Path) -> None:
+    record = left_behind(tmp_path)
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            stage.supervisor.adopt([record])
+            assert [(found.id, found.state) for found in stage.supervisor.replicas()] == [(record.id, "ready")]
+            assert alive(record.pid)
+            await eventually(lambda: "phases" in stage.supervisor.replicas()[0].status)
+            stage.supervisor.drain(record.id, 30)
+            ended = await stage.until("exited")
+            assert (ended.exit_code, ended.crashed) == (0, False)
+
+    asyncio.run(play())
+
+
+def test_a_crash_after_the_adoption_is_told_with_its_reason(tmp_path: Path) -> None:
+    record = left_behind(tmp_path, program(tmp_path, "exec sleep 600"))
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            stage.supervisor.adopt([record])
+            os.kill(record.pid, signal.SIGSEGV)
+            assert (await stage.until("exited")).reason == "ended by signal 11 (segmentation fault)"
+
+    asyncio.run(play())
+
+
+def test_an_end_that_nobody_saw_is_told_as_the_shim_noted_it(tmp_path: Path) -> None:
+    record = left_behind(tmp_path, program(tmp_path, "sleep 0.1; exit 7"))
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            await eventually(lambda: (stage.home.run / f"{record.id}.exit").exists())
+            await eventually(lambda: not alive(record.pid))
+            stage.supervisor.adopt([record])
+            assert [(told.state, told.exit_code, told.crashed) for told in stage.told] == [("exited", 7, True)]
+            assert stage.told[0].reason == "exit code 7"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("stranger", [{"start_ticks": 1}, {"boot_id": "another"}, {"pid": 0}])
+def test_a_number_that_another_process_has_is_left_alone(tmp_path: Path, stranger: dict[str, object]) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "exec sleep 600")) as stage:
+            stage.supervisor.launch(launch())
+            await eventually(lambda: stage.supervisor.replicas()[0].pid > 0)
+            record = replace(stage.supervisor.replicas()[0], id="other", **stranger)
+            stage.supervisor.adopt([record])
+            ended = await stage.until("exited", "other")
+            assert ended.reason == "ended while nobody watched; its exit status is unknown"
+            assert alive(stage.supervisor.replicas()[0].pid)
+
+    asyncio.run(play())
+
+
+def test_processes_of_this_home_that_no_record_knows_are_ended(tmp_path: Path) -> None:
+    record = left_behind(tmp_path, program(tmp_path, "exec sleep 600"))
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            assert {name for _, name in marked(stage.home)} == {record.id}
+            stage.supervisor.adopt([])
+            await eventually(lambda: not alive(record.pid))
+            assert not stage.told
+
+    asyncio.run(play())
+
+
+def test_processes_of_another_home_are_none_of_ours(tmp_path: Path) -> None:
+    env = {**os.environ, ENV_HOME: str(tmp_path / "elsewhere"), ENV_REPLICA: "x"}
+    with subprocess.Popen(["sleep", "600"], env=env) as other:
+
+        async def play() -> None:
+            async with Stage(tmp_path) as stage:
+                stage.supervisor.adopt([])
+                assert other.poll() is None
+
+        try:
+            asyncio.run(play())
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_what_is_stored_of_a_replica_comes_back_as_it_was(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "exec sleep 600")) as stage:
+            record = stage.supervisor.launch(launch(env=IRIS, memory_limit=1 << 30))
+            text = msgspec_json.encode(record)
+            assert json.loads(text)["checks"]["memory_limit"] == 1 << 30
+            assert msgspec_json.decode(text, type=Replica) == record
+
+    asyncio.run(play())

@@ -1,5 +1,6 @@
-"""What the triggers of a ScaledObject say at one moment: values, which of them are active, and what stands in for those
-that fail. Used by keda.py; an HPA without KEDA reads its values through here as well.
+"""What the triggers of a ScaledObject say at one moment: values, who is active, and what stands in for those that fail.
+
+Used by keda.py; an HPA without KEDA reads its values through here as well.
 """
 
 import math

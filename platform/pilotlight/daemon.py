@@ -34,6 +34,7 @@ class Options:
     service_ports: int
     prometheus: str
     pilot_light: bool
+    zero_grace_s: float
 
     def command(self) -> tuple[str, ...]:
         """What starts the same control process again."""
@@ -65,12 +66,16 @@ def options(argv: Sequence[str]) -> Options:
         help="first of the services' own ports; 0: they have none",
     )  # fmt: skip
     parser.add_argument("--prometheus", default=variable("PILOTLIGHT_PROMETHEUS", ""), help="asked in place of our own")
+    parser.add_argument(
+        "--scale-to-zero-grace", type=float, default=float(variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0")),
+        help="seconds beyond the window before the last replica ends (Knative: 30)",
+    )  # fmt: skip
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
     given = parser.parse_args(argv)
     folder = Home(Path(given.home).absolute()) if given.home else home()
     return Options(
         folder, given.gateway_port or free_port(), given.api_port or free_port(), given.service_ports,
-        given.prometheus, not given.no_pilot_light,
+        given.prometheus, not given.no_pilot_light, given.scale_to_zero_grace,
     )  # fmt: skip
 
 
@@ -116,7 +121,12 @@ async def serve(given: Options) -> int:
     from pilotlight.targets.local.engine import Engine, EngineSettings
 
     settings = EngineSettings(
-        given.gateway_port, given.service_ports, given.prometheus, given.pilot_light, respawn=given.command()
+        given.gateway_port,
+        given.service_ports,
+        given.prometheus,
+        given.pilot_light,
+        given.zero_grace_s,
+        respawn=given.command(),
     )
     engine = Engine(given.home, settings)
     ending = Ending()

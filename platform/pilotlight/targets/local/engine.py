@@ -48,6 +48,7 @@ class EngineSettings:
     service_ports: int = 8100  # the first of the services' own; 0: they have none
     prometheus: str = ""
     pilot_light: bool = True
+    zero_grace_s: float = 0.0  # between nobody asking any more and the end of the last replica
     drain_s: float = 30.0
     respawn: tuple[str, ...] = field(default=())  # how the gateway starts the control process again
 
@@ -75,7 +76,7 @@ class Engine:
     async def start(self) -> None:
         """Takes up what an earlier control process left: services, living replicas, the gateway and its sockets."""
         now = self._clock()
-        for run in restoring.services(self.store, now):
+        for run in restoring.services(self.store, now, self.settings.zero_grace_s):
             self._runs[run.key] = run
         self.supervisor.adopt(restoring.replicas(self.store))
         await self.link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
@@ -116,7 +117,7 @@ class Engine:
         generation = self.store.apply(release, revisions_of(release.manifests), utc(), reset)
         run = self._runs.get(key)
         if run is None or run.deleting:
-            run = self._runs[key] = ServiceRun(key, generation, spec)
+            run = self._runs[key] = ServiceRun(key, generation, spec, self.settings.zero_grace_s)
             run.update(generation, spec, now)
             run.history.clear()
             self._open_port(run)

@@ -15,9 +15,10 @@ from pilotlight.targets.target import Key
 Json = Any
 
 
-def services(store: Store, now: float) -> Iterator[ServiceRun]:
+def services(store: Store, now: float, zero_grace_s: float) -> Iterator[ServiceRun]:
     for stored in store.services():
-        run = ServiceRun(stored.key, stored.generation, specified(stored.manifests, stored.overrides))
+        spec = specified(stored.manifests, stored.overrides)
+        run = ServiceRun(stored.key, stored.generation, spec, zero_grace_s)
         run.overrides, run.deleting = stored.overrides, stored.deleting
         _revisions(run, store, now)
         run.update(stored.generation, run.spec, now)

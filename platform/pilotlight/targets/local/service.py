@@ -1,10 +1,12 @@
 """One service at run time: its specification, its revisions and their units, and how its traffic is split right now."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.targets.local.model import RevisionSpec, ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.reconcile import Shares, reachable, routed
+from pilotlight.targets.local.scaling.model import Kpa, Scaling
 from pilotlight.targets.local.units import Revision, Unit, initial, least
 from pilotlight.targets.target import Key
 
@@ -19,11 +21,12 @@ class ServiceRun:
     `history` are the shares that earlier releases gave to each workload, newest first.
     """
 
-    def __init__(self, key: Key, generation: int, spec: ServiceSpec, port: int = 0) -> None:
+    def __init__(self, key: Key, generation: int, spec: ServiceSpec, zero_grace_s: float = 0.0) -> None:
         self.key = key
+        self.zero_grace_s = zero_grace_s
         self.generation = generation
         self.spec = spec
-        self.port = port
+        self.port = 0
         self.grpc_port = 0
         self.deleting = False
         self.overrides: Mapping[str, Mapping[str, Json]] = {}
@@ -41,7 +44,7 @@ class ServiceRun:
         for workload in spec.workloads:
             self.know(workload.revision, now)
             if workload.mode != "serverless":
-                self._unit(workload.name, workload.revision, now).scaling = workload.revision.scaling
+                self._unit(workload.name, workload.revision, now).scaling = self._scaling(workload.revision)
 
     def know(self, revision: RevisionSpec, now: float, *, ready_once: bool = False) -> Revision:
         """The run-time side of a revision, made when it is first heard of."""
@@ -61,9 +64,15 @@ class ServiceRun:
     def _unit(self, name: str, revision: RevisionSpec, now: float) -> Unit:
         found = self.units.get(name)
         if found is None:
-            first = initial(revision.scaling)
-            found = self.units[name] = Unit(name, revision.scaling, now, revision.container.cpu_request, desired=first)
+            scaling = self._scaling(revision)
+            found = Unit(name, scaling, now, revision.container.cpu_request, desired=initial(scaling))
+            self.units[name] = found
         return found
+
+    def _scaling(self, revision: RevisionSpec) -> Scaling:
+        """Knative waits before the last replica goes, for its network to hear of it; our gateway confirms instead."""
+        scaling = revision.scaling
+        return replace(scaling, grace_s=self.zero_grace_s) if isinstance(scaling, Kpa) else scaling
 
     def _mode(self, workload: str) -> str:
         return next((found.mode for found in self.spec.workloads if found.name == workload), "serverless")

@@ -1,0 +1,197 @@
+"""A service from its first deploy to its end, on one machine: what a newcomer does in the first ten minutes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.embedded import IRIS, Platform, load, serverless
+
+from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
+from pilotlight.targets.target import Release, Share
+
+KEY = ("default", "iris")
+SECOND = "    containerConcurrency: 32"  # another template, so another revision
+
+STANDARD = "    serving.kserve.io/deploymentMode: Standard"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def platform(shared: Platform) -> Iterator[Platform]:
+    """The same platform for all tests of this module, emptied after each."""
+    yield shared
+    for status in shared.target.list(None):
+        shared.target.delete((status.namespace, status.name))
+    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
+
+
+def test_a_service_is_deployed_asked_falls_to_zero_and_is_woken_by_the_next_request(platform: Platform) -> None:
+    platform.deploy(serverless())
+    assert platform.wait_phase("Ready").revisions[0].model_state == "Loaded"
+    reply = platform.ask()
+    assert reply.status == 200
+    assert reply.json()["outputs"][0]["shape"] == [1, 3]
+    assert "x-pilotlight-cold-start" not in reply.headers
+
+    asleep = platform.wait_phase("Standby")
+    assert asleep.revisions[0].model_state == "Standby"
+    assert asleep.revisions[0].ready == asleep.revisions[0].desired == 0
+    assert asleep.revisions[0].decision.startswith("0: nothing asked for 6 s")
+    platform.wait(lambda: not platform.replicas(), "the process to end")
+
+    woken = platform.ask()
+    assert woken.status == 200
+    assert int(woken.headers["x-pilotlight-cold-start"]) > 0
+    platform.wait(lambda: platform.status().revisions[0].cold_starts == 1, "the cold start to be counted")
+    assert platform.status().revisions[0].cold_start["total"] > 0
+    assert any(event == "Scaled: 1: a request waits" for event in platform.events())
+
+
+def test_a_second_revision_takes_over_without_a_failed_request(platform: Platform) -> None:
+    platform.deploy(serverless())
+    first = platform.wait_phase("Ready").revisions[0].name
+    with load(platform) as traffic:
+        platform.deploy(serverless(extra=SECOND))
+        platform.wait(lambda: platform.status().revisions[0].percent == 100, "the second revision to get all requests")
+        platform.wait(lambda: len(platform.replicas()) == 1, "the first revision's replica to end")
+    assert not traffic.failed
+    assert platform.status().revisions[0].name != first
+
+
+def test_a_canary_gets_its_share_and_a_tag_reaches_it_alone(platform: Platform) -> None:
+    platform.deploy(serverless())
+    platform.wait_phase("Ready")
+    canary = serverless(extra=f"{SECOND}\n    canaryTrafficPercent: 20")
+    platform.deploy(canary)
+    platform.wait(lambda: {row.percent for row in platform.status().revisions} == {20, 80}, "the split")
+    for _ in range(100):
+        assert platform.ask().status == 200
+    platform.wait(lambda: sum(row.requests for row in platform.status().revisions) >= 100, "the requests to be counted")
+    shares = {row.percent: row.requests for row in platform.status().revisions}
+    assert 10 <= shares[20] <= 30
+    assert platform.ask("/iris@prev/v2/models/iris/infer").status == 200
+    name = next(row.name for row in platform.status().revisions if row.percent == 20)
+    assert platform.ask("/iris/v2/models/iris/infer", headers={"X-Pilotlight-Tag": name}).status == 200
+
+
+def test_shares_set_by_hand_hold_over_a_deploy_until_they_are_reset(platform: Platform) -> None:
+    platform.deploy(serverless())
+    first = platform.wait_phase("Ready").revisions[0].name
+    platform.deploy(serverless(extra=SECOND))
+    platform.wait(lambda: platform.status().revisions[0].percent == 100, "the second revision")
+    second = platform.status().revisions[0].name
+    status = platform.target.traffic(KEY, [Share(first, 70), Share(second, 30)])
+    assert {row.name: row.percent for row in status.revisions} == {first: 70, second: 30}
+    platform.deploy(serverless(extra=SECOND))
+    assert {row.percent for row in platform.status().revisions} == {70, 30}
+    platform.deploy(serverless(extra=SECOND), reset=True)
+    assert platform.status().revisions[0].percent == 100
+    assert platform.status().overrides == {}
+
+
+def test_shares_must_be_of_known_revisions_and_add_up(platform: Platform) -> None:
+    platform.deploy(serverless())
+    name = platform.wait_phase("Ready").revisions[0].name
+    with pytest.raises(NotFound, match="no revision is called nobody"):
+        platform.target.traffic(KEY, [Share("nobody", 100)])
+    with pytest.raises(UsageError, match="add up to 90"):
+        platform.target.traffic(KEY, [Share(name, 90)])
+
+
+def test_bounds_set_by_hand_take_effect_at_once_and_make_no_new_revision(platform: Platform) -> None:
+    platform.deploy(serverless())
+    name = platform.wait_phase("Ready").revisions[0].name
+    platform.target.scale(KEY, {"minReplicas": 2, "maxReplicas": 2})
+    platform.wait(lambda: platform.status().revisions[0].ready == 2, "two replicas")
+    assert platform.status().revisions[0].name == name
+    platform.target.scale(KEY, None)
+    platform.wait_phase("Standby")
+
+
+def test_a_broken_model_leaves_the_old_revision_serving_and_says_why(platform: Platform, tmp_path: Path) -> None:
+    platform.deploy(serverless())
+    good = platform.wait_phase("Ready").revisions[0].name
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(IRIS.read_bytes()[:100])
+    platform.deploy(serverless(uri=broken.as_uri()))
+    status = platform.wait_phase("Degraded")
+    assert "broken.onnx" in status.message or "onnx" in status.message.lower()
+    assert good in status.message
+    failed = next(row for row in status.revisions if row.name != good)
+    assert failed.model_state == "FailedToLoad"
+    assert failed.reason
+    assert platform.ask().status == 200
+
+
+def test_a_first_deploy_that_cannot_load_is_failed_and_its_requests_are_refused(
+    platform: Platform, tmp_path: Path
+) -> None:
+    platform.deploy(serverless(uri=(tmp_path / "missing.onnx").as_uri()))
+    status = platform.wait_phase("Failed")
+    assert "missing.onnx" in status.message
+    platform.wait(lambda: platform.ask().status == 503, "requests to be refused")
+    platform.deploy(serverless())
+    platform.wait_phase("Ready")
+    assert platform.ask().status == 200
+
+
+def test_two_services_of_one_name_in_two_namespaces_never_meet(platform: Platform) -> None:
+    platform.deploy(serverless())
+    platform.deploy(serverless().replace("  name: iris\n", "  name: iris\n  namespace: other\n", 1))
+    platform.wait_phase("Ready")
+    platform.wait(lambda: platform.status(namespace="other").phase == "Ready", "the other one")
+    assert platform.ask("/other/iris/v2/models/iris/infer").status == 200
+    platform.target.delete(("other", "iris"))
+    platform.wait(lambda: platform.ask("/other/iris/v2/models/iris/infer").status == 404, "it to be gone")
+    assert platform.ask().status == 200
+
+
+def test_of_two_deploys_from_one_state_the_second_is_told_to_run_again(platform: Platform) -> None:
+    platform.deploy(serverless())
+    release = platform.target.releases(KEY)[0]
+    seen = platform.status().generation
+    mine = Release(*KEY, release.document, release.manifests, expected=seen, note="mine")
+    platform.deploy(serverless(extra=SECOND))
+    with pytest.raises(Conflict, match=f"generation {seen + 1}, yours started from {seen}"):
+        platform.target.apply(mine)
+
+
+def test_a_deployment_is_replaced_without_a_failed_request(platform: Platform) -> None:
+    raw = serverless(annotations="    serving.kserve.io/deploymentMode: Standard").replace(
+        "minReplicas: 0", "minReplicas: 2"
+    )
+    platform.deploy(raw)
+    platform.wait(lambda: platform.status().revisions[0].ready == 2, "two replicas")
+    first = platform.status().revisions[0].name
+    with load(platform) as traffic:
+        platform.deploy(raw.replace("maxReplicas: 3", "maxReplicas: 3\n    containerConcurrency: 50"))
+        platform.wait(
+            lambda: [(row.ready, row.name != first) for row in platform.status().revisions] == [(2, True)],
+            "the new ones",
+        )
+    assert not traffic.failed
+
+
+def test_what_one_machine_cannot_do_is_refused_with_the_reason(platform: Platform) -> None:
+    text = (Path(__file__).parents[3] / "examples" / "services" / "deepseek-multi-node.yaml").read_text()
+    with pytest.raises(PlatformError, match="needs several nodes; use --target kubernetes"):
+        platform.deploy(text)
+    assert platform.target.list(None) == ()
+
+
+def test_a_deleted_service_is_gone_with_its_processes_and_its_name_is_free(platform: Platform) -> None:
+    platform.deploy(serverless())
+    platform.wait_phase("Ready")
+    platform.target.delete(KEY)
+    assert platform.ask().status == 404
+    platform.wait(lambda: not platform.replicas() and not platform.target.list(None), "it to be gone")
+    with pytest.raises(NotFound, match="there is no service default/iris"):
+        platform.status()
+    platform.deploy(serverless())
+    platform.wait_phase("Ready")
+    assert platform.ask().status == 200

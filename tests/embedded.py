@@ -1,0 +1,257 @@
+"""The embedded platform as it is used: a control process, a gateway and real predictors, in a home of its own.
+
+`Platform` starts them on free ports and leaves nothing behind. Documents are deployed the way `platformctl` does it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pilotlight.deploy import Sources, plan_all
+from pilotlight.running import current_of
+from pilotlight.targets.local import launching
+from pilotlight.targets.local.client import LocalTarget
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.target import Key, Release, ServiceStatus
+
+ROOT = Path(__file__).resolve().parents[1]
+IRIS = ROOT / "examples" / "iris" / "model.onnx"
+FLOWER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
+PATIENCE_S = 60.0  # a busy machine is slow
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Platform:
+    """`env` goes to the control process, and from there to whatever it starts."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, flags: tuple[str, ...] = ()) -> None:
+        self.home = Home(folder)
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("INFERENCE_", "PILOTLIGHT_"))
+        }
+        self.env = {**clean, "PILOTLIGHT_HOME": str(folder), "PILOTLIGHT_PILOT_LIGHT": "off", **(env or {})}
+        self.flags = ("--gateway-port", "0", "--api-port", "0", "--service-ports", "0", *flags)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        self.home.create()
+        with (self.home.logs / "daemon.log").open("ab") as log:
+            command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(self.home.root), *self.flags]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=self.env)
+        self.wait(lambda: self.answers(), "the control process to answer")
+        # From here on it keeps its ports, also when somebody else starts it again.
+        address = self.address
+        self.flags = ("--gateway-port", str(address.gateway_port), "--api-port", str(address.port), *self.flags[4:])
+
+    def answers(self) -> bool:
+        found = launching.living(self.home)
+        return found is not None and launching.answers(found)
+
+    @property
+    def address(self) -> launching.Address:
+        found = launching.living(self.home)
+        assert found is not None, self.log()
+        return found
+
+    @property
+    def target(self) -> LocalTarget:
+        return LocalTarget(self.address)
+
+    def log(self) -> str:
+        texts = [file.read_text(errors="replace")[-4000:] for file in sorted(self.home.logs.glob("*.log"))]
+        return "\n".join(texts)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.answers():
+            address = self.address
+            connection = HTTPConnection("127.0.0.1", address.port, timeout=30)
+            headers = {"Authorization": f"Bearer {address.token}"}
+            connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
+            connection.getresponse().read()
+            connection.close()
+            launching.wait_gone(address, 30)
+        if self.process is not None:
+            self.process.wait(30)
+        left = processes_of(self.home)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left or error is not None, f"left behind: {left}\n{self.log()}"
+
+    def kill_control(self) -> None:
+        """kill -9, and the gateway's own attempt to bring it back is waited for by `wait_back`."""
+        os.kill(self.address.pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+            self.process = None
+
+    def deploy(self, document: str, *, reset: bool = False, note: str = "", **how: Any) -> ServiceStatus:
+        """As `platformctl deploy` does it, without waiting."""
+        file = self.home.root / "document.yaml"
+        file.write_text(document)
+        target = self.target
+        named = plan_all(Sources([str(file)])).plans[0]
+        key = (named.namespace, named.name)
+        live = target.live(key)
+        current = {} if reset else current_of(live)
+        planned = plan_all(Sources([str(file)]), current=current)
+        manifests = tuple(manifest.document for manifest in planned.manifests())
+        expected = target.status(key).generation if live else 0
+        release = Release(*key, document, manifests, expected=expected, note=note)
+        return target.apply(release, reset=reset, **how)
+
+    def status(self, name: str = "iris", namespace: str = "default") -> ServiceStatus:
+        return self.target.status((namespace, name))
+
+    def wait_phase(self, *phases: str, name: str = "iris", seconds: float = PATIENCE_S) -> ServiceStatus:
+        self.wait(lambda: self.status(name).phase in phases, f"{name} to be {' or '.join(phases)}", seconds)
+        return self.status(name)
+
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+        until = time.monotonic() + seconds
+        while not condition():
+            if self.process is not None and self.process.poll():
+                raise AssertionError(f"the control process ended while waiting for {what}:\n{self.log()}")
+            if time.monotonic() > until:
+                raise AssertionError(f"waited {seconds} s for {what}:\n{self._seen()}\n{self.log()}")
+            time.sleep(0.02)
+
+    def _seen(self) -> str:
+        try:
+            return "\n".join(str(status) for status in self.target.list(None))
+        except Exception as error:
+            return str(error)
+
+    def ask(
+        self, path: str = "/iris/v2/models/iris/infer", body: Any = FLOWER, *, headers: Mapping[str, str] | None = None,
+        timeout: float = 60.0, method: str = "",
+    ) -> Reply:  # fmt: skip
+        """One request on a connection of its own, through the gateway."""
+        connection = HTTPConnection("127.0.0.1", self.address.gateway_port, timeout=timeout)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method or ("POST" if data else "GET"), path, data, dict(headers or {}))
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, names, response.read())
+        finally:
+            connection.close()
+
+    def replicas(self) -> list[int]:
+        """Process ids of predictors that belong to this platform, without the shims that note their ends."""
+        found = commands_of(self.home)
+        return [
+            pid for pid, command in found if "pilotlight_predictor" in command and "python" in command.split("\0")[0]
+        ]
+
+    def events(self, key: Key | None = None) -> list[str]:
+        return [f"{event.reason}: {event.message}" for event in self.target.events(key, follow=False)]
+
+
+def processes_of(home: Home) -> list[int]:
+    return [pid for pid, _ in commands_of(home)]
+
+
+def commands_of(home: Home) -> Iterator[tuple[int, str]]:
+    """Living processes whose environment or command line names this home."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            environ, command = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
+            zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        marked = f"PILOTLIGHT_HOME={home.root}".encode() + b"\0"
+        if not zombie and (marked in environ or str(home.root).encode() in command):
+            yield int(folder.name), command.decode(errors="replace")
+
+
+def serverless(name: str = "iris", uri: str = "", extra: str = "", annotations: str = "") -> str:
+    return f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: {name}
+  annotations:
+    autoscaling.knative.dev/window: 6s
+{annotations}
+spec:
+  predictor:
+    minReplicas: 0
+    maxReplicas: 3
+{extra}
+    model:
+      modelFormat: {{name: onnx}}
+      protocolVersion: v2
+      storageUri: {uri or IRIS.as_uri()}
+"""
+
+
+@contextmanager
+def load(platform: Platform, path: str = "/iris/v2/models/iris/infer", clients: int = 4) -> Iterator["Load"]:
+    """Clients that ask without pause until the block ends; each on a connection that it keeps."""
+    running = Load(platform.address.gateway_port, path, clients)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+class Load:
+    def __init__(self, port: int, path: str, clients: int) -> None:
+        import threading
+
+        self.answers: list[tuple[int, str]] = []
+        self._ending = threading.Event()
+        self._port, self._path = port, path
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
+        body = json.dumps(FLOWER)
+        while not self._ending.is_set():
+            try:
+                connection.request("POST", self._path, body)
+                response = connection.getresponse()
+                text = response.read()
+                self.answers.append((response.status, "" if response.status == 200 else text.decode()))
+            except (OSError, HTTPException) as error:
+                self.answers.append((0, f"{type(error).__name__}: {error}"))
+                connection.close()
+        connection.close()
+
+    def stop(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def failed(self) -> list[tuple[int, str]]:
+        return [answer for answer in self.answers if answer[0] != 200]

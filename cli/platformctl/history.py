@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Key, Release, Target
 
 FIELD = "canaryTrafficPercent"
+WHOLE = (None, 100)  # shares of a revision that stands alone
 # Who receives a service's requests, in the order in which they stand before each other.
 ENTRIES = ("router", "transformer", "engine", "predictor")
 
@@ -38,10 +39,12 @@ def revisions(release: "Release") -> set[str]:
 
 
 def earlier(found: "Sequence[Release]", to: str) -> "Release":
-    """By generation or by the name of a revision; empty: the newest whose document was another one."""
+    """By generation or by the name of a revision; empty: the newest that had all requests with another document."""
     present, before = found[0], found[1:]
     if not to:
-        chosen = next((one for one in before if one.document != present.document), None)
+        known = document_of(present)
+        whole = (one for one in before if share(one) in WHOLE)  # a canary is taken back by `abort`
+        chosen = next((one for one in whole if document_of(one) != known), None)
         why = "nothing else was deployed before"
     elif to.isdigit():
         chosen = next((one for one in found if one.generation == int(to)), None)
@@ -54,6 +57,16 @@ def earlier(found: "Sequence[Release]", to: str) -> "Release":
     if chosen is None:
         raise NotFound(f"{present.namespace}/{present.name}: {why}; {_kept(found)}")
     return chosen
+
+
+def document(service: "Service", capabilities: "Capabilities") -> str:
+    """The text without its share: a canary that was promoted is still the same document."""
+    return releasing.document_text(_with_share(service, None), capabilities)
+
+
+def document_of(release: "Release") -> str:
+    documents, capabilities = releasing.stored(release)
+    return document(documents.services[0], capabilities)
 
 
 def _kept(found: "Sequence[Release]") -> str:
@@ -73,9 +86,9 @@ class Canary:
 def canary(found: "Sequence[Release]") -> Canary | None:
     """None: the newest release has all requests to itself."""
     percent = share(found[0])
-    if percent in (None, 100):
+    if percent in WHOLE:
         return None
-    stable = next((one for one in found[1:] if share(one) in (None, 100)), None)
+    stable = next((one for one in found[1:] if share(one) in WHOLE), None)
     if stable is None:
         raise NotFound(f"the release before the canary of {found[0].name} is not kept", "deploy its document: -f FILE")
     return Canary(found[0], stable, percent or 0)
@@ -118,7 +131,5 @@ def _with_field(component: Mapping[str, Any], percent: int | None) -> dict[str, 
 
 def again(release: "Release", percent: int | None, note: str) -> releasing.Wanted:
     """A release's document to be deployed once more."""
-    documents: Documents
-    capabilities: Capabilities
     documents, capabilities = releasing.stored(release)
     return releasing.Wanted(with_share(documents, percent), capabilities, note=note)

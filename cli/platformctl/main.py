@@ -142,7 +142,10 @@ def _tell_internal(error: Exception) -> None:
         import traceback
 
         output.note("".join(traceback.format_exception(error)))
-    output.error(f"internal: {type(error).__name__}: {error}", "PLATFORMCTL_DEBUG=1 shows where; please report it")
+    from pilotlight.errors import InternalError
+
+    what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+    output.error(f"internal: {what}", "PLATFORMCTL_DEBUG=1 shows where; please report it")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Ticker:
         return self._clock() - self._start
 
     def say(self, phase: str, message: str, amount: str = "") -> None:
-        said = f"{phase:<10} {message}"
+        said = f"{phase:<11} {message}"
         if said != self._last:
             self._end_line()
             self._last = said

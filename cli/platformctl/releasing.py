@@ -61,10 +61,12 @@ def prepare(wanted: Wanted, target: "Target | None") -> "tuple[list[Prepared], S
     keys = [(service.namespace, service.name) for service in wanted.documents.services]
     generations = {key: generation(target, key) for key in keys}
     live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
-    current = {key: _current(current_of(live[key]).get(key), wanted.reset) for key in keys}
+    found = {key: current_of(live[key]).get(key) for key in keys}
+    current = {key: _current(found[key], wanted.reset) for key in keys}
+    kept = {key: {} if wanted.reset or one is None else one.overrides for key, one in found.items()}
     planned = plan_documents(wanted.documents, wanted.capabilities, current)
     made = [
-        _prepared(service, plan, wanted, live[key], generations[key], current[key].overrides)
+        _prepared(service, plan, wanted, live[key], generations[key], kept[key])
         for key, service, plan in zip(keys, wanted.documents.services, planned.plans, strict=True)
     ]
     return made, planned.warnings
@@ -113,7 +115,21 @@ def stored(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capa
 def _current(found: "Current | None", reset: bool) -> "Current":
     from pilotlight.plan.model import Current
 
-    return replace(found or Current(), overrides={}) if reset or found is None else found
+    if found is None:
+        return Current()
+    return replace(found, overrides={} if reset else _for_plan(found))
+
+
+def _for_plan(current: "Current") -> dict[str, Mapping[str, Any]]:
+    """What was set by hand stays out of the manifests: the target lays it over them, and takes it off again.
+
+    Only the shares between two workloads are made of objects, so that a plan must know them.
+    """
+    return {
+        workload: {"traffic": written["traffic"]}
+        for workload, written in current.overrides.items()
+        if written.get("traffic") and workload not in current.traffic
+    }
 
 
 def _prepared(

@@ -92,12 +92,11 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
     """What is not a number: why something is not ready, the last decision, what was set by hand."""
     found: list[tuple[str, str]] = []
     for each in status.revisions:
-        if each.reason:
+        if each.reason and each.reason not in status.message:
             found.append((each.name, each.reason))
         if each.decision and (each.percent or each.desired or wide):
-            found.append(
-                (each.name, f"scaled to {each.decision}" + (f" ({each.decided_at})" if each.decided_at else ""))
-            )
+            when = f" ({each.decided_at})" if each.decided_at else ""
+            found.append((each.name, f"last decision: {each.decision}{when}"))
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in each.cold_start.items())
             found.append((each.name, f"latest start: {phases}"))

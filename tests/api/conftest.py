@@ -66,7 +66,8 @@ class Remembering(Engine):
 
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> Sequence[Event]:
         found = [event for event in self.happened if key in (None, (event.namespace, event.service))]
-        return [event for event in found if event.number > after][:limit]
+        newer = [event for event in found if event.number > after]
+        return newer[:limit] if after else newer[-limit:]
 
     def log_files(self, key: Key, replica: str, previous: bool) -> Sequence[tuple[str, Path]]:
         self.status(key)

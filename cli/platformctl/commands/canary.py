@@ -10,6 +10,7 @@ from platformctl import documents, history, output, releasing, rollout, targets,
 from platformctl.commands.deploy import of_files
 
 if TYPE_CHECKING:
+    from pilotlight.spec.model import Service
     from pilotlight.targets.target import Key, Target
 
 
@@ -38,7 +39,7 @@ def start(given: documents.Given, target: str, percent: int, how: rollout.How) -
         names = ", ".join(service.name for service in wanted.documents.services)
         raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")
     (service,) = wanted.documents.services
-    _check(where, (service.namespace, service.name))
+    _check(where, service, wanted)
     shared = history.with_share(wanted.documents, percent)
     rollout.run(replace(wanted, documents=shared, note=f"canary {percent} %"), where, how, strict=given.strict)
 
@@ -50,9 +51,15 @@ def _running(given: documents.Given, where: "Target") -> releasing.Wanted:
     return releasing.Wanted(*releasing.stored(found.release, given.sets))
 
 
-def _check(where: "Target", key: "Key") -> None:
-    """There must be something to stand beside, and nobody's hand on the shares."""
+def _check(where: "Target", service: "Service", wanted: releasing.Wanted) -> None:
+    """There must be another document to stand beside, and nobody's hand on the shares."""
+    key = (service.namespace, service.name)
     written = where.status(key).overrides
+    found = history.releases(where, key)
+    stable = (history.canary(found) or history.Canary(found[0], found[0], 100)).stable
+    if history.document(service, wanted.capabilities) == history.document_of(stable):
+        message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
+        raise UsageError(message, "change it, or give another: -f FILE")
     if any(each.get("traffic") for each in written.values()):
         raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
 

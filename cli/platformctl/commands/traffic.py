@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import UsageError
 from platformctl import output, targets, views
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus, Share
 
-LATEST: Final = "latest"
 SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
 
 
@@ -49,11 +48,6 @@ def read(text: str, status: "ServiceStatus") -> "Sequence[Share]":
 
 
 def named(text: str, status: "ServiceStatus") -> str:
-    """The revision whose name this is, or the end of."""
-    known = [each.name for each in status.revisions]
-    if text == LATEST or text in known:
-        return text
-    ends = [name for name in known if name.endswith(f"-{text}")]
-    if len(ends) != 1:
-        raise NotFound(f"no revision is called {text}; there are {', '.join([*known, LATEST])}")
-    return ends[0]
+    """The revision whose name ends so. The target knows more of them than it shows, so it judges all others."""
+    ends = [each.name for each in status.revisions if each.name.endswith(f"-{text}")]
+    return ends[0] if len(ends) == 1 else text

@@ -40,7 +40,7 @@ async def errors_told(request: web.Request, handler: Handler) -> web.StreamRespo
         response = _told(error.status, f"{request.method} {request.path}: {error.reason}", "", code)
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
-        message = f"internal: {type(error).__name__}: {error}"
+        message = f"{type(error).__name__} in the control process: {error}"
         response = _told(500, message, "the traceback is in logs/daemon.log", InternalError.exit_code)
     if not response.prepared:
         response.headers[HEADER_VERSION] = __version__

@@ -175,9 +175,8 @@ class Exchange:
             self.lost(False)
             return
         self.began = self._tunnelled = True
-        upstream.exchange = None
         self.client.write(head + rest)
-        join(self.client, upstream, self.client.taken(), self._end_tunnel)
+        join(self.client.transport, upstream.hand_over(), self.client.taken(), self._end_tunnel)
 
     def _end_tunnel(self) -> None:
         self._leave(101)

@@ -2,13 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
-
-
-class Connection(Protocol):
-    """What is joined: a protocol with its transport."""
-
-    transport: asyncio.Transport
 
 
 class Side(asyncio.Protocol):
@@ -32,7 +25,7 @@ class Side(asyncio.Protocol):
         self._on_end()
 
 
-def join(client: Connection, upstream: Connection, early: bytes, on_end: Callable[[], None]) -> None:
+def join(client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]) -> None:
     """`early` is what the client sent before it knew of the agreement. `on_end` is called once both are closed."""
     open_sides = 2
 
@@ -42,8 +35,8 @@ def join(client: Connection, upstream: Connection, early: bytes, on_end: Callabl
         if not open_sides:
             on_end()
 
-    client.transport.set_protocol(Side(upstream.transport, ended))
-    upstream.transport.set_protocol(Side(client.transport, ended))
+    client.set_protocol(Side(upstream, ended))
+    upstream.set_protocol(Side(client, ended))
     if early:
-        upstream.transport.write(early)
-    client.transport.resume_reading()
+        upstream.write(early)
+    client.resume_reading()

@@ -51,14 +51,25 @@ class Upstream(asyncio.Protocol):
         self.replica.forget(self)
         exchange, self.exchange = self.exchange, None
         unread = exchange is not None and self._never_delivered()
-        if self._probe is not None:
-            self._probe.close()
+        self._drop_probe()
         if exchange is None:
             return
         if exc is None and isinstance(self._body, UntilClose):
             exchange.finish(self._status)
         else:
             exchange.lost(unread)
+
+    def hand_over(self) -> asyncio.Transport:
+        """For whatever its two ends have agreed to speak; another protocol hears of its end."""
+        self.exchange = None
+        self.closing = True
+        self._drop_probe()
+        return self.transport
+
+    def _drop_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
 
     def eof_received(self) -> bool:
         self.closing = True

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from pilotlight.targets.local.scaling.promql_syntax import Aggregation
@@ -45,7 +46,7 @@ def increase(points: Points, range_s: float, now: float) -> float:
     """A counter's growth over the range: a fall is a restart at 0; the ends are extrapolated as far as the samples
     make it likely that the series was there, and never below 0 at the start."""
     (first_at, first), (last_at, last) = points[0], points[-1]
-    resets = sum(before for (_, before), (_, after) in zip(points, points[1:], strict=False) if after < before)
+    resets = sum(before for (_, before), (_, after) in pairwise(points) if after < before)
     grown = last - first + resets
     sampled = last_at - first_at
     between = sampled / (len(points) - 1)

@@ -1,0 +1,237 @@
+"""A request is sent again when its replica cannot have received it, and never otherwise."""
+
+import asyncio
+import socket
+
+from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, error_of, play, read_answer, route, until
+
+from pilotlight.gateway.delivery import never_delivered
+from pilotlight.gateway.messages import Unreachable
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        return client, listener.accept()[0]
+
+
+def read_end(client: socket.socket) -> bytes:
+    try:
+        return client.recv(10)
+    except ConnectionError:
+        return b""
+
+
+def test_a_connection_that_was_closed_before_the_request_came_has_not_delivered_it() -> None:
+    client, server = pair()
+    with client:
+        client.sendall(b"first")
+        server.sendall(server.recv(10))
+        assert client.recv(10) == b"first"
+        server.close()
+        client.sendall(b"second")
+        assert read_end(client) == b""
+        assert never_delivered(client, sent_before=5)
+
+
+def test_a_request_that_was_read_or_lay_ready_to_be_read_may_have_been_acted_upon() -> None:
+    for read in (100, 10, 0):
+        client, server = pair()
+        with client:
+            client.sendall(b"x" * 100)
+            if read:
+                server.recv(read)
+            server.close()
+            assert read_end(client) == b""
+            assert not never_delivered(client, sent_before=0)
+
+
+def test_what_the_kernel_cannot_tell_is_not_repeated() -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        assert not never_delivered(other, 0)
+
+
+def test_a_replica_that_refuses_is_told_of_and_another_one_answers() -> None:
+    async def case(bed: Bed) -> None:
+        origin, dead = await bed.origin(), closed_port()
+        bed.publish(route("iris", backend("iris-1", dead, origin)))
+        for _ in range(6):
+            assert (await bed.ask("POST", "/iris/x", b"body")).status == 200
+        assert [seen.body for seen in origin.seen] == [b"body"] * 6
+        assert bed.unreachable == [Unreachable(f"replica-{dead}", "no connection: ConnectionRefusedError")]
+
+    play(case)
+
+
+def test_when_all_refuse_the_request_waits_for_the_next_table_in_its_old_place() -> None:
+    async def case(bed: Bed) -> None:
+        dead = closed_port()
+        bed.publish(route("iris", backend("iris-1", dead)))
+        asked = []
+        for number in range(3):
+            asked.append(asyncio.ensure_future(bed.ask("POST", f"/iris/{number}", b"body")))
+            await until(lambda: sum(client.exchange is not None for client in bed.plane.clients) > number)  # noqa: B023
+        await until(lambda: bool(bed.wakes), "a wake, since nothing can be reached")
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin)))
+        answers = await asyncio.gather(*asked)
+        assert {answered.status for answered in answers} == {200}
+        assert all("x-pilotlight-cold-start" not in answered.headers for answered in answers)  # there was a replica
+        assert sorted(seen.path for seen in origin.seen) == ["/0", "/1", "/2"]
+
+    play(case)
+
+
+def test_a_replica_that_refused_is_tried_again_after_a_while() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        port = origin.port
+        await origin.stop()
+        bed.publish(route("iris", backend("iris-1", port)))
+        asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
+        await until(lambda: bool(bed.unreachable))
+        await origin.start(port)
+        assert (await asked).status == 200
+
+    play(case)
+
+
+def test_the_wait_after_refusals_has_an_end() -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(route("iris", backend("iris-1", closed_port(), hold_s=0.05)))
+        answered = await bed.ask("GET", "/iris/x")
+        assert (answered.status, "retry-after" in answered.headers) == (503, True)
+
+    play(case)
+
+
+def test_a_replica_that_dies_at_its_work_is_not_replaced_by_another() -> None:
+    async def case(bed: Bed) -> None:
+        async def die(seen: Seen, reader: Reader, writer: Writer) -> None:
+            writer.close()
+
+        one, two = await bed.origin(die), await bed.origin(die)
+        bed.publish(route("iris", backend("iris-1", one, two)))
+        reader, writer = await bed.connect()
+        for number in range(4):
+            writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+            broken = await read_answer(reader)
+            assert broken.status == 502
+            assert "not repeated" in error_of(broken)
+            assert len(one.seen) + len(two.seen) == number + 1
+        assert len(bed.unreachable) == 4
+        report = bed.plane.report(bed.plane.clock()).backends[0]
+        assert (report.requests, report.errors) == (4, 4)
+
+    play(case)
+
+
+def test_half_an_answer_is_broken_off_and_not_ended_well() -> None:
+    async def case(bed: Bed) -> None:
+        async def die(seen: Seen, reader: Reader, writer: Writer) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+            await writer.drain()
+            writer.close()
+
+        origin = await bed.origin(die)
+        bed.publish(route("iris", backend("iris-1", origin)))
+        reader, writer = await bed.connect()
+        writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
+        try:
+            assert len(await reader.read()) < 200
+        except ConnectionResetError:
+            pass
+        assert len(origin.seen) == 1
+        assert bed.unreachable
+
+    play(case)
+
+
+def test_a_kept_connection_whose_end_is_already_here_is_not_used() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin)))
+        assert (await bed.ask("GET", "/iris/x")).status == 200
+        (live,) = bed.plane._backends.values()
+        assert len(live.replicas[0].idle) == 1
+        origin.connections[0].close()
+        await until(lambda: not live.replicas[0].idle, "the end noticed without a request")
+        assert (await bed.ask("GET", "/iris/x")).status == 200
+        assert bed.unreachable == []
+
+    play(case)
+
+
+def test_a_request_that_meets_a_closed_connection_before_the_loop_has_heard_of_it_is_sent_again() -> None:
+    """The listener and its connections are plain sockets: everything between two awaits happens at one moment."""
+
+    async def case(bed: Bed) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            bed.publish(route("iris", backend("iris-1", listener.getsockname()[1])))
+            reader, writer = await bed.connect()
+            raw = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
+            writer.write(raw)
+            first, _ = await loop.sock_accept(listener)
+            first.setblocking(False)
+            await loop.sock_recv(first, 1000)
+            await loop.sock_sendall(first, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            assert (await read_answer(reader)).status == 200
+            (client,) = bed.plane.clients
+            first.close()
+            client.data_received(raw)  # in the same moment
+            second, _ = await loop.sock_accept(listener)
+            with second:
+                assert (await loop.sock_recv(second, 1000)).endswith(b"\r\n\r\nbody")
+                await loop.sock_sendall(second, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nagain")
+                assert (await read_answer(reader)).body == b"again"
+            assert bed.unreachable == []
+
+    play(case)
+
+
+def test_a_replica_missing_from_the_table_finishes_its_work_and_gets_no_more() -> None:
+    async def case(bed: Bed) -> None:
+        go = asyncio.Event()
+
+        async def slow(seen: Seen, reader: Reader, writer: Writer) -> None:
+            if seen.path == "/slow":
+                await go.wait()
+            await answer(writer, b"old")
+
+        old, new = await bed.origin(slow), await bed.origin()
+        bed.publish(route("iris", backend("iris-1", old)))
+        slow_one = asyncio.ensure_future(bed.ask("GET", "/iris/slow"))
+        await until(lambda: bool(old.seen))
+        assert (await bed.ask("GET", "/iris/x")).body == b"old"
+        bed.publish(route("iris", backend("iris-1", new)))
+        for _ in range(3):
+            assert (await bed.ask("GET", "/iris/x")).json() == {"path": "/x"}
+        go.set()
+        assert (await slow_one).body == b"old"
+        assert len(old.seen) == 2
+        await until(lambda: all(writer.is_closing() for writer in old.connections), "its connections closed")
+
+    play(case)
+
+
+def test_a_request_that_was_still_connecting_goes_elsewhere_when_its_replica_leaves_the_table() -> None:
+    async def case(bed: Bed) -> None:
+        old, new = await bed.origin(), await bed.origin()
+        bed.publish(route("iris", backend("iris-1", old)))
+        reader, writer = await bed.connect()
+        writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
+        (live,) = bed.plane._backends.values()
+        while not live.replicas[0]._connecting:
+            await asyncio.sleep(0)
+        bed.publish(route("iris", backend("iris-1", new)))
+        assert (await read_answer(reader)).status == 200
+        assert (len(old.seen), len(new.seen)) == (0, 1)
+
+    play(case)

@@ -81,7 +81,9 @@ class House:
         paths = tuple(str(repository) for repository in repositories)
         self.settings = replace(
             default,
-            model=replace(default.model, repositories=paths, control_mode=mode, device="cpu", **(model or {})),
+            model=replace(
+                default.model, **{"repositories": paths, "control_mode": mode, "device": "cpu", **(model or {})}
+            ),
             performance=replace(default.performance, **(performance or {})),
             server=replace(default.server, **(server or {})),
         )

@@ -1,11 +1,11 @@
 """A data plane on real sockets, with replicas written for the test, in one event loop as in the gateway's process.
 
-    def test_something() -> None:
-        async def case(bed: Bed) -> None:
-            origin = await bed.origin()
-            bed.publish(route("iris", backend("iris-1", origin)))
-            assert (await bed.ask("GET", "/iris/v2")).status == 200
-        play(case)
+def test_something() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin)))
+        assert (await bed.ask("GET", "/iris/v2")).status == 200
+    play(case)
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from pilotlight.gateway.messages import Unreachable, Wake
 from pilotlight.gateway.plane import Key, Plane
 from pilotlight.gateway.table import Backend, Replica, Route, Table
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 LIMIT_S = 30.0
 LIMIT = 1 << 22
 
@@ -44,7 +45,7 @@ Reply = Callable[[Seen, Reader, Writer], Awaitable[None]]
 
 
 async def fine(seen: Seen, reader: Reader, writer: Writer) -> None:
-    """Answers plainly, with the name of whoever answers in `origin`."""
+    """Answers with the path that it was asked for."""
     await answer(writer, b'{"path": "%s"}' % seen.path.encode())
 
 

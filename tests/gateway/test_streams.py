@@ -3,13 +3,16 @@
 import asyncio
 
 import pytest
-from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, read_head, route, until
+from tests.gateway.bed import (
+    Bed, Origin, Reader, Reply, Seen, Writer, answer, backend, fine, play, read_answer, read_head, route, until,
+)  # fmt: skip
 
 CHUNKED = "Transfer-Encoding: chunked"
 
 
-async def setup(bed: Bed, reply: object = None, whole: bool = True) -> object:
-    origin = await bed.origin(reply, whole) if reply else await bed.origin()  # type: ignore[arg-type]
+async def serving(bed: Bed, reply: Reply = fine, whole: bool = True) -> Origin:
+    """The one replica of a service `iris`; `whole`: it has read the body before it answers."""
+    origin = await bed.origin(reply, whole)
     bed.publish(route("iris", backend("iris-1", origin)))
     return origin
 
@@ -24,8 +27,7 @@ def test_a_chunked_request_passes_with_its_trailers_as_it_is() -> None:
             got = await reader.readexactly(len(raw))
             await answer(writer, b"ok")
 
-        origin = await bed.origin(reply, whole=False)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed, reply, whole=False)
         reader, writer = await bed.connect()
         head = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
         for byte in head + raw:  # as slowly as it gets
@@ -52,7 +54,7 @@ def test_every_piece_of_a_stream_reaches_the_client_at_once() -> None:
                 seen_by_client.clear()
             writer.write(b"0\r\nX-End: yes\r\n\r\n")
 
-        await setup(bed, reply)
+        await serving(bed, reply)
         reader, writer = await bed.connect()
         for _ in range(2):
             writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -80,7 +82,7 @@ def test_a_client_that_reads_slowly_stops_the_replica() -> None:
                 await writer.drain()
                 written += 1
 
-        await setup(bed, reply)
+        await serving(bed, reply)
         reader, writer = await bed.connect(limit=1 << 16)
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await read_head(reader)
@@ -106,8 +108,7 @@ def test_a_replica_that_reads_slowly_stops_the_client() -> None:
             await reader.readexactly(length)
             await answer(writer, b"all")
 
-        origin = await bed.origin(reply, whole=False)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        await serving(bed, reply, whole=False)
         reader, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % length)
         writer.write(b"y" * length)
@@ -129,8 +130,7 @@ def test_a_client_may_wait_for_leave_to_send_its_body() -> None:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await answer(writer, await reader.readexactly(4))
 
-        origin = await bed.origin(reply, whole=False)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        await serving(bed, reply, whole=False)
         reader, writer = await bed.connect()
         for _ in range(2):
             writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
@@ -156,8 +156,7 @@ def test_answers_without_a_body_end_with_their_head(method: str, raw: bytes) -> 
         async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
             writer.write(raw)
 
-        origin = await bed.origin(reply)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed, reply)
         reader, writer = await bed.connect()
         for _ in range(3):
             writer.write(f"{method} /iris/x HTTP/1.1\r\nHost: a\r\n\r\n".encode())
@@ -171,8 +170,7 @@ def test_answers_without_a_body_end_with_their_head(method: str, raw: bytes) -> 
 
 def test_a_client_that_wants_its_connection_closed_gets_that_and_the_replicas_is_kept() -> None:
     async def case(bed: Bed) -> None:
-        origin = await bed.origin()
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed)
         for _ in range(2):
             reader, writer = await bed.connect()
             writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -191,8 +189,7 @@ def test_a_replica_that_closes_its_connection_does_not_close_the_clients() -> No
             await answer(writer, b"ok", "Connection: close, X-Inner", "X-Inner: 1", "Keep-Alive: 5", "X-Outer: 2")
             writer.close()
 
-        origin = await bed.origin(reply)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed, reply)
         reader, writer = await bed.connect()
         for _ in range(3):
             writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -212,7 +209,7 @@ def test_an_answer_that_ends_with_its_connection_reaches_the_client_whole(versio
             writer.write(b"HTTP/%b 200 OK\r\nX-A: 1\r\n\r\n" % version + b"z" * 100_000)
             writer.close()
 
-        await setup(bed, reply)
+        await serving(bed, reply)
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         answered = await read_answer(reader)
@@ -228,8 +225,7 @@ def test_a_client_of_http_1_0_gets_what_it_understands() -> None:
             await asyncio.sleep(0)
             writer.write(b"lo\r\n1\r\n!\r\n0\r\n\r\n")
 
-        origin = await bed.origin(reply)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed, reply)
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.0\r\n\r\n")
         answered = await read_answer(reader)
@@ -276,8 +272,7 @@ def test_an_upgraded_connection_is_a_tunnel_both_ways() -> None:
 
 def test_a_refused_upgrade_is_an_ordinary_answer() -> None:
     async def case(bed: Bed) -> None:
-        origin = await bed.origin()
-        bed.publish(route("iris", backend("iris-1", origin)))
+        await serving(bed)
         answered = await bed.ask("GET", "/iris/x", headers={"Connection": "upgrade", "Upgrade": "h2c"})
         assert answered.status == 200
 
@@ -289,7 +284,7 @@ def test_an_upgrade_that_nobody_asked_for_is_a_broken_answer() -> None:
         async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
             writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: evil\r\n\r\n")
 
-        await setup(bed, reply)
+        await serving(bed, reply)
         assert (await bed.ask("GET", "/iris/x")).status == 502
 
     play(case)
@@ -297,8 +292,7 @@ def test_an_upgrade_that_nobody_asked_for_is_a_broken_answer() -> None:
 
 def test_a_replica_learns_who_asked_and_nothing_of_the_connection() -> None:
     async def case(bed: Bed) -> None:
-        origin = await bed.origin()
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed)
         first = await bed.ask("GET", "/iris/x", headers={"traceparent": "00-a-b-01", "TE": "trailers"})
         got = origin.seen[0].headers
         assert got["x-forwarded-for"] == "127.0.0.1"
@@ -330,8 +324,7 @@ def test_an_answer_before_the_whole_request_reaches_the_client_and_ends_the_conn
             await answer(writer, b"too large", status="413 Content Too Large")
             await asyncio.sleep(1e-3)
 
-        origin = await bed.origin(reply, whole=False)
-        bed.publish(route("iris", backend("iris-1", origin)))
+        origin = await serving(bed, reply, whole=False)
         reader, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n" + b"x" * 1000)
         answered = await read_answer(reader)
@@ -351,7 +344,7 @@ def test_a_client_that_leaves_takes_its_request_from_the_replica() -> None:
             assert await reader.read() == b""
             gone.set()
 
-        await setup(bed, reply)
+        await serving(bed, reply)
         _, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await until(lambda: any(client.exchange for client in bed.plane.clients))

@@ -41,7 +41,8 @@ class PilotLight:
         self._path, self._family, self._idle_s = path, family, idle_s
         self._children: dict[int, tuple[int, str]] = {}  # pidfd → pid and exit file
         self._forks = 0
-        self._ending = False
+        self._ending = self._withdrawn = False
+        self._sources = preload.sources()
         self._last_asked = monotonic()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -71,7 +72,7 @@ class PilotLight:
 
     def serve(self) -> tuple[forked.Errand, int] | None:
         """Returns None at its own end, and in a forked child what that shall become, with its log's descriptor."""
-        while not self._ending and not self._idle():
+        while not self._ending and not self._done():
             for key, _ in self._selector.select(self._patience()):
                 if key.fileobj is self._listener:
                     task = self._answer_next()
@@ -79,23 +80,28 @@ class PilotLight:
                         return task
                 elif key.fileobj is not self._wake:
                     self._reap(key.fd)
-        self._withdraw()
+        self._end()
         return None
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         self._ending = True
 
-    def _idle(self) -> bool:
-        return not self._children and monotonic() - self._last_asked >= self._idle_s
+    def _done(self) -> bool:
+        return not self._children and (self._withdrawn or monotonic() - self._last_asked >= self._idle_s)
 
     def _patience(self) -> float | None:
         return None if self._children else max(0.0, self._last_asked + self._idle_s - monotonic())
 
     def _withdraw(self) -> None:
-        """Nobody is sent here any more; a successor's socket is left alone. Living children find another parent."""
+        """Nobody is sent here any more, so that a successor can be lit; its socket is left alone."""
+        self._withdrawn = True
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
+
+    def _end(self) -> None:
+        """What is known is written; living children find another parent."""
+        self._withdraw()
         for pidfd in list(self._children):
             self._reap(pidfd)
         log("stopped", f"the pilot light ends; {len(self._children)} predictors go on", forks=self._forks)
@@ -137,6 +143,11 @@ class PilotLight:
         return None
 
     def _check(self, task: forked.Errand) -> None:
+        """Raises ValueError where only a fresh process would be right."""
+        path = preload.replaced(self._sources)
+        if path is not None:
+            self._withdraw()
+            raise ValueError(f"{path} has been replaced since the pilot light was lit; another can be lit in its place")
         threads = preload.threads()
         if len(threads) > 1:
             raise ValueError(f"the pilot light has {len(threads)} threads and cannot fork safely: {', '.join(threads)}")

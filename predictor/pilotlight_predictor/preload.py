@@ -7,6 +7,7 @@ pool that it would have had (`restore_numpy_threads`); telemetry stays off.
 
 import gc
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -86,6 +87,30 @@ def _quiet_imports() -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def sources() -> dict[str, int]:
+    """Files that were imported and when each was written: our own modules, and the first file of other packages."""
+    files = (
+        str(getattr(module, "__file__", None) or "") for name, module in list(sys.modules.items()) if _counts(name)
+    )
+    return {path: os.stat(path).st_mtime_ns for path in files if os.path.isfile(path)}
+
+
+def _counts(name: str) -> bool:
+    package = name.partition(".")[0]
+    return package.startswith("pilotlight") or (name == package and name not in sys.stdlib_module_names)
+
+
+def replaced(before: Mapping[str, int]) -> str | None:
+    """A file that is another than when it was imported: what is forked would be of yesterday."""
+    for path, written in before.items():
+        try:
+            if os.stat(path).st_mtime_ns != written:
+                return path
+        except OSError:
+            return path
+    return None
 
 
 def threads() -> list[str]:

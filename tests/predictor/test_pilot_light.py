@@ -16,11 +16,15 @@ from tests.predictor.pilot_lights import RunningPilotLight, clean_environment, w
 from tests.serving import ROOT
 
 IDLE_S = 0.3
-WITH_A_THREAD = """
-import sys, threading
-threading.Thread(target=threading.Event().wait, name="other", daemon=True).start()
+WITHOUT_A_THREAD = """
+import sys
 from pilotlight_predictor.pilot_light import main
 sys.exit(main(sys.argv[1:]))
+"""
+WITH_A_THREAD = f"""
+import threading
+threading.Thread(target=threading.Event().wait, name="other", daemon=True).start()
+{WITHOUT_A_THREAD}
 """
 
 
@@ -115,6 +119,22 @@ def test_with_a_second_thread_it_refuses_to_fork(tmp_path: Path) -> None:
     with RunningPilotLight(tmp_path, "python", code=WITH_A_THREAD) as pilot:
         assert "2 threads" in pilot.try_fork("--model-path", "x.onnx")["error"]
         assert pilot.report()["forks"] == 0
+
+
+def test_when_its_code_was_replaced_it_makes_room_for_another(tmp_path: Path, repository: str) -> None:
+    (tmp_path / "path").mkdir()
+    source = tmp_path / "path" / "pilotlight_extra.py"
+    source.write_text("")
+    code = f"import sys; sys.path.insert(0, {str(source.parent)!r}); import pilotlight_extra\n" + WITHOUT_A_THREAD
+    with RunningPilotLight(tmp_path, "python", code=code) as pilot:
+        child = pilot.fork("--model-repository", repository)
+        child.event("ready")
+        os.utime(source, (1, 1))
+        assert "has been replaced" in pilot.try_fork("--model-repository", repository)["error"]
+        assert not pilot.socket.exists()
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.exit_status() == "0\n", "it stays for the sake of those it has forked"
+        assert pilot.process.wait(20) == 0
 
 
 def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(

@@ -95,6 +95,8 @@ def test_it_has_a_session_of_its_own_and_nothing_of_its_parents(pilot: RunningPi
     child = pilot.fork("--model-repository", repository)
     child.event("ready")
     assert os.getsid(child.pid) == child.pid
+    command = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")
+    assert command[1:4] == ["-m", "pilotlight_predictor", "--host"], "`ps` shows a predictor"
     parents = {_inode(path) for path in Path(f"/proc/{pilot.process.pid}/fd").iterdir()}
     shared = parents & {_inode(path) for path in Path(f"/proc/{child.pid}/fd").iterdir()}
     assert not {name for name in shared if name.startswith(("socket:", "pipe:"))}

@@ -25,7 +25,7 @@ from pilotlight.targets.local import restoring, routes, statuses
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.interpret import revisions_of
+from pilotlight.targets.local.interpret import check_queries, revisions_of
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.scaler import Scaler
 from pilotlight.targets.local.scaling.model import Decision
@@ -111,6 +111,8 @@ class Engine:
         overrides = {} if reset or stored is None else stored.overrides
         spec = restoring.specified(release.manifests, overrides)
         routes.check(spec)
+        if not self.settings.prometheus:
+            check_queries(spec)
         now = self._clock()
         if dry_run:
             return self._status(ServiceRun(key, stored.generation if stored else 0, spec))
@@ -215,6 +217,10 @@ class Engine:
         self.publisher.changed()
         self.scaler.stir()
         self._finish_delete(run)
+        for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
+            run.revisions.pop(name)
+            run.units.pop(name, None)
+            self.store.forget_revision(run.key, workload, name)
 
     def _finish_delete(self, run: ServiceRun) -> None:
         if run.deleting and not self.fleet.living(run):

@@ -111,7 +111,9 @@ class Fleet:
     def start(self, revision: Revision, now: float) -> None:
         revision.last_start = now
         tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
-        self._started(self.supervisor.launch(Launch(f"{revision.name}-{tail}", revision.spec)))
+        replica = f"{revision.name}-{tail}"
+        named = dict.fromkeys(revision.spec.container.replica_env, replica)
+        self._started(self.supervisor.launch(Launch(replica, revision.spec, named)))
 
     def _retire(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:

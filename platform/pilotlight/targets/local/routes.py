@@ -6,14 +6,17 @@ from typing import Final
 
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.table import Access, Backend, Jwt, Rate, Replica, Route
-from pilotlight.names import DOMAIN
+from pilotlight.names import (
+    ANNOTATION_JWT_AUDIENCE,
+    ANNOTATION_JWT_ISSUER,
+    ANNOTATION_JWT_KEYS,
+    ANNOTATION_RATE,
+    ANNOTATION_TOKENS,
+)
 from pilotlight.targets.local.model import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.reconcile import Shares
 from pilotlight.targets.local.service import ServiceRun
 
-TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"
-JWT: Final = f"{DOMAIN}/auth-jwt-"
-RATE: Final = f"{DOMAIN}/rate-limit"
 _RATE: Final = re.compile(r"(\d+)/(\d*)(s|m|h)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
@@ -67,20 +70,21 @@ def _backend(
 
 
 def access(annotations: Mapping[str, str]) -> Access | None:
-    tokens = tuple(part.strip().lower() for part in annotations.get(TOKENS, "").split(",") if part.strip())
-    keys = annotations.get(f"{JWT}jwks", "")
-    jwt = Jwt(keys, annotations.get(f"{JWT}issuer", ""), annotations.get(f"{JWT}audience", "")) if keys else None
+    tokens = tuple(part.strip().lower() for part in annotations.get(ANNOTATION_TOKENS, "").split(",") if part.strip())
+    keys = annotations.get(ANNOTATION_JWT_KEYS, "")
+    issuer, audience = (annotations.get(name, "") for name in (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE))
+    jwt = Jwt(keys, issuer, audience) if keys else None
     return Access(tokens, jwt) if tokens or jwt else None
 
 
 def rate(annotations: Mapping[str, str]) -> Rate | None:
     """`100/1m`: a hundred requests a minute for each client."""
-    written = annotations.get(RATE, "")
+    written = annotations.get(ANNOTATION_RATE, "")
     if not written:
         return None
     matched = _RATE.fullmatch(written)
     if matched is None or not int(matched[1]):
-        raise PlatformError(f"annotation {RATE} = {written}, must be requests per time such as 100/1m")
+        raise PlatformError(f"annotation {ANNOTATION_RATE} = {written}, must be requests per time such as 100/1m")
     return Rate(int(matched[1]), float(int(matched[2] or 1) * _SECONDS[matched[3]]))
 
 

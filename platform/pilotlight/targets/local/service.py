@@ -1,6 +1,6 @@
 """One service at run time: its specification, its revisions and their units, and how its traffic is split right now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from pilotlight.targets.local.units import Revision, Unit, initial, least
 from pilotlight.targets.target import Key
 
 Json = Any
+KEPT: Final = 10  # revisions of a workload that a rollback can go back to
 PAST: Final = 20  # shares of earlier releases that are remembered
 
 
@@ -113,6 +114,15 @@ class ServiceRun:
             unit = self.unit_of(revision, now)
             if revision.ready_once:
                 unit.desired = max(least(unit.bounded(self.override_of(unit.name))), counts.get(unit.name, 0))
+
+    def forgettable(self, running: Collection[str]) -> list[tuple[str, str]]:
+        """(workload, revision) of what is older than the last ten, serves nobody and runs nowhere."""
+        found: list[tuple[str, str]] = []
+        for workload in self.spec.workloads:
+            spare = self.needed(workload) | {workload.revision.name, *running}
+            by_age = sorted(self.revisions_of(workload.name), key=lambda name: self.revisions[name].created_at)
+            found += [(workload.name, name) for name in by_age[:-KEPT] if name not in spare]
+        return found
 
     def latest(self) -> Sequence[Revision]:
         return [self.revisions[found.revision.name] for found in self.spec.workloads]

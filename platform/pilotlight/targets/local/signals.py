@@ -12,8 +12,9 @@ from typing import Final
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.scaling import prometheus
-from pilotlight.targets.local.scaling.model import Hpa, Metric
+from pilotlight.targets.local.scaling.model import Hpa, Metric, Scaling
 from pilotlight.targets.local.scaling.promql import Evaluator
+from pilotlight.targets.local.scaling.triggers import answer
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.asking import ask
 from pilotlight.targets.local.supervisor.replica import Replica
@@ -42,9 +43,7 @@ class Signals:
         if not isinstance(unit.scaling, Hpa):
             return {}
         for metric in unit.scaling.metrics:
-            if metric.source == "requests":
-                unit.metrics[metric.name] = float(unit.traffic.waiting + unit.traffic.in_flight)
-            elif metric.source in ("cpu", "memory"):
+            if metric.source in ("cpu", "memory"):
                 unit.metrics[metric.name] = self._usage(unit, metric, replicas, now)
         return unit.metrics
 
@@ -73,7 +72,7 @@ class Signals:
 
     def follow(self, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
         """Reads metrics and asks queries that are due, in a task of its own and never two at a time."""
-        asking = [(run, unit) for run in runs for unit in run.units.values() if _queries(unit)]
+        asking = [(run, unit) for run in runs for unit in run.units.values() if queries(unit.scaling)]
         if asking and (self._work is None or self._work.done()):
             replicas = [replica for run, _ in asking for replica in fleet.staying(run)]
             self._work = asyncio.get_running_loop().create_task(self._follow(asking, replicas, now))
@@ -81,6 +80,9 @@ class Signals:
     async def _follow(self, asking: Sequence[tuple[ServiceRun, Unit]], replicas: Sequence[Replica], now: float) -> None:
         if not self._server and now - self._scraped_at >= SCRAPE_S:
             self._scraped_at = now
+            for _, unit in asking:
+                for metric in queries(unit.scaling):
+                    self._evaluator.watch(metric.query)
             ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
             await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
         for run, unit in asking:
@@ -88,29 +90,29 @@ class Signals:
             due = now - self._asked_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0)
             if due:
                 self._asked_at[run.key[0], unit.name] = now
-                for metric in _queries(unit):
+                for metric in queries(unit.scaling):
                     unit.metrics[metric.name] = await self._ask(metric)
 
     async def _scrape(self, replica: Replica) -> None:
-        answer = await ask(replica.port, "/metrics", SCRAPE_TIMEOUT_S)
-        if answer.ok:
-            with suppress(ValueError):
-                self._evaluator.ingest(answer.body.decode(), _labels(replica), self._clock())
+        page = await ask(replica.port, "/metrics", SCRAPE_TIMEOUT_S)
+        if not page.ok:
+            self._evaluator.lost(_labels(replica), self._clock())
+            return
+        with suppress(ValueError):
+            self._evaluator.ingest(page.body.decode(), _labels(replica), self._clock())
 
     async def _ask(self, metric: Metric) -> float | None:
         """None: nobody could tell, which counts as a failure of the scaler."""
         if not self._server:
-            return self._evaluator.evaluate(metric.query, self._clock())
+            return answer(metric, self._evaluator.evaluate(metric.query, self._clock()))
         try:
-            return await prometheus.ask(self._server, metric.query, self._clock())
+            return answer(metric, await prometheus.ask(self._server, metric.query, 0.0))
         except prometheus.ScalerFailed:
             return None
 
 
-def _queries(unit: Unit) -> list[Metric]:
-    if not isinstance(unit.scaling, Hpa):
-        return []
-    return [metric for metric in unit.scaling.metrics if metric.source == "prometheus"]
+def queries(scaling: Scaling) -> list[Metric]:
+    return [metric for metric in scaling.metrics if metric.source == "prometheus"] if isinstance(scaling, Hpa) else []
 
 
 def _labels(replica: Replica) -> dict[str, str]:

@@ -33,6 +33,7 @@ from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
 from pilotlight.targets.local.store.live import live_manifests
 from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor.pilot import pilot_lights
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Revision, Unit
@@ -66,7 +67,8 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.store = Store.open(home.database)
-        self.supervisor = Supervisor(home, self._replica_changed, self.base_url)
+        pilot = pilot_lights(home) if settings.pilot_light else None
+        self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self.link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
         self.publisher = Publisher(self.link, self._routes, self._farewell)
         self.fleet = Fleet(self.supervisor, self.publisher, self._save, self._look_again)

@@ -12,7 +12,6 @@ counts its threads before each fork and refuses when there are more. It reaps it
 ends itself when none is left and nobody asked for `--idle` seconds. Linux only.
 """
 
-import json
 import os
 import selectors
 import signal
@@ -26,9 +25,8 @@ from typing import Any, Final, Self
 
 from pilotlight_predictor import forked, preload
 from pilotlight_predictor.logs import configure, log
+from pilotlight_predictor.pilot_socket import listen, receive, send
 
-BACKLOG: Final = 64
-REQUEST_LIMIT: Final = 1 << 20  # an environment is a few kilobytes
 REQUEST_S: Final = 1.0  # who asks sends at once; meanwhile nobody else is served
 IDLE_S: Final = 300.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -185,42 +183,6 @@ class PilotLight:
             kilobytes = {line.split(":")[0].lower(): line.split()[1] for line in rollup if line.endswith("kB\n")}
         memory = {name: int(kilobytes[name]) * 1024 for name in ("rss", "pss")}
         return {**memory, "children": len(self._children), "forks": self._forks, "family": self._family}
-
-
-def listen(path: Path) -> socket.socket:
-    """A socket that only its owner can open; one that a dead process left behind is replaced."""
-    with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError, FileNotFoundError):
-        probe.connect(str(path))
-        raise OSError(f"a pilot light serves {path} already")
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(mask)
-    listener.listen(BACKLOG)
-    return listener
-
-
-def receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
-    """One line of JSON; descriptors that came with it are the caller's to close, whatever else happens."""
-    text = b""
-    while not text.endswith(b"\n"):
-        piece, passed, _, _ = socket.recv_fds(connection, 1 << 16, 4)
-        descriptors += passed
-        text += piece
-        if not piece or len(text) > REQUEST_LIMIT:
-            raise ValueError(f"a request must be one line of JSON of at most {REQUEST_LIMIT} bytes")
-    document = json.loads(text)
-    if not isinstance(document, dict):
-        raise ValueError("a request must be a JSON object")
-    return document
-
-
-def send(connection: socket.socket, document: dict[str, Any], descriptor: int | None = None) -> None:
-    line = json.dumps(document).encode() + b"\n"
-    socket.send_fds(connection, [line], [] if descriptor is None else [descriptor])
 
 
 def write_exit(path: Path, status: int) -> None:

@@ -4,8 +4,21 @@ import asyncio
 
 import pytest
 from tests.gateway.bed import (
-    Bed, Origin, Reader, Reply, Seen, Writer, answer, backend, fine, play, read_answer, read_head, route, until,
-)  # fmt: skip
+    Bed,
+    Origin,
+    Reader,
+    Reply,
+    Seen,
+    Writer,
+    answer,
+    backend,
+    fine,
+    play,
+    read_answer,
+    read_head,
+    route,
+    until,
+)
 
 CHUNKED = "Transfer-Encoding: chunked"
 

@@ -1,4 +1,4 @@
-"""Spans reach a collector, whichever of OpenTelemetry's two variables names it."""
+"""Spans reach a collector, whichever of OpenTelemetry's two variables or our flag names it."""
 
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,7 +11,12 @@ from tests.serving import RunningServer, json_tensor
 
 
 @pytest.mark.parametrize(
-    ("variable", "path"), [("OTEL_EXPORTER_OTLP_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces")]
+    ("variable", "path"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", ""),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces"),
+        ("--otel-endpoint", ""),
+    ],
 )
 def test_spans_are_exported(serve: Callable[..., RunningServer], tmp_path: Path, variable: str, path: str) -> None:
     received: list[bytes] = []
@@ -28,8 +33,9 @@ def test_spans_are_exported(serve: Callable[..., RunningServer], tmp_path: Path,
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         Thread(target=collector.serve_forever, daemon=True).start()
         write_identity(tmp_path, "echo", "FP32")
-        named = {variable: f"http://127.0.0.1:{collector.server_port}{path}", "NO_PROXY": "*"}
-        server = serve(tmp_path, env={**named, "OTEL_BSP_SCHEDULE_DELAY": "50"})
+        url = f"http://127.0.0.1:{collector.server_port}{path}"
+        flags, named = ((variable, url), {}) if variable.startswith("--") else ((), {variable: url})
+        server = serve(tmp_path, *flags, env={**named, "NO_PROXY": "*", "OTEL_BSP_SCHEDULE_DELAY": "50"})
         tensor = json_tensor("x", "FP32", [1], [1.0])
 
         def told() -> bool:

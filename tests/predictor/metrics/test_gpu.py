@@ -153,6 +153,8 @@ def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pyt
         async with asyncio.timeout(30):
             while not assembly.server.metrics.gpus():
                 await asyncio.sleep(0.01)
+        assert assembly._gpus is not None
+        assert assembly._gpus._interval_s == 1.0
         work.cancel()
         await asyncio.wait([work])
         await assembly.close()

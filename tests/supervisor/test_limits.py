@@ -10,7 +10,7 @@ from stage import Stage, eventually, launch, program
 
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor import limits as limits_module
-from pilotlight.targets.local.supervisor.limits import Limits, find_groups
+from pilotlight.targets.local.supervisor.limits import Limits, find_groups, group_key
 
 MIB = 1 << 20
 HUNGRY = f"""exec {sys.executable} -c '
@@ -50,7 +50,7 @@ def test_as_root_the_kernel_keeps_the_memory_limit(tmp_path: Path) -> None:
             assert ended.signal == 9
 
     asyncio.run(play())
-    assert not list(Path("/sys/fs/cgroup/memory").rglob("iris-predictor-1f3a9c07-x7k2q"))
+    assert not list(Path("/sys/fs/cgroup/memory").rglob(group_key(Home(tmp_path / "home"))))
 
 
 @pytest.mark.skipif(not ROOT_V1, reason="needs root and control groups of version 1")

@@ -34,7 +34,7 @@ class Limits:
     """The machine is looked at when the first limit is wanted. All but `name` may take milliseconds in the kernel."""
 
     def __init__(self, home: Home, mount: Path = Path("/sys/fs/cgroup")) -> None:
-        self._key = "pilotlight-" + hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
+        self._key = group_key(home)
         self._mount = mount
         self._groups: Groups | None = None
         self._looked = self._told = False
@@ -84,6 +84,11 @@ class Limits:
             self._looked = True
             self._groups = find_groups(self._key, self._mount, _own_groups())
         return self._groups
+
+
+def group_key(home: Home) -> str:
+    """The name of the group above all those of one home."""
+    return "pilotlight-" + hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
 
 
 def _own_groups() -> str:

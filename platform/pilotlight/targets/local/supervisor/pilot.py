@@ -59,7 +59,7 @@ class PilotLights:
         self, home: Home, python: str = sys.executable, idle_s: float = IDLE_S, light_after_s: float = LIGHT_AFTER_S
     ) -> None:
         self._home, self._python, self._idle_s, self._after_s = home, python, idle_s, light_after_s
-        self._pids: dict[str, int] = {}
+        self.pids: dict[str, int] = {}  # of those that burn, by family
         self._lighting: dict[str, asyncio.TimerHandle] = {}
         self._watches: dict[str, ExitWatch] = {}
         self._told: set[str] = set()
@@ -86,7 +86,7 @@ class PilotLights:
         try:
             connection.settimeout(0.1)  # neither connecting nor a few kilobytes make anybody wait
             connection.connect(self._socket(family))
-            self._pids[family] = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, _PEER, 12)[:4], sys.byteorder)
+            self.pids[family] = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, _PEER, 12)[:4], sys.byteorder)
         except BaseException:
             connection.close()
             raise
@@ -139,19 +139,19 @@ class PilotLights:
         except OSError as error:
             self._refused(family, f"could not be lit: {error}")
             return
-        self._pids[family] = pid
+        self.pids[family] = pid
         self._watches[family] = ExitWatch(pid, lambda: self._out(family, pid))
 
     def _out(self, family: str, pid: int) -> None:
         """Idle, or dead: the next predictor of the family lights it again."""
         self._watches.pop(family, None)
-        self._pids.pop(family, None)
+        self.pids.pop(family, None)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each that burns, apart from what it forked."""
-        return {family: usage(pid, descendants=False).resident_bytes for family, pid in self._pids.items()}
+        return {family: usage(pid, descendants=False).resident_bytes for family, pid in self.pids.items()}
 
     def close(self, leave_burning: bool) -> None:
         """Puts them out, unless another supervisor comes. What they forked goes on, but nobody would note its end."""
@@ -160,7 +160,7 @@ class PilotLights:
         for watch in self._watches.values():
             watch.close()
         if not leave_burning:
-            for family, pid in list(self._pids.items()):
+            for family, pid in list(self.pids.items()):
                 self._put_out(family, pid)
 
     def _put_out(self, family: str, pid: int) -> None:
@@ -168,7 +168,7 @@ class PilotLights:
         with suppress(OSError):
             if family not in self._watches:
                 self._connect(family).close()
-                pid = self._pids[family]
+                pid = self.pids[family]
             os.kill(pid, signal.SIGKILL)
             os.unlink(self._socket(family))
         self._out(family, pid)

@@ -71,7 +71,7 @@ def tail(log: str, since: int = 0) -> list[str]:
             length = file.seek(0, 2)
             begin = max(since if since <= length else 0, length - TAIL)
             file.seek(begin)
-            lines = file.read().decode(errors="replace").splitlines()
+            lines = file.read(length - begin).decode(errors="replace").splitlines()
     except OSError:
         return []
     return lines if begin in (0, since) else lines[1:]

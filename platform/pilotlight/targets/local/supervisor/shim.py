@@ -15,12 +15,13 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 SETTLE_S: Final = 2.0  # from the end of a process to the note of it, on a machine that has other things to do
-# A caught signal interrupts `wait`; only a process that is gone has really ended.
+# A caught signal interrupts `wait`; only a process that is gone has really ended. Caught before the fork, it would be
+# lost on a replica that has not come to its own program yet.
 _SCRIPT: Final = """
 exit_file=$1; cd "$2"; shift 2
-trap : HUP INT TERM
 "$@" >&2 &
 pid=$!
+trap : HUP INT TERM
 echo $pid
 exec >&2
 while :; do wait $pid; code=$?; kill -0 $pid 2>/dev/null || break; done

@@ -153,7 +153,7 @@ class Supervisor:
         running.starts += 1
         running.update(
             port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics, started_at=_utc(),
-            checks=environment.checks(launch, ports), status={},
+            checks=environment.checks(launch, ports), status={}, pid=0, boot_id="", start_ticks=0,
         )  # fmt: skip
         log, running.log_from = open_log(running.record.log)
         try:

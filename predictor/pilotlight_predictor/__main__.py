@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 
 from pilotlight_predictor.lifecycle import Lifecycle
@@ -34,7 +35,8 @@ def seconds_since_exec() -> float:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # a full disk for logs is no reason to end differently
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Threads of a load that hangs, or of a runtime's pool, must not hold the exit up.
     os._exit(code)

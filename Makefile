@@ -1,5 +1,5 @@
 # `make demo` and `make test` need git, python3 >= 3.11 and make; they set up everything else in .venv themselves.
-# VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; KEEP=1 leaves the demo running;
+# VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; STOP=1 ends the demo's platform;
 # UPGRADE=1 lets `make lock` renew pins.
 PYTHON ?= python3
 VENV ?= .venv
@@ -33,8 +33,8 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	$(INSTALL) --require-hashes -r requirements/test.txt
 	@touch $@
 
-demo: $(VENV)/.run ## install, build the example models, serve them and send real requests
-	$(BIN)/platformctl demo$(if $(KEEP), --keep)
+demo: $(VENV)/.run ## install, then deploy, ask, canary, fall to zero and wake: the platform in under a minute
+	$(BIN)/platformctl demo$(if $(STOP), --stop)
 
 test: lint types unit ## lint, types and all tests that need neither root nor daemons
 

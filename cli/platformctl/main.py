@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pilotlight.spec.problems import Problem
 
 VERBS = {
-    "demo": "Serve the example models and send them real requests.",
+    "demo": "Deploy an example, try a canary, let it fall to zero and wake it.",
     "init": "Write a commented service.yaml for a model.",
     "validate": "Say everything that is wrong with documents, and where.",
     "render": "Print the manifests that documents amount to.",

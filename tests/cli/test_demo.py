@@ -1,59 +1,43 @@
-"""`platformctl demo` end to end: the example models, the real predictor, the real answers."""
+"""`platformctl demo` end to end: a platform of its own, real replicas, a canary, zero, and a cold start."""
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from tests.cli.conftest import ROOT
+from tests.embedded import processes_of
 
+from pilotlight.targets.local.home import Home
 from platformctl import main
 from platformctl.commands import demo
 
 
-def test_the_demo_serves_the_examples_and_gets_right_answers() -> None:
-    command = [sys.executable, "-m", "platformctl", "demo", "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    env = {**os.environ, "PILOTLIGHT_HOME": str(home), "PILOTLIGHT_SERVICE_PORTS": "0"}
+    env |= {"PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_API_PORT": "0"}
+    command = [sys.executable, "-m", "platformctl", "demo", "--stop"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    answers = {answer["model"]: answer["answer"] for answer in result["answers"]}
-    assert answers["iris"].startswith("setosa")
-    assert answers["file_type"].startswith("python")
-    assert answers["vad"].startswith("speech with probability 0.")
-    assert result["phases"]
-    assert "demo --keep (make demo KEEP=1) leaves it running" in done.stderr
-    assert "curl http://127.0.0.1:PORT/status" in done.stderr, "an address where nobody answers any more"
+    said = done.stderr
+    assert "100 requests sent, 100 answered" in said
+    shares = {
+        int(row[1]): int(row[2]) for row in re.findall(r"(\S+) +(\d+) %(?: @\w+)? +1/1 .* (\d+) +0$", done.stdout, re.M)
+    }
+    assert shares.keys() == {20, 80}
+    assert 12 <= shares[20] <= 28
+    assert "100 % to demo-iris-predictor-" in said
+    assert re.search(r"fell to zero after \d+\.\d s", said)
+    assert re.search(r"after a cold start of \d+ ms", said)
+    assert re.search(r"total +\d+ ms", said)
+    assert processes_of(Home(home)) == []
 
 
-def test_kept_running_it_answers_at_the_address_it_tells_until_interrupted() -> None:
-    command = [sys.executable, "-m", "platformctl", "demo", "--keep"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
-        try:
-            said = "".join(iter(lambda: _line(running), "Serving until Ctrl-C"))
-            url = re.search(r"curl (http://127\.0\.0\.1:\d+/status)", said)
-            assert url is not None, said
-            with urlopen(url.group(1), timeout=30) as reply:
-                assert json.load(reply)["state"] == "ready"
-        finally:
-            running.send_signal(signal.SIGINT)
-            last_words = running.communicate(timeout=60)[1]  # to the end: a closed pipe would break its last words
-    assert running.returncode == 0, last_words
-
-
-def _line(running: "subprocess.Popen[str]") -> str:
-    assert running.stderr is not None
-    line = running.stderr.readline()
-    assert line, "it ended before it served"
-    return line.rstrip("\n")
-
-
-@pytest.mark.parametrize(("words", "ending"), [([], "platformctl demo"), (["KEEP=1"], "platformctl demo --keep")])
-def test_make_passes_on_that_it_shall_be_kept(words: list[str], ending: str) -> None:
+@pytest.mark.parametrize(("words", "ending"), [([], "platformctl demo"), (["STOP=1"], "platformctl demo --stop")])
+def test_make_runs_the_same_command(words: list[str], ending: str) -> None:
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(["make", "-n", "demo", *words], cwd=ROOT, capture_output=True, text=True, env=alone)
     assert done.stdout.rstrip().endswith(ending), done.stderr

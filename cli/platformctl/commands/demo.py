@@ -1,138 +1,134 @@
-"""`platformctl demo`: builds the example repository, serves it on loopback, sends real requests, prints what came.
+"""`platformctl demo`: the embedded platform in under a minute, by the verbs that a person would type.
 
-Everything runs from the checkout: the examples are not part of the installed package.
+Deploys an example, asks it, tries a second revision on a fifth of the requests, promotes it, lets it fall to zero and
+wakes it with a request. Everything is left running. The documents are those of the checkout, in examples/demo.
 """
 
 import json
-import tempfile
+import shlex
 import time
-from contextlib import suppress
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Final
 
 import click
 
-from pilotlight.errors import NotFound, PlatformError
-from platformctl import output, predictor
-from platformctl.child import Child, Reply
-from platformctl.showcase import FLOWER, MODELS, Showcase, showcases
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.target import ServiceStatus
+from platformctl import output, targets
+from platformctl.gateway import Gateway
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-REPEATS = 200
+EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
+NAME: Final = "demo-iris"
+KEY: Final = ("default", NAME)
+FLOWER: Final = (5.1, 3.5, 1.4, 0.2)
+BURST: Final = 100
+PATIENCE_S: Final = 60.0
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Keep serving afterwards, until Ctrl-C.")
-@click.option("--timeout", default=120.0, show_default=True, help="Seconds until every model must be ready.")
-@output.output_option
-def demo(keep: bool, timeout: float) -> None:
-    """Serve the example models and send them real requests."""
-    with tempfile.TemporaryDirectory(prefix="pilotlight-demo-") as folder:
-        output.heading("Building the example repository")
-        build(Path(folder))
-        output.heading("Starting the predictor")
-        child = Child(predictor.command(*flags(Path(folder))))
-        try:
-            start = time.monotonic()
-            phases = wait(child, start, timeout)
-            show(child, phases)
-            invite(child, keep)
-            if keep:
-                stay(child)
-        finally:
-            child.stop()
+@click.option("--stop", is_flag=True, help="Delete the example at the end, and stop the platform if it has no other.")
+def demo(stop: bool) -> None:
+    """Deploy an example, try a canary, let it fall to zero and wake it.
+
+    Example: platformctl demo
+    """
+    first, second = (documents() / name for name in ("iris.yaml", "iris-batching.yaml"))
+    flower = json.dumps(list(FLOWER))
+    say("A model is deployed, and asked which iris has these measures")
+    do("deploy", "-f", shown(first), "--reset")
+    do("infer", NAME, "--data", flower)
+    say("A second revision, which batches, gets a fifth of the requests; then all of them")
+    do("canary", "start", NAME, "-f", shown(second), "--percent", "20")
+    ask_many()
+    do("canary", "status", NAME)
+    do("canary", "promote", NAME)
+    say("Nobody asks any more, so nothing runs any more")
+    wait_for_zero()
+    do("status", NAME)
+    say("The next request waits until a replica has started, and is answered")
+    do("infer", NAME, "--data", flower)
+    phases()
+    finish(stop)
 
 
-def build(target: Path) -> None:
-    """Calls examples/build.py of the checkout."""
-    script = EXAMPLES / "build.py"
-    spec = spec_from_file_location("pilotlight_examples_build", script) if script.is_file() else None
-    if spec is None or spec.loader is None:
+def documents() -> Path:
+    if not (EXAMPLES / "demo").is_dir():
         raise NotFound("the examples are not beside this program", "run it in a checkout of the repository: make demo")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    try:
-        module.build(target, MODELS)
-    except SystemExit as error:
-        raise PlatformError(str(error)) from None
+    return EXAMPLES / "demo"
 
 
-def flags(repository: Path) -> list[str]:
-    return [
-        "--model-repository", str(repository), "--host", "127.0.0.1",
-        "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0",
-    ]  # fmt: skip
+def shown(path: Path) -> str:
+    """As a person would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def wait(child: Child, start: float, timeout: float) -> dict[str, float]:
-    """Prints each state as it comes, then how long each phase of the cold start took."""
-
-    def progress(state: str) -> None:
-        output.note(f"  {time.monotonic() - start:6.2f} s  {state or 'starting'}")
-
-    status = child.wait_ready(start + timeout, progress)
-    phases = {str(name): float(seconds) for name, seconds in status.get("phases", {}).items()}
-    if phases:
-        output.heading("Cold start, by phase")
-        for line in output.columns([(name, f"{seconds * 1000:.0f} ms") for name, seconds in phases.items()]):
-            output.note(line)
-    return phases
+def say(title: str) -> None:
+    output.note("")
+    output.heading(title)
 
 
-def show(child: Child, phases: dict[str, float]) -> None:
-    """Sends each request; the answers are this command's data."""
-    asked = showcases(EXAMPLES)
-    answers = [ask(child, showcase) for showcase in asked]
-    typical = repeat(child, asked[0]) * 1000
-    output.heading("Requests")
-    lines = output.columns([(f"{a['question']}?", a["answer"], a["model"], f"{a['ms']:.1f} ms") for a in answers])
-    url = f"http://127.0.0.1:{child.port}"
-    result = {"url": url, "phases": phases, "answers": answers, "iris_median_ms": round(typical, 3)}
-    output.data(result, [*lines, f"  {REPEATS} more to {asked[0].model}, one after the other: median {typical:.2f} ms"])
+def do(*words: str) -> None:
+    """One command as it would be typed; what it prints is what it prints to anybody."""
+    from platformctl.main import run
+
+    output.note(f"$ platformctl {shlex.join(words)}")
+    code = run(words)
+    if code:
+        raise PlatformError(f"the demo ends here: platformctl {words[0]} gave {code}", "platformctl doctor says more")
 
 
-def invite(child: Child, keep: bool) -> None:
-    """What to type next. A server that is about to end has no address to offer: the next one gets a port of its own."""
-    if keep:
-        output.heading("Try it yourself")
-    else:
-        output.heading("platformctl demo --keep (make demo KEEP=1) leaves it running, on a port that it tells; then:")
-    for line in curls(f"http://127.0.0.1:{child.port if keep else 'PORT'}"):
-        output.note(f"  {line}")
+def status() -> ServiceStatus:
+    return targets.local(start=True).status(KEY)
 
 
-def stay(child: Child) -> None:
-    output.heading("Serving until Ctrl-C")
-    with suppress(KeyboardInterrupt):
-        child.process.wait()
+def ask_many() -> None:
+    """A burst of requests, and how they were shared out."""
+    gateway = Gateway(status().url)
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    answers = [gateway.ask("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
+    wait(lambda now: sum(row.requests for row in now.revisions) >= BURST, "the requests to be counted")
+    output.note(f"{BURST} requests sent, {answers.count(200)} answered")
 
 
-def ask(child: Child, showcase: Showcase) -> dict[str, Any]:
-    reply = _checked(child.request("POST", showcase.path, showcase.body, showcase.headers), showcase)
-    milliseconds = round(reply.seconds * 1000, 3)
-    return {"model": showcase.model, "question": showcase.title, "answer": showcase.read(reply), "ms": milliseconds}
+def wait_for_zero() -> None:
+    start = time.monotonic()
+    wait(lambda now: now.phase == "Standby", f"{NAME} to fall to zero")
+    output.note(f"fell to zero after {time.monotonic() - start:.1f} s")
 
 
-def repeat(child: Child, showcase: Showcase) -> float:
-    """The median over a connection that is kept, as a client would do it."""
-    return median(
-        _checked(child.request("POST", showcase.path, showcase.body), showcase).seconds for _ in range(REPEATS)
+def wait(reached: Callable[[ServiceStatus], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not reached(status()):
+        if time.monotonic() > until:
+            raise TimedOut(f"waited {PATIENCE_S:g} s for {what}", f"platformctl events {NAME}")
+        time.sleep(0.1)
+
+
+def phases() -> None:
+    """Where the time of the last cold start went."""
+    newest = status().revisions[0]
+    rows = [(name, f"{seconds * 1000:.0f} ms") for name, seconds in newest.cold_start.items()]
+    output.heading("Where the replica's start spent its time")
+    for line in output.columns(rows):
+        output.note(line)
+
+
+def finish(stop: bool) -> None:
+    if stop:
+        do("delete", NAME)
+        if not targets.local(start=True).list(None):
+            do("down")
+        return
+    say("It goes on running. Look around, and end it:")
+    look: Sequence[tuple[str, str]] = (
+        (f"curl {status().url}/v2/models/{NAME}", "the model, as any client asks"),
+        (f"platformctl status {NAME} -w", "revisions, replicas, latency, decisions"),
+        (f"platformctl events {NAME}", "what happened, and why"),
+        (f"platformctl logs {NAME} -f", "what replicas write"),
+        ("platformctl down", "the end of it all"),
     )
-
-
-def _checked(reply: Reply, showcase: Showcase) -> Reply:
-    if reply.status != 200:
-        raise PlatformError(f"{showcase.model} answered {reply.status}: {reply.body[:300].decode(errors='replace')}")
-    return reply
-
-
-def curls(url: str) -> list[str]:
-    document = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}]}
-    return [
-        f"curl {url}/v2/models/iris/infer -d '{json.dumps(document, separators=(',', ':'))}'",
-        f"curl {url}/v2/models/iris",
-        f"curl {url}/status",
-        f"curl {url}/metrics",
-    ]
+    for line in output.columns(look):
+        output.note(line)

@@ -60,7 +60,7 @@ def test_what_the_kernel_cannot_tell_is_not_repeated() -> None:
 def test_a_replica_that_refuses_is_told_of_and_another_one_answers() -> None:
     async def case(bed: Bed) -> None:
         origin, dead = await bed.origin(), closed_port()
-        bed.publish(route("iris", backend("iris-1", dead, origin)))
+        bed.publish(route("iris", backend("iris-1", dead, origin, hold_s=0.0)))  # to go elsewhere is not to wait
         for _ in range(6):
             assert (await bed.ask("POST", "/iris/x", b"body")).status == 200
         assert [seen.body for seen in origin.seen] == [b"body"] * 6

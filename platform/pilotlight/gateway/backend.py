@@ -18,6 +18,7 @@ from pilotlight.gateway.table import Backend, Replica
 
 WAKE_EVERY_S: Final = 1.0  # the control process may have been away
 SHUN_S: Final = 1.0  # a replica that could not be reached is left alone so long
+DOUBT_S: Final = 0.1  # one that broke a connection may be dying: its sockets do not all close at the same moment
 RETRY_AFTER: Final = {"Retry-After": "5"}
 
 
@@ -83,19 +84,20 @@ class LiveBackend:
     def enter(self, asker: Asker, now: float) -> None:
         asker.backend = self
         self.counts.enter(now)
-        replica = None if self.waiting else self._least_loaded(now)
-        if replica is None:
-            self._hold(asker, now)
-        else:
-            replica.in_flight += 1
-            asker.take(replica)
+        self._place(asker, now, None if self.waiting else self._least_loaded(now))
 
     def enter_first(self, asker: Asker, now: float) -> None:
         """For one who had a place and could not use it: its turn was before all who wait."""
         asker.backend = self
         self.counts.enter(now)
-        self._hold(asker, now, first=True)
-        self.hand_out()
+        self._place(asker, now, self._least_loaded(now), first=True)
+
+    def _place(self, asker: Asker, now: float, replica: LiveReplica | None, first: bool = False) -> None:
+        if replica is None:
+            self._hold(asker, now, first)
+        else:
+            replica.in_flight += 1
+            asker.take(replica)
 
     def withdraw(self, asker: Asker) -> None:
         """It waits no longer; its place in the line is free."""
@@ -109,10 +111,10 @@ class LiveBackend:
         if self.waiting:
             self.hand_out()
 
-    def shun(self, replica: LiveReplica, now: float) -> None:
+    def shun(self, replica: LiveReplica, now: float, seconds: float = SHUN_S) -> None:
         """It could not be reached: others are asked, until it is tried again."""
-        replica.shunned_until = now + SHUN_S
-        asyncio.get_running_loop().call_later(SHUN_S, self.hand_out)
+        replica.shunned_until = max(replica.shunned_until, now + seconds)
+        asyncio.get_running_loop().call_later(seconds, self.hand_out)
 
     def hand_out(self) -> None:
         """Gives free places to those who wait, in the order in which they came."""
@@ -141,7 +143,7 @@ class LiveBackend:
                 best = replica
         return best
 
-    def _hold(self, asker: Asker, now: float, first: bool = False) -> None:
+    def _hold(self, asker: Asker, now: float, first: bool) -> None:
         config, left = self.config, asker.arrived + self.config.hold_s - now
         if config.unavailable and not self.replicas:
             self._refuse(asker, config.unavailable)

@@ -7,7 +7,7 @@ there is a connection to send it on. It is sent again only when its replica cann
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
-from pilotlight.gateway.backend import LiveBackend
+from pilotlight.gateway.backend import DOUBT_S, LiveBackend
 from pilotlight.gateway.gate import Refusal
 from pilotlight.gateway.preparing import Prepared
 from pilotlight.gateway.replica import LiveReplica
@@ -140,6 +140,7 @@ class Exchange:
     def pass_head(self, head: ResponseHead, raw: bytes, length: int) -> None:
         """The head of an answer that is streamed, without what concerned the connection to the replica."""
         self.began = True
+        self._pieces = None  # it will not be sent again
         close = self.closes(length)
         opened = length == CHUNKED and self.minor == 0
         first, lines = response_lines(raw)
@@ -192,7 +193,9 @@ class Exchange:
         if never_delivered and self._pieces is not None and not self.began:
             self._again()
             return
+        assert self.backend is not None
         assert self.replica is not None
+        self.backend.shun(self.replica, self.now(), DOUBT_S)
         self.client.plane.unreachable(self.replica, "closed the connection without an answer")
         self._fail(BROKEN)
 

@@ -55,7 +55,8 @@ class Plane:
         self._backends: dict[tuple[Key, str], LiveBackend] = {}
         self._leaving: list[LiveBackend] = []  # in no table any more, but some of their requests are still here
         self._reported = clock()
-        self._ids = (f"{os.urandom(6).hex()}-{number:x}" for number in count(1))
+        self._id_prefix = os.urandom(6).hex()
+        self._numbers = count(1)
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -136,7 +137,7 @@ class Plane:
 
     def new_id(self) -> str:
         """For a request whose client gave it none."""
-        return next(self._ids)
+        return f"{self._id_prefix}-{next(self._numbers):x}"
 
     def report(self, now: float) -> Report:
         """What happened since the last call; a backend without requests is left out."""

@@ -1,0 +1,64 @@
+"""ONNX files by onnxruntime: on the device asked for, or aloud on the CPU."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.onnx_models import write_identity
+
+from pilotlight_predictor.backends import onnxruntime as backend
+from pilotlight_predictor.backends.base import Device
+from pilotlight_predictor.errors import LoadFailed
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_identity(tmp_path, "m", "FP32") / "1/model.onnx"
+
+
+def test_without_a_gpu_it_runs_on_the_cpu_and_says_so(
+    model: Path, spec: Any, ask: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with caplog.at_level(logging.WARNING, logger="pilotlight"):
+        instance = backend.load(spec(model, device=Device("cuda", 0)))
+    (answer,) = instance.execute([ask(x=np.array([1.5], "f4"))])
+    assert answer["y"].array.tolist() == [1.5]
+    assert instance.providers == ["CPUExecutionProvider"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("model 'm' asks for cuda:0 but runs on the CPU: this onnxruntime has no CUDA")
+
+
+def test_on_the_cpu_nothing_is_said(model: Path, spec: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="pilotlight"):
+        backend.load(spec(model))
+    assert caplog.records == []
+
+
+def test_the_device_and_its_number_are_asked_of_onnxruntime(
+    model: Path, spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnxruntime
+
+    asked: list[Any] = []
+
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, path: str, options: Any, providers: Any) -> None:
+            asked.append((providers, options.intra_op_num_threads))
+            super().__init__(path, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [backend.CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    backend.load(spec(model, device=Device("cuda", 2), threads=3))
+    assert asked == [([(backend.CUDA, {"device_id": 2}), "CPUExecutionProvider"], 3)]
+
+
+def test_a_file_that_is_no_onnx_is_told(tmp_path: Path, spec: Any) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no onnx")
+    with pytest.raises(LoadFailed, match=r"model\.onnx is no ONNX model that onnxruntime can load"):
+        backend.load(spec(tmp_path / "model.onnx"))

@@ -109,7 +109,7 @@ def sleeping(bench: Bench) -> Iterator[Figure]:
             made.sleep()
         time.sleep(SETTLE_S)
         pids = made.control_pids()
-        yield "zero.services", len(services)
+        yield "zero.services", made.asleep()
         yield "zero.cpu_percent", cpu_percent(pids, 10 * bench.seconds)
         yield "zero.memory_mb", memory_mb(pids)
         yield from _sharing(bench, made, services[: bench.some])

@@ -32,13 +32,22 @@ class Platform:
     def run(self, *arguments: str) -> float:
         """Seconds that the verb took, interpreter and all."""
         started = time.perf_counter()
+        self.tell(*arguments)
+        return time.perf_counter() - started
+
+    def tell(self, *arguments: str) -> str:
+        """What the verb printed."""
         done = subprocess.run(
             [sys.executable, "-m", "platformctl", *arguments],
             env=self.env, capture_output=True, text=True, check=False, timeout=VERB_LIMIT_S,
         )  # fmt: skip
         if done.returncode:
             raise BenchError(f"platformctl {arguments[0]} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
-        return time.perf_counter() - started
+        return done.stdout
+
+    def asleep(self) -> int:
+        """How many services are at zero."""
+        return sum(service["phase"] == "Standby" for service in json.loads(self.tell("list", "-o", "json"))["services"])
 
     def deploy(self, document: Path) -> float:
         return self.run("deploy", "-f", str(document))

@@ -134,6 +134,12 @@ def test_the_router_is_one_of_our_programs() -> None:
     assert not checks(order, PORTS).predictor
 
 
+def test_flags_of_a_pod_do_not_win_over_the_ports_of_the_process() -> None:
+    args = ("--http_port=8080", "--threads", "2", "--metrics-port", "8082", "--host", "0.0.0.0", "--port")
+    made = command(launch(args=args).revision.container, "python3")
+    assert made == Command(("python3", "-P", "-m", "pilotlight_predictor", "--threads", "2"), ("--threads", "2"))
+
+
 def test_gpus_are_named_in_the_order_of_the_bus(tmp_path: Path) -> None:
     env = variables(launch(gpus=2), PORTS, (1, 3), Home(tmp_path), "http://127.0.0.1:8090", {"PATH": "/bin", "X": "y"})
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -231,8 +232,7 @@ def test_the_predictor_says_of_a_taken_port_what_the_supervisor_looks_for(tmp_pa
     async def play(held: socket.socket) -> None:
         async with Stage(tmp_path) as stage:
             taken = str(held.getsockname()[1])
-            order = launch(args=("--metrics-port", taken))  # a flag wins over the variable, so every try must fail
-            stage.supervisor.launch(order)
+            stage.supervisor.launch(replace(launch(), extra_env={"INFERENCE_METRICS_PORT": taken}))
             ended = await stage.until("exited")
             assert "Address already in use" in ended.reason
             assert sum("already in use" in line for line in lines(ended.log)) == 5

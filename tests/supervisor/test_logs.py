@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from stage import Stage, launch, lines, program
+from stage import Stage, eventually, launch, lines, program
 
-from pilotlight.targets.local.supervisor import rotation
+from pilotlight.targets.local.supervisor import rotation, tending
 from pilotlight.targets.local.supervisor.rotation import open_log, prune, rotate
 
 LIMIT = 64 << 10
@@ -81,6 +81,19 @@ def test_logs_of_replicas_that_ended_long_ago_are_removed(tmp_path: Path) -> Non
             os.utime(tmp_path / name, (number, number))
     prune(tmp_path, {"r0"}, keep=2)
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"r0", "r4", "r5"}
+
+
+def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tending, "LOOK_S", 0.02)
+    script = "i=0; while :; do i=$((i+1)); printf '%1000s' $i; echo; done"
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
+            log = Path(stage.supervisor.launch(launch()).log)
+            await eventually(log.with_name(f"{log.name}.1").exists)
+            await eventually(lambda: log.stat().st_size < rotation.LIMIT)
+
+    asyncio.run(play())
 
 
 def test_a_log_that_cannot_be_opened_keeps_no_replica_from_starting(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _PREDICTOR: Final = ("-m", "pilotlight_predictor")
 _PASSED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
 _PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
 _PASSED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
+_ADDRESSES: Final = frozenset({"--host", "--http-address", "--http-port", "--port", "--grpc-port", "--metrics-port"})
 _PORT_SETTINGS: Final = {
     "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
     "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
@@ -65,16 +66,30 @@ def command(container: Container, python: str) -> Command:
     if not _OURS.fullmatch(container.image):
         hint = "use --target docker or --target kubernetes"
         raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
-    words = (*container.command, *container.args)
+    args = without_addresses(container.args)
+    words = (*container.command, *args)
     # -P: the working directory is no place to import from.
     if not container.command:
-        return Command((python, "-P", *_PREDICTOR, *container.args), container.args)
+        return Command((python, "-P", *_PREDICTOR, *args), args)
     for module in (_PREDICTOR, _ROUTER):
         if words[1 : 1 + len(module)] == module and re.fullmatch(r"(?:.*/)?python[\d.]*", words[0]):
             rest = words[1 + len(module) :]
             return Command((python, "-P", *module, *rest), rest if module is _PREDICTOR else None)
     text = f"command = {' '.join(container.command)}, but the local target runs only the image's own programs"
     raise PlatformError(text, "use --target docker or --target kubernetes")
+
+
+def without_addresses(args: Sequence[str]) -> tuple[str, ...]:
+    """Flags that say where to listen are a pod's; here they would win over the ports that we give by variables."""
+    kept: list[str] = []
+    words = iter(args)
+    for word in words:
+        name, given, _ = word.partition("=")
+        if name.replace("_", "-") not in _ADDRESSES:
+            kept.append(word)
+        elif not given:
+            next(words, None)
+    return tuple(kept)
 
 
 def variables(

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.environment import passed
 from pilotlight.targets.local.supervisor.process import ExitWatch, usage
+from pilotlight.targets.local.supervisor.shim import closing_inheritable
 
 ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
 FAMILY: Final = "onnxruntime"
@@ -133,6 +134,7 @@ class PilotLights:
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, str(self._home.run / f"pilot-{family}.log"), flags, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
+                    *closing_inheritable(),
                 ],
                 setsid=True,
             )

@@ -1,4 +1,4 @@
-"""Who a process is, whether it still is, what it uses, and when it ends: everything read from the kernel.
+"""Who a process is, whether it still is, what it uses, and when it ends: read from the kernel, or asked of `ps`.
 
 A number alone does not name a process, since numbers come again. Boot id and start ticks do, over the death of
 whoever started it and over a restart of the machine.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.supervisor import ps
 from pilotlight.targets.local.supervisor.replica import Usage
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
@@ -42,6 +43,9 @@ def boot_id() -> str:
 
 def identify(pid: int) -> Identity | None:
     """None: no such process, or one that has ended and only waits to be reaped."""
+    if not _PROC.exists():
+        began = ps.started_at(pid) if pid > 0 else 0
+        return Identity(pid, boot_id(), began) if began else None
     fields = _stat(pid)
     if not fields or fields[0] in ("Z", "X"):
         return None
@@ -57,7 +61,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def age_s(identity: Identity) -> float:
-    """How long it has run, by the clock that no user can set."""
+    """How long it has run, by the clock that no user can set where there is one."""
+    if not _PROC.exists():
+        return max(0.0, time.time() - identity.start_ticks)
     started = identity.start_ticks / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
@@ -95,7 +101,9 @@ class ExitWatch:
             self._fd = -1
 
     def _poll(self) -> None:
-        if identify(self._pid) is None:
+        try:
+            os.kill(self._pid, 0)
+        except OSError:
             self._finish()
         else:
             self._timer = self._loop.call_later(POLL_S, self._poll)
@@ -107,6 +115,8 @@ class ExitWatch:
 
 def usage(pid: int, *, descendants: bool = True) -> Usage:
     """Summed over the process and its descendants; of those that ended, only the time that was waited for."""
+    if not _PROC.exists():
+        return ps.usage(pid)
     ticks = os.sysconf("SC_CLK_TCK")
     seconds, resident = 0.0, 0
     for member in family(pid) if descendants else (pid,):
@@ -134,7 +144,7 @@ def marked(home: Home) -> Iterator[tuple[int, str]]:
     and is known by the log that it writes to.
     """
     uid, own = os.getuid(), os.getpid()
-    for folder in _PROC.iterdir():
+    for folder in _PROC.iterdir() if _PROC.exists() else ():
         if folder.name.isdecimal() and int(folder.name) != own:
             with suppress(OSError):
                 if folder.stat().st_uid == uid and (replica := _mark(folder, home)):

@@ -60,6 +60,7 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, writing, 1),
                 (os.POSIX_SPAWN_DUP2, log, 2),
+                *closing_inheritable(),
             ],
             setsid=True,
             setsigdef=_RESTORED,
@@ -70,6 +71,17 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
     finally:
         os.close(writing)
     return Shim(pid, reading)
+
+
+def closing_inheritable() -> list[tuple[int, int]]:
+    """What a process that is spawned must close. Descriptors that came over a socket are inherited unless somebody
+    thought of it, and a listener that a replica keeps would hold its port for ever."""
+    found = []
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append((os.POSIX_SPAWN_CLOSE, int(name)))
+    return found
 
 
 def read_pid(output: int) -> int:
@@ -92,7 +104,7 @@ async def settle(shim_pid: int, exit_file: Path) -> Exit:
     end, pause = monotonic() + SETTLE_S, 0.001
     while monotonic() < end:
         noted = read_exit(exit_file)
-        if shim_pid and (code := _reap(shim_pid)) is not None:
+        if shim_pid and (noted or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:
             return noted or (from_shell(code) if code >= 0 else Exit())
         if noted and not shim_pid:
             return noted
@@ -104,12 +116,19 @@ async def settle(shim_pid: int, exit_file: Path) -> Exit:
 def _reap(shim_pid: int) -> int | None:
     """None: it has not ended. Its number stays taken until it is waited for, so the group is certainly its own."""
     with suppress(ChildProcessError):
-        if os.waitid(os.P_PID, shim_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not _has_ended(shim_pid):
             return None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(shim_pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(shim_pid, 0)[1])
     return -1
+
+
+def _has_ended(shim_pid: int) -> bool:
+    """Python has no waitid on macOS before 3.13; there the shim is taken to end right behind its replica."""
+    if not hasattr(os, "waitid"):
+        return True
+    return os.waitid(os.P_PID, shim_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def read_exit(exit_file: Path) -> Exit | None:

@@ -179,6 +179,8 @@ class Supervisor:
         def answered(pid: int) -> None:
             if pid:
                 running.forked_by(pid)
+            elif running.asked:
+                self._forget(running, Exit(), "ended before it could start")
             else:
                 self._execute(running, command.argv, env, own_log)
             os.close(own_log)
@@ -208,8 +210,9 @@ class Supervisor:
         )
         prune(Path(record.log).parent, self._running)
         if self._gpus.release(record.id):
-            for waiting in [found for found in self._running.values() if found.record.state == "waiting"]:
-                self._try(waiting)
+            for waiting in list(self._running.values()):
+                if waiting.record.state == "waiting":
+                    self._try(waiting)
 
     def _end_orphans(self) -> None:
         """A shim goes with its replica: nobody is left who would want to know."""

@@ -18,8 +18,8 @@ ROTATE_EVERY: Final = 5  # looks
 class Tending:
     """`running` is the supervisor's own table, seen as it is at each look."""
 
-    def __init__(self, running: Mapping[str, Running], limits: Limits, look_s: float = LOOK_S) -> None:
-        self._running, self._limits, self._look_s = running, limits, look_s
+    def __init__(self, running: Mapping[str, Running], limits: Limits) -> None:
+        self._running, self._limits = running, limits
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -33,7 +33,7 @@ class Tending:
     async def _tend(self) -> None:
         looks = 0
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(LOOK_S)
             if not self._running:
                 return
             looks += 1

@@ -1,6 +1,6 @@
 """Earlier releases of a service, and its document with another canary share: for `rollback` and `canary`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pilotlight.deploy import Documents
     from pilotlight.plan.model import Capabilities
     from pilotlight.spec.model import Service
-    from pilotlight.targets.target import Key, Release, Target
+    from pilotlight.targets.target import Event, Key, Release, Target
 
 FIELD = "canaryTrafficPercent"
 WHOLE = (None, 100)  # shares of a revision that stands alone
@@ -38,12 +38,28 @@ def revisions(release: "Release") -> set[str]:
     return {name for name in found if name}
 
 
-def earlier(found: "Sequence[Release]", to: str) -> "Release":
-    """By generation or by the name of a revision; empty: the newest that had all requests with another document."""
+def unproven(events: "Iterable[Event]") -> set[str]:
+    """Revisions of which replicas failed, and which never answered."""
+    failed, ready = set(), set()
+    for event in events:
+        kind, _, name = event.object.partition("/")
+        if kind == "Replica" and event.type == "Warning":
+            failed.add(name.rpartition("-")[0])
+        elif kind == "Revision" and event.reason == "Ready":
+            ready.add(name)
+    return failed - ready
+
+
+def earlier(found: "Sequence[Release]", to: str, broken: Set[str] = frozenset()) -> "Release":
+    """By generation or by the name of a revision; empty: the newest that had all requests with another document.
+
+    Unless it is asked for, none of the `broken` revisions is gone back to.
+    """
     present, before = found[0], found[1:]
     if not to:
         known = document_of(present)
-        whole = (one for one in before if share(one) in WHOLE)  # a canary is taken back by `abort`
+        # Neither a canary, which `abort` takes back, nor what never worked.
+        whole = (one for one in before if share(one) in WHOLE and not revisions(one) & broken)
         chosen = next((one for one in whole if document_of(one) != known), None)
         why = "nothing else was deployed before"
     elif to.isdigit():

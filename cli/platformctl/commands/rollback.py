@@ -18,7 +18,7 @@ def rollback(at: targets.At, name: str, to: str, how: rollout.How) -> None:
     """
     target = at.connect()
     found = history.releases(target, at.key(name))
-    chosen = history.earlier(found, to)
+    chosen = history.earlier(found, to, history.unproven(target.events(at.key(name), follow=False)))
     output.note(
         f"back to generation {chosen.generation} of {chosen.at}: {', '.join(sorted(history.revisions(chosen)))}"
     )

@@ -1,0 +1,262 @@
+"""The verbs on a real platform: one control process, one gateway, real predictors; the tests build on each other."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.conftest import Call
+from tests.embedded import IRIS, Platform
+
+from platformctl import main
+
+DOCUMENT = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {autoscaling.knative.dev/window: 60s}
+spec:
+  predictor:
+    minReplicas: 1
+    maxReplicas: 3
+    model:
+      modelFormat: {name: onnx}
+      protocolVersion: v2
+      storageUri: ./model.onnx
+"""
+FLOWER = "[5.1, 3.5, 1.4, 0.2]"
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with Platform(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("documents")
+    (made / "model.onnx").write_bytes(IRIS.read_bytes())
+    (made / "broken.onnx").write_text("this is no model")
+    (made / "iris.yaml").write_text(DOCUMENT)
+    (made / "new.yaml").write_text(DOCUMENT.replace("maxReplicas: 3", "maxReplicas: 4"))
+    (made / "broken.yaml").write_text(DOCUMENT.replace("./model.onnx", "./broken.onnx"))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def at_home(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(platform.home.root))
+
+
+def shares(call: Call) -> dict[str, int]:
+    revisions = json.loads(call("status", "iris", "-o", "json").out)["revisions"]
+    return {each["name"]: each["percent"] for each in revisions if each["percent"]}
+
+
+@pytest.fixture(scope="module")
+def names(platform: Platform, folder: Path) -> tuple[str, str]:
+    """The revisions of both documents, as a plan names them."""
+    from platformctl.releasing import Wanted, prepare
+
+    def revision(file: str) -> str:
+        from pilotlight.deploy import Sources, read
+        from pilotlight.plan.model import Capabilities
+
+        (one,), _ = prepare(Wanted(read(Sources([str(folder / file)])), Capabilities()), None)
+        return one.plan.workloads[0].revision
+
+    return revision("iris.yaml"), revision("new.yaml")
+
+
+def test_a_deploy_says_what_happens_and_ends_with_the_url(
+    call: Call, folder: Path, platform: Platform, names: tuple[str, str]
+) -> None:
+    done = call("deploy", "-f", str(folder / "iris.yaml"))
+    assert done.code == 0, done.err
+    assert done.out == f"http://127.0.0.1:{platform.address.gateway_port}/iris\n"
+    phases = [line.split()[1] for line in done.err.splitlines()]
+    assert phases[:2] == ["Validated", "Applied"]
+    assert phases[-1] == "Ready"
+    assert f"100 % to {names[0]}" in done.err
+
+
+def test_the_same_again_changes_nothing(call: Call, folder: Path) -> None:
+    assert call("diff", "-f", str(folder / "iris.yaml")).code == 0
+    assert "(unchanged)" in call("deploy", "-f", str(folder / "iris.yaml")).err
+
+
+def test_a_difference_to_what_runs_is_shown_and_nothing_is_done(
+    call: Call, folder: Path, names: tuple[str, str]
+) -> None:
+    assert call("diff", "-f", str(folder / "new.yaml")).code == 1
+    done = call("deploy", "-f", str(folder / "new.yaml"), "--diff", "--dry-run")
+    assert done.code == 0, done.err
+    assert "+        autoscaling.knative.dev/max-scale: '4'" in done.out
+    checked = call("deploy", "-f", str(folder / "new.yaml"), "--dry-run", "server")
+    assert (checked.code, checked.out) == (0, f"default/iris {names[1]}\n"), checked.err
+    assert shares(call) == {names[0]: 100}
+
+
+def test_status_and_list_in_every_format(call: Call, names: tuple[str, str]) -> None:
+    page = call("status", "iris").out
+    assert page.startswith("default/iris: Ready, serverless\n")
+    assert f"{names[0]}  100 %    1/1       Loaded" in page
+    assert "last decision: " in page
+    assert call("list", "-o", "name").out == "default/iris\n"
+    assert call("status", "iris", "-o", "url").out.endswith("/iris\n")
+    assert json.loads(call("list", "-o", "json").out)["services"][0]["name"] == "iris"
+    assert "iris  default    Ready  serverless  1/1" in call("list").out
+
+
+@pytest.mark.parametrize("kind", ["data", "json", "npy", "binary", "stdin"])
+def test_a_flower_is_asked_for_in_every_way(
+    kind: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    flower = np.array(json.loads(FLOWER), dtype="<f4")
+    np.save(tmp_path / "flower.npy", flower)
+    (tmp_path / "flower.json").write_text(FLOWER)
+    (tmp_path / "flower.bin").write_bytes(flower.tobytes())
+    monkeypatch.setattr("sys.stdin", io.StringIO(FLOWER))
+    typed = {
+        "data": ("--data", FLOWER), "json": ("--file", str(tmp_path / "flower.json")), "stdin": ("--data", "-"),
+        "npy": ("--file", str(tmp_path / "flower.npy")), "binary": ("--binary", str(tmp_path / "flower.bin")),
+    }  # fmt: skip
+    done = call("infer", "iris", *typed[kind])
+    assert done.code == 0, done.err
+    heading, row = done.out.splitlines()
+    assert heading.split() == ["OUTPUT", "TYPE", "SHAPE", "VALUES"]
+    assert row.split()[:4] == ["y", "FP32", "[1,3]", "0.999207"]
+    assert "answered in " in done.err
+
+
+def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
+    assert call("infer", "iris", "--data", "[1, 2, 3]").code == 2
+    done = call("infer", "iris", "--data", FLOWER, "--model", "nobody")
+    assert done.code == 3
+    assert "--model names the model" in done.err
+    assert call("infer", "nobody", "--data", FLOWER).code == 3
+
+
+def test_a_canary_gets_its_share_and_is_taken_back(call: Call, folder: Path, names: tuple[str, str]) -> None:
+    old, new = names
+    started = call("canary", "start", "iris", "-f", str(folder / "new.yaml"), "--percent", "20")
+    assert started.code == 0, started.err
+    assert shares(call) == {new: 20, old: 80}
+    told = call("canary", "status", "iris")
+    assert f"{new} has 20 % since " in told.err
+    assert call("canary", "start", "iris", "--percent", "40").code == 0
+    assert shares(call) == {new: 40, old: 60}
+    assert call("canary", "abort", "iris").code == 0
+    assert shares(call) == {old: 100}
+    assert call("diff", "-f", str(folder / "iris.yaml")).code == 0
+    assert call("canary", "abort", "iris").code == 3
+
+
+def test_a_canary_of_what_runs_already_is_refused(call: Call, folder: Path) -> None:
+    done = call("canary", "start", "iris", "-f", str(folder / "iris.yaml"), "--percent", "20")
+    assert done.code == 2
+    assert "nothing to try" in done.err
+
+
+def test_a_canary_is_promoted_and_rolled_back_at_once(call: Call, folder: Path, names: tuple[str, str]) -> None:
+    old, new = names
+    assert call("canary", "start", "-f", str(folder / "new.yaml"), "--percent", "10").code == 0
+    assert call("canary", "promote", "iris").code == 0
+    assert shares(call) == {new: 100}
+    back = call("rollback", "iris")
+    assert back.code == 0, back.err
+    assert shares(call) == {old: 100}
+    assert call("rollback", "iris", "--to", new.rpartition("-")[2]).code == 0
+    assert shares(call) == {new: 100}
+
+
+def test_traffic_by_hand_holds_over_a_deploy_until_it_is_reset(
+    call: Call, folder: Path, names: tuple[str, str]
+) -> None:
+    old, new = names
+    assert call("traffic", "iris", f"{old}=70,latest=30@try").code == 0
+    assert shares(call) == {new: 30, old: 70}
+    assert call("infer", "iris", "--data", FLOWER, "--tag", "try").code == 0
+    kept = call("deploy", "-f", str(folder / "new.yaml"))
+    assert f"kept as set by hand: iris-predictor traffic {old} 70 % latest 30 %" in kept.err
+    assert shares(call) == {new: 30, old: 70}
+    refused = call("canary", "start", "-f", str(folder / "iris.yaml"), "--percent", "10")
+    assert "is set by hand" in refused.err
+    assert call("traffic", "iris", "--reset").code == 0
+    assert shares(call) == {new: 100}
+    assert call("traffic", "iris", "nobody=100").code == 3
+
+
+def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(
+    call: Call, folder: Path, platform: Platform, names: tuple[str, str]
+) -> None:
+    done = call("scale", "iris", "--to", "2")
+    assert done.code == 0, done.err
+    assert len(platform.replicas()) >= 2
+    kept = call("deploy", "-f", str(folder / "new.yaml"))
+    assert "kept as set by hand: iris-predictor" in kept.err
+    assert shares(call) == {names[1]: 100}
+    assert call("deploy", "-f", str(folder / "new.yaml"), "--reset").code == 0
+    assert not json.loads(call("status", "iris", "-o", "json").out)["overrides"].get("iris-predictor")
+
+
+def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(
+    call: Call, folder: Path, names: tuple[str, str]
+) -> None:
+    done = call("deploy", "-f", str(folder / "broken.yaml"))
+    assert done.code == 1
+    assert done.out == ""
+    assert "does not start: " in done.err
+    assert "last event: " in done.err
+    assert "  | " in done.err
+    assert f"{names[1]} still serves" in done.err
+    assert "platformctl logs iris --previous" in done.err
+    assert call("infer", "iris", "--data", FLOWER).code == 0
+    assert call("status", "iris").out.startswith("default/iris: Degraded")
+    assert "failed" in call("logs", "iris", "--previous").out
+    assert call("rollback", "iris").code == 0
+    assert shares(call) == {names[1]: 100}
+
+
+def test_logs_and_events_of_what_happened(call: Call) -> None:
+    assert " ready " in call("logs", "iris").out
+    raw = call("logs", "iris", "--tail", "1", "-o", "json").out
+    assert json.loads(raw.splitlines()[-1])["event"]
+    reasons = [json.loads(line)["reason"] for line in call("events", "iris", "-o", "json").out.splitlines()]
+    assert {"Deployed", "Ready", "Failed"} <= set(reasons)
+    assert "rollback to generation" in call("events", "iris").out
+
+
+def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:
+    many = [
+        DOCUMENT.replace("name: iris", f"name: iris-{n}").replace("minReplicas: 1", "minReplicas: 0") for n in (1, 2)
+    ]
+    (folder / "many.yaml").write_text("---".join(many))
+    done = call("deploy", "-f", str(folder / "many.yaml"))
+    assert done.code == 0, done.err
+    assert [url.rpartition("/")[2] for url in done.out.split()] == ["iris-1", "iris-2"]
+    gone = call("delete", "iris-1", "default/iris-2")
+    assert gone.out == "default/iris-1\ndefault/iris-2\n"
+    assert call("status", "iris-1").code == 3
+    assert call("delete", "iris-1").code == 3
+    assert call("delete", "iris-1", "--ignore-not-found").code == 0
+
+
+def test_two_deploys_of_one_name_at_once_both_end_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, codes = ("iris.yaml", "new.yaml"), dict[str, int]()
+
+    def deploy(file: str) -> None:
+        codes[file] = main.run(["deploy", "-f", str(folder / file), "--no-wait"])
+
+    threads = [threading.Thread(target=deploy, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert codes == dict.fromkeys(files, 0), capsys.readouterr().err

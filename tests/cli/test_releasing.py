@@ -1,0 +1,266 @@
+"""What a target gets and keeps of a document: enough to plan the same revision again, from anywhere."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import ROOT
+
+from pilotlight.deploy import Sources, read
+from pilotlight.errors import Conflict, InvalidDocument, NotFound
+from pilotlight.manifests import Manifest
+from pilotlight.plan.model import Capabilities
+from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
+from platformctl import history, releasing
+
+SERVICE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    minReplicas: 0
+    model:
+      modelFormat: {name: onnx}
+      protocolVersion: v2
+      storageUri: ./model.onnx
+"""
+RUNTIME = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterServingRuntime
+metadata: {name: mine}
+spec:
+  supportedModelFormats: [{name: onnx, autoSelect: true, priority: 99}]
+  protocolVersions: [v1, v2]
+  containers: [{name: kserve-container, image: "example.com/mine:1"}]
+"""
+SECRET = "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {a: b}\n"
+KEY = ("default", "iris")
+EXAMPLES = sorted((ROOT / "examples/services").glob("*.yaml"))
+
+
+class Shelf:
+    """A target that keeps releases and runs nothing. `rivals` deploys come first, each just before one of ours."""
+
+    name = "shelf"
+
+    def __init__(self, rivals: int = 0) -> None:
+        self.kept: list[Release] = []
+        self.rivals = rivals
+
+    def live(self, key: Key) -> list[Manifest]:
+        return [Manifest(document) for document in self.kept[0].manifests] if self.kept else []
+
+    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
+        if self.rivals:
+            self.rivals -= 1
+            self.kept.insert(0, release)
+        if release.expected != len(self.kept):
+            raise Conflict("somebody was quicker")
+        self.kept.insert(0, release)
+        return self.status(KEY)
+
+    def status(self, key: Key) -> ServiceStatus:
+        if not self.kept:
+            raise NotFound("nothing")
+        return ServiceStatus(*key, len(self.kept), "Ready", "")
+
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
+        return [self.status(KEY)]
+
+    def releases(self, key: Key) -> Sequence[Release]:
+        return self.kept
+
+    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
+        raise NotImplementedError
+
+    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
+        raise NotImplementedError
+
+    def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
+        return iter(())
+
+    def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
+        return iter(())
+
+    def delete(self, key: Key) -> None:
+        raise NotImplementedError
+
+
+def prepared(*files: Path, sets: Sequence[str] = (), offered: Capabilities | None = None, **how: Any) -> Any:
+    documents = read(Sources([str(file) for file in files], sets=sets, **how))
+    return releasing.prepare(releasing.Wanted(documents, offered or Capabilities()), None)[0]
+
+
+def again(release: Release) -> Any:
+    return releasing.prepare(releasing.Wanted(*releasing.stored(release)), None)[0][0]
+
+
+def revisions(one: Any) -> list[str]:
+    return [work.revision for work in one.plan.workloads]
+
+
+def written(folder: Path, text: str = SERVICE, name: str = "service.yaml") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_what_is_kept_of_an_example_gives_the_same_manifests_again(file: Path) -> None:
+    for one in prepared(file):
+        repeated = again(one.release)
+        assert revisions(repeated) == revisions(one)
+        assert repeated.release.manifests == one.release.manifests
+        assert repeated.release.document == one.release.document
+
+
+def test_paths_changes_and_variables_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, SERVICE.replace("minReplicas: 0", "maxReplicas: ${MOST}"))
+    (one,) = prepared(file, sets=["spec.predictor.minReplicas=2"], environ={"MOST": "5"})
+    monkeypatch.chdir("/")
+    repeated = again(one.release)
+    assert f"storageUri: {tmp_path}/model.onnx" in one.release.document
+    assert revisions(repeated) == revisions(one)
+    assert (repeated.plan.workloads[0].scaling.min_replicas, repeated.plan.workloads[0].scaling.max_replicas) == (2, 5)
+
+
+def test_a_path_that_is_set_is_where_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (one,) = prepared(written(tmp_path), sets=["spec.predictor.model.storageUri=./other.onnx"])
+    assert f"storageUri: {folder}/other.onnx" in one.release.document
+
+
+def test_how_it_was_planned_is_kept_where_that_is_not_as_usual(tmp_path: Path) -> None:
+    usual, other = Capabilities(), Capabilities(default_mode="raw", pod_security="baseline", gpus=2)
+    (plain,) = prepared(written(tmp_path), offered=usual)
+    (raw,) = prepared(written(tmp_path), offered=other)
+    assert releasing.PLANNED_WITH not in plain.release.document
+    repeated = again(raw.release)
+    assert repeated.plan.mode == "raw"
+    assert releasing.stored(raw.release)[1] == other
+    assert revisions(repeated) == revisions(raw) != revisions(plain)
+
+
+def test_documents_beside_the_service_are_kept_with_it(tmp_path: Path) -> None:
+    (one,) = prepared(
+        written(tmp_path, SERVICE.replace("./", "s3://models/")),
+        written(tmp_path, RUNTIME, "runtime.yaml"),
+        written(tmp_path, SECRET, "secret.yaml"),
+    )
+    repeated = again(one.release)
+    image = repeated.plan.workloads[0].template["spec"]["containers"][0]["image"]
+    assert image == "example.com/mine:1"
+    assert [m.kind for m in repeated.manifests].count("Secret") == 1
+
+
+def test_all_services_are_planned_before_any_is_applied(tmp_path: Path) -> None:
+    good = written(tmp_path)
+    bad = written(tmp_path, SERVICE.replace("name: iris", "name: bad").replace("onnx}", "nobody-knows}"), "bad.yaml")
+    with pytest.raises(InvalidDocument):
+        prepared(good, bad)
+
+
+def test_a_deploy_that_comes_second_is_planned_again_from_what_the_first_left(tmp_path: Path) -> None:
+    shelf = Shelf(rivals=2)
+    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    made, _ = releasing.prepare(wanted, shelf)
+    ((one, status),) = releasing.apply(wanted, made, shelf, sleep=lambda seconds: None)
+    assert one.release.expected == 2
+    assert status.generation == 3
+
+
+def test_it_gives_up_when_somebody_is_always_quicker(tmp_path: Path) -> None:
+    shelf = Shelf(rivals=100)
+    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    made, _ = releasing.prepare(wanted, shelf)
+    pauses: list[float] = []
+    with pytest.raises(Conflict):
+        releasing.apply(wanted, made, shelf, sleep=pauses.append)
+    assert len(pauses) == releasing.TRIES - 1
+
+
+def release(text: str = SERVICE, generation: int = 1, percent: int | None = None) -> Release:
+    documents = read(Sources(("-",), stdin=io.StringIO(text.replace("./", "s3://m/"))))
+    wanted = releasing.Wanted(history.with_share(documents, percent), Capabilities())
+    (one,), _ = releasing.prepare(wanted, None)
+    return replace_generation(one.release, generation)
+
+
+def replace_generation(found: Release, generation: int) -> Release:
+    import msgspec
+
+    return msgspec.structs.replace(found, generation=generation)
+
+
+OTHER = SERVICE.replace("minReplicas: 0", "minReplicas: 0\n    maxReplicas: 7")
+THIRD = SERVICE.replace("minReplicas: 0", "minReplicas: 0\n    maxReplicas: 9")
+
+
+def test_the_share_is_in_the_document_and_can_be_taken_out_again() -> None:
+    whole, part = release(), release(percent=20)
+    assert history.share(whole) is None
+    assert history.share(part) == 20
+    assert history.document_of(part) == history.document_of(whole)
+
+
+def test_a_canary_stands_beside_the_last_release_that_had_everything() -> None:
+    found = [release(OTHER, 4, 50), release(OTHER, 3, 20), release(SERVICE, 2), release(THIRD, 1)]
+    running = history.canary(found)
+    assert running is not None
+    assert (running.release.generation, running.stable.generation, running.percent) == (4, 2, 50)
+    assert history.canary(found[2:]) is None
+
+
+def test_rollback_goes_to_another_document_that_had_all_requests_and_worked() -> None:
+    promoted = [release(OTHER, 4), release(OTHER, 3, 20), release(SERVICE, 2), release(THIRD, 1)]
+    assert history.earlier(promoted, "").generation == 2
+    broken = history.revisions(promoted[2])
+    assert history.earlier(promoted, "", broken).generation == 1
+
+
+def test_rollback_by_generation_by_revision_and_by_the_end_of_its_name() -> None:
+    found = [release(OTHER, 2), release(SERVICE, 1)]
+    (name,) = history.revisions(found[1])
+    assert {history.earlier(found, to).generation for to in ("1", name, name.rpartition("-")[2])} == {1}
+
+
+@pytest.mark.parametrize(("to", "why"), [("", "nothing else was deployed before"), ("9", "generation 9 is not kept")])
+def test_where_there_is_nothing_to_go_back_to_it_says_what_is_kept(to: str, why: str) -> None:
+    with pytest.raises(NotFound, match=f"{why}; kept are 1 \\(iris-predictor-"):
+        history.earlier([release()], to)
+
+
+def test_revisions_that_failed_and_never_answered_are_known_by_events() -> None:
+    def event(kind: str, reason: str, name: str) -> Event:
+        return Event("", *KEY, name, kind, reason, "")  # type: ignore[arg-type]
+
+    happened = [
+        event("Warning", "Failed", "Replica/iris-bad-x1"), event("Warning", "Failed", "Replica/iris-good-x2"),
+        event("Normal", "Ready", "Revision/iris-good"), event("Normal", "Ready", "Revision/iris-other"),
+    ]  # fmt: skip
+    assert history.unproven(happened) == {"iris-bad"}
+
+
+def test_what_was_set_by_hand_changes_no_revision(tmp_path: Path) -> None:
+    """The target lays it over the manifests; a revision of its own would outlive the reset."""
+    shelf = Shelf()
+    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    (first,), _ = releasing.prepare(wanted, shelf)
+    releasing.apply(wanted, [first], shelf)
+    scaled = [dict(document) for document in shelf.kept[0].manifests]
+    for document in scaled:
+        if document["kind"] == "Service":
+            annotations = {"pilotlight.dev/overrides": '{"minReplicas": 3}'}
+            document["metadata"] = {**document["metadata"], "annotations": annotations}
+    shelf.live = lambda key: [Manifest(document) for document in scaled]  # type: ignore[method-assign]
+    (second,), _ = releasing.prepare(wanted, shelf)
+    assert second.overrides == {"iris-predictor": {"minReplicas": 3}}
+    assert revisions(second) == revisions(first)
+    assert not any("overrides" in str(manifest.document) for manifest in second.before)
+    (reset,), _ = releasing.prepare(replace(wanted, reset=True), shelf)
+    assert not reset.overrides

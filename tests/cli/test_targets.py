@@ -1,0 +1,154 @@
+"""How verbs name services and targets, and what they say where there is nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+
+from pilotlight.errors import UsageError
+from platformctl import checks, targets
+from platformctl.commands import traffic
+
+LOOKING = [("status", "iris"), ("status",), ("list",), ("logs", "iris"), ("events",), ("canary", "status", "iris")]
+
+THEIRS = """
+class Theirs:
+    name = "theirs"
+
+    def list(self, namespace):
+        return []
+
+
+def make(environ):
+    return Theirs()
+"""
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home in which nothing was ever deployed, on ports that nobody has."""
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
+    for name in ("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT", "PILOTLIGHT_SERVICE_PORTS"):
+        monkeypatch.setenv(name, "0")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [("iris", ("prod", "iris")), ("other/iris", ("other", "iris")), ("default/a-b", ("default", "a-b"))],
+)
+def test_a_service_is_named_with_or_without_its_namespace(typed: str, key: tuple[str, str]) -> None:
+    assert targets.At("local", "prod").key(typed) == key
+
+
+@pytest.mark.parametrize("typed", ["", "a/b/c", "a/"])
+def test_what_is_no_name_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="write NAME or NAMESPACE/NAME"):
+        targets.At("local", "default").key(typed)
+
+
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_looking_starts_nothing_where_nothing_was_deployed(words: tuple[str, ...], call: Call, nowhere: Path) -> None:
+    done = call(*words)
+    assert done.code == 3
+    assert done.out == ""
+    assert "the platform is not running" in done.err
+    assert "platformctl up" in done.err
+    assert not nowhere.exists()
+
+
+def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:
+    done = call("down", "-o", "json")
+    assert done.code == 0
+    assert json.loads(done.out) == {"ended": [], "replicas": 0}
+    assert not nowhere.exists()
+
+
+def test_a_target_to_come_is_told_with_what_to_do_instead(call: Call) -> None:
+    done = call("list", "--target", "kubernetes")
+    assert done.code == 2
+    assert "--target kubernetes is not built yet" in done.err
+    assert "platformctl render -f FILE | kubectl apply -f -" in done.err
+
+
+def test_an_unknown_target_is_told_with_those_that_there_are(call: Call) -> None:
+    done = call("list", "--target", "moon")
+    assert done.code == 3
+    assert "no target is called moon; there are local" in done.err
+
+
+def test_a_package_adds_a_target(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_target.py").write_text(THEIRS)
+    metadata = tmp_path / "theirs-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[{targets.ENTRY_POINTS}]\ntheirs = their_target:make\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = call("list", "--target", "theirs")
+    assert done.code == 0, done.err
+    assert "no services" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a=90,b=5", "add up to 95, must be 100"), ("a", "a is not understood"), ("a=x", "a=x is not understood")],
+)
+def test_shares_that_are_none_are_refused(text: str, why: str) -> None:
+    from pilotlight.targets.target import ServiceStatus
+
+    with pytest.raises(UsageError, match=why):
+        traffic.read(text, ServiceStatus("default", "iris", 1, "Ready", ""))
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ((), "one of --min, --max, --to and --reset is needed"),
+        (("--reset", "--min", "1"), "--reset stands alone"),
+        (("--to", "1", "--max", "2"), "--to is both bounds at once"),
+    ],
+)
+def test_bounds_that_cannot_be_meant_are_refused(flags: tuple[str, ...], why: str, call: Call, nowhere: Path) -> None:
+    done = call("scale", "iris", *flags)
+    assert done.code == 2
+    assert why in done.err
+
+
+def test_a_dry_run_alone_needs_no_platform(call: Call, nowhere: Path) -> None:
+    done = call("deploy", "-f", "examples/services/iris.yaml", "--dry-run")
+    assert done.code == 0, done.err
+    assert done.out.startswith("default/iris iris-predictor-")
+    assert not nowhere.exists()
+
+
+def test_nothing_to_deploy_is_a_usage_error(call: Call, nowhere: Path) -> None:
+    done = call("deploy", "--target", "moon")
+    assert done.code == 3
+
+
+def test_doctor_finds_this_machine_able_and_names_who_holds_a_port(
+    call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        monkeypatch.setenv("PILOTLIGHT_API_PORT", str(port))
+        done = call("doctor", "-o", "json")
+    found = {each["check"]: each for each in json.loads(done.out)["checks"]}
+    assert done.code == 1
+    assert found["python"]["level"] == "ok"
+    assert found[f"port {port}"]["level"] == "fail"
+    assert f"pid {os.getpid()}" in found[f"port {port}"]["message"]
+    assert "PILOTLIGHT_API_PORT" in found[f"port {port}"]["fix"]
+    assert not nowhere.exists()
+
+
+def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
+    from pilotlight.targets.local.home import home
+
+    assert all(each.fix for each in checks.findings(home()) if each.level != "ok")

@@ -1,0 +1,132 @@
+"""The platform comes when it is needed and goes without a trace."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.embedded import processes_of, serverless
+
+from pilotlight.targets.local import launching
+from pilotlight.targets.local.home import Home
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """Whatever a test leaves running is ended by its number, and is a failure."""
+    found = Home(tmp_path / "home")
+    yield found
+    left = processes_of(found)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "the test has left processes behind"
+
+
+def ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    found = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return found
+
+
+@pytest.fixture
+def environ(home: Home) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))}
+    gateway, api = ports(2)
+    return {
+        **clean, "PILOTLIGHT_HOME": str(home.root), "PILOTLIGHT_GATEWAY_PORT": str(gateway),
+        "PILOTLIGHT_API_PORT": str(api), "PILOTLIGHT_SERVICE_PORTS": "0", "PILOTLIGHT_PILOT_LIGHT": "off",
+    }  # fmt: skip
+
+
+def start(environ: dict[str, str], *argv: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "platformctl", *argv]
+    return subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def typed(environ: dict[str, str], *argv: str) -> tuple[int, str, str]:
+    process = start(environ, *argv)
+    out, err = process.communicate(timeout=100)
+    return process.returncode, out, err
+
+
+def test_two_commands_at_once_start_one_platform_and_down_ends_all_of_it(environ: dict[str, str], home: Home) -> None:
+    both = [start(environ, "up", "-o", "json") for _ in range(2)]
+    answers = [(process.communicate(timeout=100), process.returncode) for process in both]
+    assert [code for _, code in answers] == [0, 0], answers
+    pids = {json.loads(out)["pid"] for (out, _), _ in answers}
+    assert len(pids) == 1
+    assert home.token.stat().st_mode & 0o777 == 0o600
+    assert home.root.stat().st_mode & 0o777 == 0o700
+    code, out, err = typed(environ, "doctor", "-o", "json")
+    found = {each["check"]: each["level"] for each in json.loads(out)["checks"]}
+    assert (found["platform"], found["gateway"]) == ("ok", "ok"), out
+    code, out, err = typed(environ, "down")
+    assert (code, out) == (0, ""), err
+    assert not processes_of(home)
+    assert launching.living(home) is None
+
+
+def test_a_deploy_starts_the_platform_and_what_was_deployed_comes_back(environ: dict[str, str], home: Home) -> None:
+    file = home.root.parent / "service.yaml"
+    file.write_text(serverless())
+    code, out, err = typed(environ, "deploy", "-f", str(file))
+    assert code == 0, err
+    assert "starting the platform" in err
+    assert out.endswith("/iris\n")
+    code, out, err = typed(environ, "down", "-o", "json")
+    assert json.loads(out)["ended"] == ["default/iris"], err
+    assert not processes_of(home)
+    code, out, err = typed(environ, "list", "-o", "name")
+    assert (code, out) == (0, "default/iris\n"), err
+    assert typed(environ, "down")[0] == 0
+
+
+def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict[str, str], home: Home) -> None:
+    assert typed(environ, "up")[0] == 0
+    address = launching.living(home)
+    assert address is not None
+    os.kill(address.pid, signal.SIGKILL)
+    assert launching.wait_gone(address, 10)
+    assert launching.leftovers(home)
+    code, _, err = typed(environ, "down")
+    assert code == 0, err
+    assert not processes_of(home)
+
+
+def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = str(held.getsockname()[1])
+        code, _, err = typed({**environ, "PILOTLIGHT_GATEWAY_PORT": port}, "up")
+    assert code == 1
+    assert f"port {port} on 127.0.0.1" in err
+    assert "is taken by" in err
+    assert "PILOTLIGHT_GATEWAY_PORT" in err
+
+
+def test_an_announcement_of_a_process_that_is_gone_is_not_believed(home: Home) -> None:
+    home.create()
+    launching.token(home)
+    said = launching.announce(home, 1, 2)
+    assert launching.living(home) is not None
+    home.address.write_text(home.address.read_text().replace(str(said.start_ticks), str(said.start_ticks + 1)))
+    assert launching.living(home) is None
+    home.address.write_text("torn {")
+    assert launching.living(home) is None
+
+
+def test_the_token_is_made_once_and_is_its_owners_alone(home: Home) -> None:
+    home.create()
+    first = launching.token(home)
+    assert launching.token(home) == first
+    assert len(first) >= 32
+    assert home.token.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in home.root.glob("token*")] == ["token"]

@@ -1,0 +1,157 @@
+"""From applied to ready: what is said on the way, and how it ends when it does not end well."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.cli.test_releasing import KEY, Shelf
+
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.target import Event, Key, RevisionStatus, ServiceStatus
+from platformctl import logview, output, waiting
+from platformctl.waiting import Expected, outlook
+
+NEW, OLD = "iris-predictor-new", "iris-predictor-old"
+EXPECTED = Expected(KEY, 2, (NEW,))
+
+
+def revision(name: str = NEW, state: Any = "Loaded", percent: int = 100, **other: Any) -> RevisionStatus:
+    return RevisionStatus(name, "iris-predictor", "predictor", percent, model_state=state, **other)
+
+
+def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message: str = "") -> ServiceStatus:
+    return ServiceStatus(*KEY, generation, phase, "http://x/iris", revisions=revisions, message=message)
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase", "message"),
+    [
+        (status("Ready", revision(OLD), generation=1), "Applied", "generation 2"),
+        (status("Ready", revision(OLD)), "Applied", "generation 2"),
+        (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
+        (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
+        (status("Progressing", revision(state="Pending", reason="no GPU")), "Revision", f"{NEW}: no GPU"),
+        (status("Progressing", revision(state="Loading", starting=1)), "Loading", NEW),
+        (status("Progressing", revision(percent=0), revision(OLD)), "Probed", NEW),
+        (status("Ready", revision(percent=20), revision(OLD, percent=80)), "Ready", f"20 % to {NEW}, 80 % to {OLD}"),
+        (status("Standby", revision(state="Standby")), "Standby", f"100 % to {NEW}"),
+        (status("Failed", revision(state="FailedToLoad", reason="no such file")), "Failed", f"{NEW}: no such file"),
+    ],
+)  # fmt: skip
+def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phase: str, message: str) -> None:
+    found = outlook(seen, EXPECTED)
+    assert (found.phase, found.message) == (phase, message)
+    assert found.done == (phase in ("Ready", "Standby"))
+    assert (found.failed is not None) == (phase == "Failed")
+
+
+def test_a_download_has_its_amount_as_a_bar() -> None:
+    loading = revision(state="Loading", progress={"bytes": 50 << 20, "total": 200 << 20})
+    assert outlook(status("Progressing", loading), EXPECTED).amount == "[######------------------] 50.0 MiB of 200 MiB"
+
+
+class Scripted(Shelf):
+    """Each look at the status shows the next one; the last stays."""
+
+    def __init__(self, statuses: Sequence[ServiceStatus]) -> None:
+        super().__init__()
+        self.statuses = list(statuses)
+
+    def status(self, key: Key) -> ServiceStatus:
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
+        return iter([Event("", *KEY, "Replica/x", "Warning", "Failed", "exit code 3", 1)])
+
+    def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
+        lines = ['{"ts": "2026-01-01T10:00:00.5Z", "level": "ERROR", "event": "failed", "message": "boom"}', "plain"]
+        return iter(lines if previous and replica == NEW else [])
+
+
+class Time:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wait(statuses: Sequence[ServiceStatus], timeout: float = 10.0) -> list[ServiceStatus]:
+    time = Time()
+    ticker = output.Ticker(time.clock, 0.0)
+    return waiting.wait(Scripted(statuses), [EXPECTED], timeout, ticker, time.clock, time.sleep)
+
+
+def test_every_change_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    starting, ready = status("Progressing", revision(state="Loading", starting=1)), status("Ready", revision())
+    assert wait([starting, starting, starting, ready]) == [ready]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [f"   0.0s  Loading     {NEW}", f"   0.2s  Ready       100 % to {NEW}"]
+
+
+def test_a_start_that_fails_once_and_then_works_is_no_failure() -> None:
+    failed = status("Progressing", revision(state="FailedToLoad", reason="port taken"))
+    ready = status("Ready", revision())
+    assert wait([failed, failed, ready]) == [ready]
+
+
+def test_a_failure_tells_reason_event_log_who_serves_and_what_to_type() -> None:
+    failed = status("Degraded", revision(state="FailedToLoad", percent=0, reason="exit code 3"), revision(OLD))
+    with pytest.raises(PlatformError) as raised:
+        wait([failed])
+    assert str(raised.value).splitlines() == [
+        f"{NEW} does not start: exit code 3",
+        "  last event: Failed: exit code 3",
+        "  | 10:00:00.5 ERROR failed boom",
+        "  | plain",
+        f"  {OLD} still serves",
+    ]
+    assert raised.value.hint == "platformctl logs iris --previous"
+    assert raised.value.exit_code == 1
+
+
+def test_time_that_is_up_has_a_code_of_its_own_and_says_where_it_stands() -> None:
+    with pytest.raises(TimedOut, match=f"default/iris is not ready after 3 s: Loading, {NEW}") as raised:
+        wait([status("Progressing", revision(state="Loading"))], timeout=3)
+    assert raised.value.exit_code == 4
+    assert "platformctl status iris -w" in raised.value.hint
+
+
+def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    class Ending(Scripted):
+        def status(self, key: Key) -> ServiceStatus:
+            if not self.statuses:
+                raise NotFound("gone")
+            return self.statuses.pop(0)
+
+    time = Time()
+    stopping = status("Stopping", message="its replicas finish what they have")
+    ticker = output.Ticker(time.clock, 0.0)
+    waiting.until_gone(Ending([stopping, stopping]), KEY, 10, ticker, time.clock, time.sleep)
+    assert capsys.readouterr().err.count("Stopping") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("{not json", "{not json"),
+        ('{"a": 1}', '{"a": 1}'),
+        (
+            '{"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "ready", "message": "m", "n": 1, "s": "t"}',
+            "12:00:00.123 INFO ready m (n=1, s=t)",
+        ),
+        (
+            '{"ts": "2026-01-31T12:00:00Z", "level": "ERROR", "event": "failed", "traceback": "Traceback:\\n  x\\n"}',
+            "12:00:00 ERROR failed\nTraceback:\n  x",
+        ),
+    ],
+)
+def test_a_line_of_a_log_reads_as_a_sentence(line: str, shown: str) -> None:
+    assert logview.readable(line) == shown

@@ -74,7 +74,10 @@ class Listeners:
         }
 
     def lend(self) -> tuple[tuple[str, ...], list[socket.socket]]:
-        return tuple(self._sockets), list(self._sockets.values())
+        """Those that wait for the first table too: nobody else may still hold them."""
+        early = {text: each for order, came in self._early for text, each in zip(order.held, came, strict=True)}
+        held = {**early, **self._sockets}
+        return tuple(held), list(held.values())
 
     def close(self) -> None:
         self._early.clear()

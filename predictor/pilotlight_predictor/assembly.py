@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import Final
 
+from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.bringing import Bringing
@@ -27,12 +28,15 @@ from pilotlight_predictor.tracing import ENV_TRACES_ENDPOINT, Tracer
 
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
+PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
 class Assembly:
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
         self._settings = settings
         self._lifecycle = lifecycle
+        if settings.model.predictor_host:  # by whichever way it was told, user code finds it in one place
+            os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
         self._bringing = Bringing(settings.model.cache_dir, self._progress)
         sources = Sources(settings, self._bringing.model, self._bringing.repository)

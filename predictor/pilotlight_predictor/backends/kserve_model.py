@@ -5,13 +5,14 @@ such a model.py itself.
 """
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.contract import ENV_SETTINGS_PREFIX, HEADER_REQUEST_ID
 from pilotlight_predictor.backends.base import Answer, LoadSpec
 from pilotlight_predictor.backends.python_forms import Loop, attempt
 from pilotlight_predictor.backends.python_values import Declared, WrongReturn, array_of, outputs_of
@@ -40,6 +41,7 @@ class KserveForm:
     def __init__(self, cls: type, spec: LoadSpec, declared: Declared) -> None:
         self._cls, self._spec, self._declared = cls, spec, declared
         self._loop = Loop()
+        _tell_predictor()
         self._model: Any = cls(**_constructor_arguments(cls, spec))
         if not self._model.ready:
             self._loop.settle(self._model.load())
@@ -47,6 +49,7 @@ class KserveForm:
             raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
 
     def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        _tell_predictor()
         started = [attempt(self._start, request) for request in batch]
         return [self._settled(value) for value in self._loop.settle_all(started)]
 
@@ -86,6 +89,17 @@ class KserveForm:
         if set(response) == {"predictions"} and len(self._declared) == 1:
             response = {next(iter(self._declared)): response["predictions"]}
         return {name: np.asarray(value) for name, value in response.items()}
+
+
+def _tell_predictor() -> None:
+    """A transformer's `predict` asks its predictor, which KServe remembers per context: that of each thread."""
+    host = os.environ.get(f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST")
+    if host:
+        from kserve import context
+        from kserve.predictor_config import PredictorConfig
+
+        if context.get_predictor_config() is None:
+            context.set_predictor_config(PredictorConfig(host, "v2"))
 
 
 def _constructor_arguments(cls: type, spec: LoadSpec) -> dict[str, str]:

@@ -154,6 +154,10 @@ class ModelSettings:
     allow_inline_files: bool = setting(
         False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
     )
+    predictor_host: str = setting(
+        "", TEXT, "--predictor-host",
+        "Of a transformer: where its predictor answers, host:port. Python models find it in INFERENCE_PREDICTOR_HOST.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from pilotlight.gateway.table import Replica as Reached
 from pilotlight.gateway.table import Route
 from pilotlight.targets.local import fleet as starting
 from pilotlight.targets.local import restoring, routes, statuses
+from pilotlight.targets.local.endpoints import Endpoints
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
@@ -70,8 +71,8 @@ class Engine:
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self.link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
-        self.publisher = Publisher(self.link, self._routes, self._farewell)
-        self.fleet = Fleet(self.supervisor, self.publisher, self._save, self._look_again)
+        self.publisher = Publisher(self.link, self._routes, self._farewell, Endpoints(home.run / "endpoints").update)
+        self.fleet = Fleet(self.supervisor, self.publisher, self._save, self._look_again, self.base_url)
         self.signals = Signals(self.supervisor, clock, settings.prometheus)
         self.scaler = Scaler(self._runs.values, self.fleet, self.signals, clock, self._decided)
 
@@ -88,6 +89,7 @@ class Engine:
             run.take_up(Counter(unit for replica in self.fleet.living(run) for unit in names_of(replica)), now)
             self._open_port(run)
             self._settle(run)
+        self.publisher.changed()  # a platform without services answers too
 
     async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
         """With `stop_all` nothing of the platform runs afterwards; without, replicas and gateway live on."""
@@ -117,7 +119,9 @@ class Engine:
             check_queries(spec)
         now = self._clock()
         if dry_run:
-            return self._status(ServiceRun(key, stored.generation if stored else 0, spec))
+            trial = ServiceRun(key, stored.generation if stored else 0, spec)
+            trial.update(trial.generation, spec, now)
+            return self._status(trial)
         generation = self.store.apply(release, revisions_of(release.manifests), utc(), reset)
         run = self._runs.get(key)
         if run is None or run.deleting:

@@ -6,9 +6,11 @@ acts through the supervisor (starting) and the publisher (retiring, once no requ
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pilotlight.targets.local.model import WorkloadSpec
+from pilotlight.targets.local.peers import located
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.reconcile import counts, rolling, to_stop
 from pilotlight.targets.local.service import ServiceRun
@@ -29,11 +31,13 @@ class Fleet:
         publisher: Publisher,
         started: Callable[[Replica], None],
         later: Callable[[float, ServiceRun], None],
+        gateway_url: str = "",
     ) -> None:
         self.supervisor = supervisor
         self.publisher = publisher
         self._started = started
         self._later = later
+        self._gateway_url = gateway_url
 
     def living(self, run: ServiceRun) -> list[Replica]:
         """Those of the service that have not ended."""
@@ -106,14 +110,15 @@ class Fleet:
             self._later(pause, run)
             return
         for _ in range(wanted - len(mine)):
-            self.start(revision, now)
+            self.start(run, revision, now)
 
-    def start(self, revision: Revision, now: float) -> None:
+    def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now
         tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
         replica = f"{revision.name}-{tail}"
         named = dict.fromkeys(revision.spec.container.replica_env, replica)
-        self._started(self.supervisor.launch(Launch(replica, revision.spec, named)))
+        container = located(revision.spec.container, run.spec, self._gateway_url)
+        self._started(self.supervisor.launch(Launch(replica, replace(revision.spec, container=container), named)))
 
     def _retire(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:

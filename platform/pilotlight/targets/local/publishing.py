@@ -13,16 +13,24 @@ from pilotlight.targets.local.gateway_link import GatewayLink
 
 
 class Publisher:
-    """`routes` is asked anew for each table; `farewell` hears of each replica that nobody can reach any more."""
+    """`routes` is asked anew for each table; `farewell` hears of each replica that nobody can reach any more.
+
+    `told` sees every table just before the gateway does: routers that are components learn of it in their own way.
+    """
 
     def __init__(
-        self, link: GatewayLink, routes: Callable[[], Iterable[Route]], farewell: Callable[[str], None]
+        self,
+        link: GatewayLink,
+        routes: Callable[[], Iterable[Route]],
+        farewell: Callable[[str], None],
+        told: Callable[[Iterable[Route]], None] = lambda routes: None,
     ) -> None:
         self.link = link
         self.generation = 0
         self.retiring: set[str] = set()
         self._routes = routes
         self._farewell = farewell
+        self._told = told
         self._published: tuple[Route, ...] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -53,6 +61,7 @@ class Publisher:
             routes = tuple(self._routes())
             if routes != self._published:
                 self.generation += 1
+                self._told(routes)
                 await self.link.publish(Table(self.generation, routes))
                 self._published = routes
             for replica in leaving:

@@ -1,0 +1,152 @@
+"""Services of several components, as processes that find each other through the gateway and by files."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.embedded.models import write_model
+from tests.embedded import FLOWER, IRIS, Platform
+
+from pilotlight.errors import PlatformError
+
+# Asks the predictor and says which species has the highest score; the address is all that it is told.
+TRANSFORMER = """
+import json
+import os
+import urllib.request
+
+import numpy as np
+
+INPUTS = {"x": ("FP32", [-1, 4])}
+OUTPUTS = {"species": ("INT64", [-1]), "asked": ("BYTES", [1])}
+
+
+def predict(x):
+    url = f"http://{os.environ['INFERENCE_PREDICTOR_HOST']}/v2/models/two/infer"
+    if not x.any():
+        return {"species": np.zeros(len(x), np.int64), "asked": np.array([url.encode()], object)}
+    body = {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+        found = json.load(answer)["outputs"][0]
+    scores = np.array(found["data"]).reshape(found["shape"])
+    return {"species": scores.argmax(axis=1), "asked": np.array([url.encode()], object)}
+"""
+
+KSERVE_TRANSFORMER = """
+from kserve import InferRequest, Model
+
+INPUTS = {"x": ("FP32", [-1, 4])}
+OUTPUTS = {"y": ("FP32", [-1, 3])}
+
+
+class Passing(Model):
+    def __init__(self, name):
+        super().__init__(name)
+        self.ready = True
+
+    def preprocess(self, payload, headers=None):
+        return InferRequest("two", infer_inputs=payload.inputs)
+"""
+
+
+def transformed(uri: str, mode: str = "Standard", predictor_minimum: int = 1, extra: str = "") -> str:
+    return f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: two
+  annotations:
+    serving.kserve.io/deploymentMode: {mode}
+    autoscaling.knative.dev/window: 6s
+spec:
+  transformer:
+    minReplicas: 1
+    maxReplicas: 1
+    containers:
+      - name: kserve-container
+        image: pilotlight/predictor:0.1.0
+        env:
+          - {{name: INFERENCE_MODEL_PATH, value: {uri}}}
+{extra}
+  predictor:
+    minReplicas: {predictor_minimum}
+    maxReplicas: 2
+    model:
+      modelFormat: {{name: onnx}}
+      protocolVersion: v2
+      storageUri: {IRIS.as_uri()}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def platform(shared: Platform) -> Iterator[Platform]:
+    yield shared
+    for status in shared.target.list(None):
+        shared.target.delete((status.namespace, status.name))
+    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
+
+
+def test_a_transformer_asks_its_predictor_through_the_gateway(platform: Platform, tmp_path: Path) -> None:
+    platform.deploy(transformed(write_model(tmp_path, TRANSFORMER)))
+    status = platform.wait_phase("Ready", name="two")
+    assert {row.role: row.ready for row in status.revisions} == {"transformer": 1, "predictor": 1}
+    assert {condition.type: condition.status for condition in status.conditions} == {
+        "PredictorReady": "True",
+        "TransformerReady": "True",
+        "LatestDeploymentReady": "True",
+        "IngressReady": "True",
+        "Ready": "True",
+    }
+    reply = platform.ask("/two/v2/models/two/infer", FLOWER)
+    outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
+    assert outputs["species"] == [0]
+    gateway = f"http://127.0.0.1:{platform.address.gateway_port}"
+    assert outputs["asked"] == [f"{gateway}/default/two-predictor/v2/models/two/infer"]
+    platform.wait(
+        lambda: all(row.requests == 1 for row in platform.status("two").revisions), "both to have counted the request"
+    )
+
+
+def test_a_request_wakes_the_transformer_and_the_predictor_behind_it(platform: Platform, tmp_path: Path) -> None:
+    document = transformed(write_model(tmp_path, TRANSFORMER), "Serverless", predictor_minimum=0)
+    platform.deploy(document.replace("minReplicas: 1", "minReplicas: 0"))
+    platform.wait_phase("Standby", name="two")
+    platform.wait(lambda: not platform.replicas(), "both processes to end")
+    assert platform.ask("/two/v2/models/two/infer", FLOWER).status == 200
+    platform.wait(
+        lambda: all(row.cold_starts == 1 for row in platform.status("two").revisions), "both cold starts to be counted"
+    )
+
+
+@pytest.mark.long  # importing KServe takes half a minute on a busy machine
+def test_a_kserve_transformer_runs_unchanged(platform: Platform, tmp_path: Path) -> None:
+    pytest.importorskip("kserve", reason="the kserve extra is not installed")
+    platform.deploy(transformed(write_model(tmp_path, KSERVE_TRANSFORMER)))
+    platform.wait_phase("Ready", name="two")
+    reply = platform.ask("/two/v2/models/two/infer", FLOWER)
+    assert reply.json()["outputs"][0]["shape"] == [1, 3]
+
+
+def test_replicas_of_a_component_behind_another_are_listed_in_a_file(platform: Platform, tmp_path: Path) -> None:
+    platform.deploy(transformed(write_model(tmp_path, TRANSFORMER)))
+    platform.wait_phase("Ready", name="two")
+    folder = platform.home.run / "endpoints" / "default"
+    listed = json.loads((folder / "two-predictor.json").read_text())
+    assert len(listed) == 1
+    assert listed[0]["id"].startswith("two-predictor-")
+    assert not (folder / "two-transformer.json").exists()
+    platform.target.delete(("default", "two"))
+    platform.wait(lambda: not (folder / "two-predictor.json").exists(), "the file to go")
+
+
+def test_a_component_with_an_image_that_is_not_ours_is_refused_and_named(platform: Platform) -> None:
+    document = transformed("file:///nowhere").replace("pilotlight/predictor:0.1.0", "example.com/scaler:1")
+    with pytest.raises(PlatformError, match=r"two-transformer: image example.com/scaler:1: only our own predictor"):
+        platform.deploy(document)

@@ -1,8 +1,8 @@
-"""How a component finds another one of its service without a cluster's names: `iris-predictor.demo` becomes the way
-through the gateway, `127.0.0.1:8090/demo/iris-predictor`. Pure; done when a replica is started, since the gateway's
-port is not known before.
+"""How a component finds another one of its service without a cluster's names: through the gateway.
 
-Manifests name a component by its Service, in any of the forms that a cluster resolves, on the port for HTTP.
+`iris-predictor.demo` becomes `127.0.0.1:8090/demo/iris-predictor`. Manifests name a component by its Service, in any of
+the forms that a cluster resolves, on the port for HTTP. Pure; done when a replica is started, since nobody knows the
+gateway's port before.
 """
 
 import re

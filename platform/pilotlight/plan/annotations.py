@@ -12,6 +12,7 @@ HPA_METRIC: Final = ("ome.io/metrics", "serving.kserve.io/metrics")
 HPA_TARGET: Final = ("ome.io/targetUtilizationPercentage", "serving.kserve.io/targetUtilizationPercentage")
 TAG_ROUTING: Final = ("ome.io/enable-tag-routing", "serving.kserve.io/enable-tag-routing")
 SCRAPING: Final = ("ome.io/enable-prometheus-scraping", "serving.kserve.io/enable-prometheus-scraping")
+STORAGE_SECRET: Final = ("serving.kserve.io/storageSecretName",)
 STOP: Final = ("serving.kserve.io/stop", "ome.io/stop")
 
 TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"

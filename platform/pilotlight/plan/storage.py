@@ -5,12 +5,14 @@ container with our `fetch`, unless the bytes can be mounted: a claim, an OCI ima
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
+from pilotlight.plan import annotations
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.subject import Subject
 from pilotlight.spec.model import BaseModel
@@ -21,7 +23,8 @@ CACHE_DIR: Final = "/var/cache/pilotlight"
 VOLUME: Final = "model"
 ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
-_FETCHED: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model")
+_FETCHED: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model", "storage-config")
+CONFIGURED: Final = "storage-config://"  # bucket and credentials come out of an entry of KServe's Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,11 @@ def location(subject: Subject) -> tuple[str, str]:
     for variable in subject.choice.container.get("env") or ():
         if variable.get("name") == "STORAGE_URI":
             return str(variable.get("value", "")), subject.path("containers")
+    storage = component.model.storage if component.model is not None else {}
+    if storage.get("key"):
+        return f"{CONFIGURED}{str(storage.get('path', '')).lstrip('/')}", subject.path("model.storage")
     if model is not None and (model.storage_uri or model.storage):
         return model.storage_uri or _from_parameters(model.storage), "spec.model.name"
-    storage = component.model.storage if component.model is not None else {}
     return _from_parameters(storage), subject.path("model.storage")
 
 
@@ -100,7 +105,6 @@ Way = Callable[[Subject, str], Storage]
 def _way(subject: Subject, uri: str, ledger: Ledger) -> tuple[Way | None, str]:
     """The first way that fits, with why. Order: what can be mounted, what is on the node, what must be fetched."""
     model, ours = subject.choice.model, subject.choice.ours
-    _check_key(subject, ledger)
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme == "pvc":
         return _volume_claim, "pvc:// names a claim"
@@ -124,16 +128,6 @@ def _check_scheme(uri: str, path: str, ledger: Ledger) -> bool:
     if scheme not in _FETCHED:
         ledger.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
     return scheme in _FETCHED
-
-
-def _check_key(subject: Subject, ledger: Ledger) -> None:
-    storage = subject.component.model.storage if subject.component.model is not None else {}
-    if storage.get("key"):
-        ledger.error(
-            "PL341", subject.path("model.storage.key"),
-            "credentials out of storage-config are not read; give them as env or envFrom of a Secret, or by "
-            "serviceAccountName",
-        )  # fmt: skip
 
 
 def _on_node(subject: Subject, model: BaseModel | None) -> bool:
@@ -235,12 +229,22 @@ def _node_directory(subject: Subject, _: str) -> Storage:
 
 
 def _token(subject: Subject) -> tuple[dict[str, Json], ...]:
-    """OME's storage.key is the Secret that holds a hub's token."""
+    """OME's storage.key is the Secret that holds a hub's token; KServe's is an entry of a Secret for all stores."""
+    own = subject.component.model.storage if subject.component.model is not None else {}
+    if own.get("key"):
+        return _configured(subject, own)
     model = subject.choice.model
     key = str(model.storage.get("key", "")) if model is not None else ""
     if not key or not location(subject)[0].startswith(("hf://", "hf_model://")):
         return ()
     return ({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": key, "key": "token"}}},)
+
+
+def _configured(subject: Subject, storage: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
+    secret = subject.annotation(*annotations.STORAGE_SECRET) or "storage-config"
+    entry = {"secretKeyRef": {"name": secret, "key": str(storage["key"])}}
+    said = json.dumps(dict(storage.get("parameters") or {}), sort_keys=True)
+    return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": said})
 
 
 def model_label(model: BaseModel) -> str:

@@ -124,10 +124,6 @@ CODES: Final[dict[str, Code]] = {
     ),
     "PL336": Code("A formula's target is no whole number.", "Write 1 or more: KEDA drops the fallback otherwise."),
     "PL340": Code("Nothing can fetch the URI.", "Use one of the schemes that are listed, a claim or an image."),
-    "PL341": Code(
-        "Credentials of a storage-config are not read.",
-        "Give them as variables of a Secret, or by a service account.",
-    ),
     "PL342": Code("A local path is asked of a foreign image.", "Use a URI, a claim or an image."),
     "PL343": Code("The progress deadline is no duration.", "Write whole seconds, such as 20m or 1200s."),
     "PL344": Code("The memory limit is below the model's size (warning).", "Raise it to twice the model's size."),

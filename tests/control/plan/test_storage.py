@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,10 +109,32 @@ def test_storage_by_parameters_is_a_uri() -> None:
     assert env(workload(service))["INFERENCE_MODEL_PATH"] == "s3://models/iris/model.onnx"
 
 
+CONFIGURED = {"key": "minio", "path": "iris/model.onnx", "parameters": {"bucket": "models"}}
+
+
+def entry(variables: list[dict[str, object]]) -> dict[str, object]:
+    return {str(found["name"]): found.get("valueFrom") or found.get("value") for found in variables}
+
+
+def test_an_entry_of_storage_config_reaches_our_predictor_as_its_variable() -> None:
+    service = changed(kserve(), model=ModelSpec("onnx", runtime=OURS, storage=CONFIGURED, protocol="v2"))
+    told = entry(pod(service)["containers"][0]["env"])
+    assert told["INFERENCE_MODEL_PATH"] == "storage-config://iris/model.onnx"
+    assert told["STORAGE_CONFIG"] == {"secretKeyRef": {"name": "storage-config", "key": "minio"}}
+    assert told["STORAGE_OVERRIDE_CONFIG"] == '{"bucket": "models"}'
+
+
+def test_an_entry_of_storage_config_reaches_what_fetches_for_a_foreign_server() -> None:
+    service = changed(kserve(FOREIGN), model=ModelSpec("onnx", runtime=FOREIGN, storage=CONFIGURED, protocol="v2"))
+    named = replace(service, annotations={**service.annotations, "serving.kserve.io/storageSecretName": "ours"})
+    fetch = pod(named)["initContainers"][0]
+    assert fetch["command"][-2:] == ["storage-config://iris/model.onnx", "/mnt/models"]
+    assert entry(fetch["env"])["STORAGE_CONFIG"] == {"secretKeyRef": {"name": "ours", "key": "minio"}}
+
+
 REFUSED = [
     (kserve(uri="ftp://host/model.onnx"), "PL340"),
     (kserve(uri="oci+fetch://registry/model:1"), "PL340"),
-    (changed(kserve(), model=ModelSpec("onnx", storage={"key": "secret", "path": "x"}, protocol="v2")), "PL341"),
     (kserve(FOREIGN, uri="/models/iris.onnx"), "PL342"),
 ]
 

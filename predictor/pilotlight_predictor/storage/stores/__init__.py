@@ -15,6 +15,7 @@ TABLE = {
     "http": "web",
     "https": "web",
     "s3": "s3",
+    "storage-config": "configured",
 }
 NEEDS_CLOUD = {"as", "az", "gs", "hf", "s3"}
 

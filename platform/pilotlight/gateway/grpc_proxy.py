@@ -15,6 +15,7 @@ from pilotlight.gateway import addresses
 from pilotlight.gateway.addresses import Address, CannotListen
 from pilotlight.gateway.gate import Gate, Refusal, Refused
 from pilotlight.gateway.grpc_channels import Connection, Connections
+from pilotlight.gateway.grpc_ending import Ending
 from pilotlight.gateway.grpc_words import GRPC_STATUS, forwarded, headers_of, http_status, loopback, peer_of, request_id
 from pilotlight.gateway.messages import Unreachable
 from pilotlight.gateway.plane import Key, Lease, Plane
@@ -118,15 +119,16 @@ async def _relay(call: _Call, channel: Any, requests: Requests, context: Any) ->
     timeout = call.route.timeout_s if remaining is None else min(remaining, call.route.timeout_s)
     metadata = forwarded(context.invocation_metadata(), call.peer)
     outgoing = channel.stream_stream(call.method)(requests, timeout=timeout, metadata=metadata)
+    ending = Ending(outgoing)
     try:
         await _pass_messages(outgoing, context, request_id(metadata), call.lease.cold_ms)
-        code = await outgoing.code()
-        context.set_trailing_metadata(tuple(await outgoing.trailing_metadata() or ()))
-        context.set_details(await outgoing.details() or "")
-        context.set_code(code)
+        await ending.come()
     finally:
         outgoing.cancel()
-    return http_status(code.name)
+    context.set_trailing_metadata(ending.trailers)
+    context.set_details(ending.details)
+    context.set_code(ending.code)
+    return http_status(ending.code.name)
 
 
 async def _pass_messages(outgoing: Any, context: Any, identity: str, cold_ms: int | None) -> None:

@@ -66,6 +66,7 @@ class GatewayLink:
         self._ended: asyncio.Event = asyncio.Event()
         self._started = self._closing = False
         self.pid = 0
+        self._unconnected = 0  # pid of a gateway that was started and has not answered yet
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -114,6 +115,8 @@ class GatewayLink:
         if stop_gateway and self._channel is not None:
             self._channel.send(Stop(drain_s))
             await self._see_it_end(drain_s + KILL_S)
+        if stop_gateway:
+            self._end_unconnected()
         if self._channel is not None:
             self._channel.close()
         self._held.close()
@@ -156,13 +159,22 @@ class GatewayLink:
         status: list[int] = []
         log = self._home.logs / "gateway.log"
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        start_detached(self._command, log, status.append)
+        self._unconnected = start_detached(self._command, log, status.append)
         until = asyncio.get_running_loop().time() + START_S
         while not await self._connect():
             if status or asyncio.get_running_loop().time() > until:
+                self._end_unconnected(status)
                 why = f"it ended with status {status[0]}" if status else f"it did not answer within {START_S:g} s"
                 raise PlatformError(f"the gateway did not start: {why}; its log ends:\n{_tail(log)}")
             await asyncio.sleep(0.005)
+        self._unconnected = 0
+
+    def _end_unconnected(self, status: Sequence[int] = ()) -> None:
+        """One that was started and never greeted: nobody else would end it."""
+        if self._unconnected and not status:
+            with suppress(ProcessLookupError):
+                os.kill(self._unconnected, signal.SIGTERM)
+        self._unconnected = 0
 
     async def _borrow(self) -> None:
         """Our duplicates of what the living gateway serves. One of another version makes way for one of ours."""

@@ -136,6 +136,17 @@ def test_an_ensemble_without_its_model_says_which_one_is_missing(explicit: Runni
     assert explicit.post(UNLOAD.format("ensemble")).status == 200
 
 
+@pytest.mark.parametrize(("dependents", "left"), [(True, 404), (False, 200)])
+def test_an_ensemble_takes_its_models_with_it_when_asked(
+    explicit: RunningServer, repository: Path, dependents: bool, left: int
+) -> None:
+    write_ensemble(repository, "ensemble_of_two", "two")
+    assert load(explicit, "ensemble_of_two").status == 200
+    assert explicit.infer("two", GOOD).status == 200
+    answer = explicit.post(UNLOAD.format("ensemble_of_two"), {"parameters": {"unload_dependents": dependents}})
+    assert (answer.status, explicit.infer("two", GOOD).status) == (200, left)
+
+
 def test_a_disk_that_fails_is_not_called_the_clients_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refresh() -> None:
         raise OSError(5, "Input/output error")

@@ -113,8 +113,14 @@ class LiveBackend:
 
     def shun(self, replica: LiveReplica, now: float, seconds: float = SHUN_S) -> None:
         """It could not be reached: others are asked, until it is tried again."""
-        replica.shunned_until = max(replica.shunned_until, now + seconds)
-        asyncio.get_running_loop().call_later(seconds, self.hand_out)
+        until = replica.shunned_until = max(replica.shunned_until, now + seconds)
+        asyncio.get_running_loop().call_later(until - now, self._try_again, replica, until)
+
+    def _try_again(self, replica: LiveReplica, until: float) -> None:
+        """The timer's word counts: its clock may be some milliseconds ahead of ours."""
+        if replica.shunned_until <= until:
+            replica.shunned_until = 0.0
+        self.hand_out()
 
     def hand_out(self) -> None:
         """Gives free places to those who wait, in the order in which they came."""

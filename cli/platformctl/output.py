@@ -55,6 +55,14 @@ def note(sentence: str) -> None:
     click.echo(sentence, err=True)
 
 
+def page_break() -> None:
+    """Between two states of the same thing: on a terminal the later one takes the place of the earlier."""
+    if sys.stdout.isatty():
+        click.clear()
+    else:
+        click.echo()
+
+
 def heading(title: str) -> None:
     click.echo(click.style(title, bold=True), err=True)
 

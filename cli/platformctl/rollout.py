@@ -60,6 +60,9 @@ def _followed(
         ticker.say("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
     try:
         return waiting.wait(where, expected, how.timeout, ticker) if how.wait else [status for _, status in applied]
+    except KeyboardInterrupt:
+        output.note("\nnobody waits any more, but it goes on: platformctl status")
+        raise
     finally:
         ticker.close()
 

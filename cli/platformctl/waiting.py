@@ -60,8 +60,11 @@ def outlook(status: ServiceStatus, expected: Expected) -> Outlook:
 def _starting(revision: RevisionStatus) -> Outlook:
     why = f": {revision.reason}" if revision.reason else ""
     if revision.model_state == "Loading":
-        done, total = (int(revision.progress.get(name) or 0) for name in ("bytes", "total"))
-        return Outlook("Loading", f"{revision.name}{why}", output.bar(done, total) if total else "")
+        done, total = (int(revision.progress.get(name) or 0) for name in ("done_bytes", "total_bytes"))
+        if done < total:
+            message = f"{revision.name}: {output.size(total)} to fetch"
+            return Outlook("Fetching", message, output.bar(done, total))
+        return Outlook("Loading", f"{revision.name}{why}")
     return Outlook("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,10 +75,28 @@ def test_the_capabilities_on_the_page_are_all_there_are(call: Call, tmp_path: Pa
     assert yaml.safe_load(block.group(1)).keys() == record().fields.keys()
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", main.VERBS)
 def test_every_option_of_a_verb_is_on_the_page(verb: str) -> None:
     command = main.platformctl.get_command(click.Context(main.platformctl), verb)
     assert command is not None
-    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
     page = (ROOT / "docs/cli.md").read_text()
-    assert not [flag for flag in flags - {"--output"} if flag not in page]
+    assert not [flag for flag in flags(command) - {"--output"} if flag not in page]
+
+
+def flags(command: click.Command) -> set[str]:
+    """Those of its own verbs among them."""
+    own = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+    return own.union(*map(flags, command.commands.values() if isinstance(command, click.Group) else ()))
+
+
+@pytest.mark.parametrize("verb", ["up", "down", "deploy", "status", "list", "scale", "traffic", "canary", "rollback",
+                                  "infer", "logs", "events", "delete", "doctor"])  # fmt: skip
+def test_the_help_of_a_verb_has_an_example_that_the_program_understands(verb: str) -> None:
+    command = main.platformctl.get_command(click.Context(main.platformctl), verb)
+    assert command is not None
+    for each in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
+        example = re.search(r"Example: platformctl (.*)", each.help or "")
+        assert example is not None, each.name
+        words = shlex.split(example.group(1))
+        assert words[0] == verb
+        assert {word for word in words if word.startswith("--")} <= flags(command)

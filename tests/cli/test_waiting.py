@@ -46,8 +46,29 @@ def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phas
 
 
 def test_a_download_has_its_amount_as_a_bar() -> None:
-    loading = revision(state="Loading", progress={"bytes": 50 << 20, "total": 200 << 20})
-    assert outlook(status("Progressing", loading), EXPECTED).amount == "[######------------------] 50.0 MiB of 200 MiB"
+    loading = revision(state="Loading", progress={"done_bytes": 50 << 20, "total_bytes": 200 << 20})
+    found = outlook(status("Progressing", loading), EXPECTED)
+    assert (found.phase, found.message) == ("Fetching", f"{NEW}: 200 MiB to fetch")
+    assert found.amount == "[######------------------] 50.0 MiB of 200 MiB"
+
+
+@pytest.mark.parametrize("progress", [{"done_bytes": 5, "total_bytes": 5}, {"done_bytes": 5, "total_bytes": -1}, {}])
+def test_what_is_fetched_or_has_no_end_has_no_bar(progress: dict[str, int]) -> None:
+    loading = revision(state="Loading", progress=progress)
+    assert outlook(status("Progressing", loading), EXPECTED) == waiting.Outlook("Loading", NEW)
+
+
+def test_on_a_terminal_the_amount_is_drawn_in_place(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    ticker = output.Ticker(lambda: 0.0, 0.0)
+    for done in (1, 2):
+        ticker.say("Fetching", NEW, output.bar(done, 4))
+    ticker.say("Ready", "it is")
+    ticker.close()
+    drawn, last, _ = capsys.readouterr().err.split("\n")
+    assert drawn.startswith(f"   0.0s  Fetching    {NEW}\r")
+    assert drawn.endswith("2 B of 4 B")
+    assert last == "   0.0s  Ready       it is"
 
 
 class Scripted(Shelf):

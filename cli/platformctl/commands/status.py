@@ -32,7 +32,7 @@ def status(at: targets.At, name: str | None, watch: bool) -> int:
         newer = look(target, at, name)
         if newer != found:
             found = newer
-            output.note("")
+            output.page_break()
             views.show(found, one=bool(name), default="table")
     return 1 if any(each.phase == "Failed" for each in found) else 0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.embedded import crowd
-from bench.embedded.platforms import Platform, cpu_percent, memory_mb, pin, platform
+from bench.embedded.platforms import Platform, cpu_percent, memory_mb, pin, platform, private_mb
 from bench.embedded.services import ask, direct, names, through_gateway, write
 from bench.load import BenchError, send
 from bench.machine import Cores, on_core
@@ -87,6 +87,10 @@ def cold_start(bench: Bench) -> Iterator[Figure]:
                 if answered.held_ms is None:
                     raise BenchError(f"{service} was not at zero: its answer tells of no cold start")
                 yield f"cold.{way}_s", answered.seconds
+        time.sleep(SETTLE_S)
+        for way, made in (("pilot", lit), ("plain", plain)):
+            for service in services[1:]:
+                yield f"cold.{way}_replica_mb", private_mb(made.replica(service)[0])
 
 
 def deploying(bench: Bench) -> Iterator[Figure]:

@@ -31,6 +31,8 @@ ROWS: tuple[Row, ...] = (
     Row("cold.plain_s", "cold start, 0 → first byte: s", 3, 0.5),
     Row("cold.pilot_s", "the same with the pilot light: s", 3, 0.25),
     Row("cold.pilot_light_mb", "memory of the pilot light: MB", 0),
+    Row("cold.plain_replica_mb", "memory of its own that a replica has: MB", 0),
+    Row("cold.pilot_replica_mb", "the same, forked by the pilot light: MB", 0),
     Row("deploy.ready_s", "`platformctl deploy` → Ready: s", 2, 1.5),
     Row("zero.none_mb", "memory of control process and gateway, no service: MB", 0),
     Row("zero.services", "services at zero", 0),

@@ -2,11 +2,21 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from pilotlight.errors import PlatformError
-from platformctl.child import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`headers` have lower-case names; `seconds` went by from the first byte sent to the last one received."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
 
 
 class Gateway:

@@ -12,8 +12,7 @@ import click
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from platformctl import arrays, asking, output, targets
-from platformctl.child import Reply
-from platformctl.gateway import Gateway
+from platformctl.gateway import Gateway, Reply
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN: Final = 12

@@ -69,7 +69,8 @@ class Platform:
         logs = sorted((self.home / "logs" / "default" / service).glob("*.log"), key=lambda log: log.stat().st_mtime)
         lines = [json.loads(line) for line in logs[-1].read_text().splitlines() if line.startswith("{")]
         port = next(int(line["http_port"]) for line in lines if line["event"] == "listening")
-        return next(pid for pid in all_pids() if _stderr_of(pid) == str(logs[-1])), port
+        writers = (pid for pid, words in commands() if _stderr_of(pid) == str(logs[-1]) and words[0] != "/bin/sh")
+        return next(writers), port
 
     def pilot_light(self) -> int:
         """The pilot light's process, once it burns; what it has forked looks alike but has another session."""

@@ -69,7 +69,9 @@ class Platform:
         logs = sorted((self.home / "logs" / "default" / service).glob("*.log"), key=lambda log: log.stat().st_mtime)
         lines = [json.loads(line) for line in logs[-1].read_text().splitlines() if line.startswith("{")]
         port = next(int(line["http_port"]) for line in lines if line["event"] == "listening")
-        writers = (pid for pid, words in commands() if _stderr_of(pid) == str(logs[-1]) and words[0] != "/bin/sh")
+        writers = (
+            pid for pid, words in commands() if _stderr_of(pid) == str(logs[-1]) and "pilotlight-shim" not in words
+        )
         return next(writers), port
 
     def pilot_light(self) -> int:

@@ -52,11 +52,11 @@ def _first(workloads: Sequence[WorkloadSpec]) -> WorkloadSpec:
 
 
 def _by_hand(found: Entry, workloads: Sequence[WorkloadSpec], overrides: Mapping[str, Mapping[str, Json]]) -> Entry:
-    """Shares between two Deployments, set by `traffic`: `latest` is the second one, the canary."""
+    """Shares between two Deployments, set by `traffic`: `latest` is the canary, which has the longer name."""
     written = (overrides.get(found[0][0]) or {}).get("traffic") if len(found) > 1 else None
     if not written:
         return found
     sides = {workload.revision.name: workload.name for workload in workloads if workload.name in dict(found)}
-    last = found[-1][0]
+    last = max((name for name, _ in found), key=len)
     weights = {sides.get(str(share["revision"]), last): int(share["percent"]) for share in written}
     return tuple((name, weights.get(name, 0)) for name, _ in found)

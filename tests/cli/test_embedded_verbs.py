@@ -233,6 +233,32 @@ def test_logs_and_events_of_what_happened(call: Call) -> None:
     assert "rollback to generation" in call("events", "iris").out
 
 
+def test_a_canary_of_deployments_is_split_by_percent_and_by_hand(call: Call, folder: Path) -> None:
+    raw = DOCUMENT.replace("name: iris", "name: raw").replace(
+        "{autoscaling.knative.dev/window: 60s}", "{serving.kserve.io/deploymentMode: Standard}"
+    )
+    (folder / "raw.yaml").write_text(raw)
+    (folder / "raw-new.yaml").write_text(
+        raw.replace("protocolVersion: v2", "protocolVersion: v2\n      env: [{name: A, value: b}]")
+    )
+
+    def parts() -> list[int]:
+        return sorted(each["percent"] for each in json.loads(call("status", "raw", "-o", "json").out)["revisions"])
+
+    assert call("deploy", "-f", str(folder / "raw.yaml")).code == 0
+    assert call("canary", "start", "-f", str(folder / "raw-new.yaml"), "--percent", "30").code == 0
+    assert parts() == [30, 70]
+    stable = json.loads(call("status", "raw", "-o", "json").out)["revisions"]
+    (old,) = [each["name"] for each in stable if each["percent"] == 70]
+    assert call("traffic", "raw", f"{old}=90,latest=10").code == 0
+    assert parts() == [10, 90]
+    assert call("traffic", "raw", "--reset").code == 0
+    assert parts() == [30, 70]
+    assert call("canary", "promote", "raw").code == 0
+    assert call("infer", "raw", "--data", FLOWER).code == 0
+    assert call("delete", "raw").code == 0
+
+
 def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:
     many = [
         DOCUMENT.replace("name: iris", f"name: iris-{n}").replace("minReplicas: 1", "minReplicas: 0") for n in (1, 2)

@@ -191,10 +191,13 @@ class Bed:
 
 
 def play(
-    case: Callable[[Bed], Awaitable[None]], gate: Gate | None = None, clock: Callable[[], float] | None = None
+    case: Callable[[Bed], Awaitable[None]],
+    gate: Gate | None = None,
+    clock: Callable[[], float] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             bed = Bed(gate, clock)
             bed.port = await bed.listen()
             try:

@@ -70,4 +70,4 @@ def test_replicas_that_leave_and_end_under_load_lose_no_request(
         assert bed.unreachable == []
         assert await asyncio.to_thread(old.process.wait, 30) == 0
 
-    play(case)
+    play(case, limit_s=500)

@@ -22,9 +22,9 @@ USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMA
 def main(arguments: Sequence[str]) -> int:
     try:
         if list(arguments) == ["route"]:
-            from pilotlight.gateway.router import Router, settings
+            from pilotlight.gateway import router, router_settings
 
-            _run(Router(settings(os.environ)).run())
+            _run(router.run(router_settings.read(os.environ)))
         else:
             folder, respawn = _options(arguments)
             _run(_serve(folder, respawn))

@@ -4,6 +4,7 @@ It waits for the place if it must, with as much of its body as HELD_BODY allows;
 there is a connection to send it on. It is sent again only when its replica cannot have received it.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
@@ -75,6 +76,18 @@ class Exchange:
             self._pieces.append(piece)
             if self._kept > HELD_BODY:
                 self.client.pause()
+
+    def beginning(self, size: int) -> bytes:
+        """What has come of the body, up to `size` bytes."""
+        return b"".join(self._pieces or ())[:size]
+
+    def tell(self, headers: Mapping[str, str]) -> None:
+        """Headers of ours for the replica, in place of what the client may have said by their names."""
+        names = {name.lower().encode() for name in headers}
+        lines = self._prepared.start.split(b"\r\n")[:-1]
+        kept = [line for line in lines if line.partition(b":")[0].lower() not in names]
+        kept += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
+        self._prepared = self._prepared._replace(start=b"\r\n".join(kept) + b"\r\n")
 
     def take(self, replica: LiveReplica) -> None:
         self.replica = replica

@@ -99,9 +99,7 @@ class Plane:
 
     def dispatch(self, asker: Asker, first: bool = False) -> None:
         """To the backend of its tag, or to the one whose turn it is; `first`: ahead of those who wait there."""
-        if not self._busy:
-            self._busy = True
-            self.on_busy()
+        self.busy()
         route = self.landscape.routes.get(asker.key)
         if route is None:
             asker.refuse(NO_ROUTE)
@@ -131,6 +129,12 @@ class Plane:
         except asyncio.CancelledError:
             request.withdraw()
             raise
+
+    def busy(self) -> None:
+        """Said for every request: whoever reports is woken by the first."""
+        if not self._busy:
+            self._busy = True
+            self.on_busy()
 
     def unreachable(self, replica: LiveReplica, reason: str) -> None:
         self._on_unreachable(Unreachable(replica.id, reason))

@@ -74,9 +74,10 @@ class Stage:
         """The first that was told of in that state."""
 
         def found() -> Replica | None:
-            assert state == "exited" or not any(told.state == "exited" for told in self.told[-1:]), self.told[-1].reason
-            matching = (told for told in self.told if told.state == state and replica in ("", told.id))
-            return next(matching, None)
+            mine = [told for told in self.told if replica in ("", told.id)]
+            seen = next((told for told in mine if told.state == state), None)
+            assert seen or not mine or mine[-1].state != "exited", mine[-1].reason
+            return seen
 
         await eventually(
             lambda: found() is not None,

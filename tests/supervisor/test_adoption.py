@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,36 @@ async def play():
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
+asyncio.run(play())
+"""
+
+# This one starts and ends replicas without pause, and keeps what it is told of each in a file, as a store would.
+BUSY = """
+import asyncio, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+from stage import Stage, launch
+from msgspec import json
+
+async def play():
+    stage = Stage(Path(sys.argv[3]), python=sys.argv[4])
+    await stage.__aenter__()
+    store = Path(sys.argv[3]) / "store"
+    store.mkdir(exist_ok=True)
+
+    def keep(record):
+        draft = store / f"{record.id}.new"
+        draft.write_bytes(json.encode(record))
+        draft.rename(store / f"{record.id}.json")
+
+    stage.supervisor._tell = keep
+    for number in range(1000):
+        keep(stage.supervisor.launch(launch(f"r{number}")))
+        await asyncio.sleep(0.01)
+        if number % 2:
+            stage.supervisor.drain(f"r{number - 1}", 5)
+
+print("begins", flush=True)
 asyncio.run(play())
 """
 
@@ -92,8 +124,17 @@ def test_an_end_that_nobody_saw_is_told_as_the_shim_noted_it(tmp_path: Path) -> 
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("stranger", [{"start_ticks": 1}, {"boot_id": "another"}, {"pid": 0}])
-def test_a_number_that_another_process_has_is_left_alone(tmp_path: Path, stranger: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("stranger", "reason", "crashed"),
+    [
+        ({"start_ticks": 1}, "ended while nobody watched; its exit status is unknown", True),
+        ({"boot_id": "another"}, "the machine was restarted", False),
+        ({"pid": 0}, "the control process ended before this had started", False),
+    ],
+)
+def test_a_number_that_another_process_has_is_left_alone(
+    tmp_path: Path, stranger: dict[str, object], reason: str, crashed: bool
+) -> None:
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "exec sleep 600")) as stage:
             stage.supervisor.launch(launch())
@@ -101,7 +142,7 @@ def test_a_number_that_another_process_has_is_left_alone(tmp_path: Path, strange
             record = replace(stage.supervisor.replicas()[0], id="other", **stranger)
             stage.supervisor.adopt([record])
             ended = await stage.until("exited", "other")
-            assert ended.reason == "ended while nobody watched; its exit status is unknown"
+            assert (ended.reason, ended.crashed) == (reason, crashed)
             assert alive(stage.supervisor.replicas()[0].pid)
 
     asyncio.run(play())
@@ -145,3 +186,43 @@ def test_what_is_stored_of_a_replica_comes_back_as_it_was(tmp_path: Path) -> Non
             assert msgspec_json.decode(text, type=Replica) == record
 
     asyncio.run(play())
+
+
+def test_killed_at_any_moment_a_supervisor_leaves_nothing_that_the_next_one_loses(tmp_path: Path) -> None:
+    killed_at_random(tmp_path, times=3)
+
+
+@pytest.mark.long
+def test_killed_at_any_moment_many_times(tmp_path: Path) -> None:
+    killed_at_random(tmp_path, times=60)
+
+
+def killed_at_random(folder: Path, times: int) -> None:
+    dice, python = random.Random(times), program(folder, "exec sleep 600")
+    for turn in range(times):
+        place = folder / str(turn)
+        place.mkdir()
+        here = Path(__file__).parent
+        command = [sys.executable, "-c", BUSY, str(here), str(here.parents[1]), str(place), python]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as busy:
+            assert busy.stdout is not None
+            busy.stdout.readline()
+            time.sleep(dice.uniform(0.0, 0.5))  # the moment of the kill is what is drawn; nothing is waited for
+            busy.kill()
+        records = [msgspec_json.decode(path.read_bytes(), type=Replica) for path in place.glob("store/*.json")]
+        asyncio.run(taken_over(place, records))
+
+
+async def taken_over(place: Path, records: list[Replica]) -> None:
+    """Each stored replica either goes on or is reported, and no process runs that no record knows."""
+    async with Stage(place) as stage:
+        stage.supervisor.adopt(records)
+        known = {replica.id for replica in stage.supervisor.replicas()}
+        ended = {told.id for told in stage.told if told.state == "exited"}
+        assert known | ended == {record.id for record in records if record.state != "exited"}
+        await eventually(lambda: settled(stage), lambda: f"{sorted(marked(stage.home))}, {stage.supervisor.replicas()}")
+
+
+def settled(stage: Stage) -> bool:
+    """Those that were draining may still end."""
+    return {name for _, name in marked(stage.home)} == {replica.id for replica in stage.supervisor.replicas()}

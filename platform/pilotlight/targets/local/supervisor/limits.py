@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Final, Protocol
 
 from pilotlight.targets.local.home import Home
@@ -38,6 +39,7 @@ class Limits:
         self._mount = mount
         self._groups: Groups | None = None
         self._looked = self._told = False
+        self._looking = Lock()  # replicas are confined by threads
 
     @property
     def name(self) -> str:
@@ -80,10 +82,11 @@ class Limits:
             groups.sweep(living)
 
     def _find(self) -> Groups | None:
-        if not self._looked:
-            self._looked = True
-            self._groups = find_groups(self._key, self._mount, _own_groups())
-        return self._groups
+        with self._looking:
+            if not self._looked:
+                self._groups = find_groups(self._key, self._mount, _own_groups())
+                self._looked = True
+            return self._groups
 
 
 def group_key(home: Home) -> str:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from pilotlight.targets.local.supervisor.environment import Command
 from pilotlight.targets.local.supervisor.gpus import Device, Gpus, find_devices
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.pilot import Errand, PilotLights, family_of
-from pilotlight.targets.local.supervisor.process import Identity, marked, usage
+from pilotlight.targets.local.supervisor.process import Identity, boot_id, marked, usage
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.rotation import open_log, prune
 from pilotlight.targets.local.supervisor.running import Running
@@ -27,6 +28,8 @@ from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.targets.local.supervisor.tending import Tending
 
 PORT_TRIES: Final = 5
+# A process has no environment while it begins its program, so one that was just being started is seen only later.
+ORPHAN_LOOKS_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 
 class Supervisor:
@@ -46,6 +49,7 @@ class Supervisor:
         self._gpus = Gpus(devices)
         self._running: dict[str, Running] = {}
         self._none_left = asyncio.Event()
+        self._looks: list[asyncio.TimerHandle] = []
         self._limits = Limits(home)
         self._tending = Tending(self._running, self._limits)
 
@@ -100,9 +104,14 @@ class Supervisor:
             if identity.alive:
                 self._gpus.hold(record.id, _service(record), record.gpus)
                 running.adopt(identity)
+            elif reason := _lost(record):
+                running.asked = True
+                self._forget(running, Exit(), reason)
             else:
                 self._ended(running, shim.read_exit(running.exit_file) or Exit())
         self._end_orphans()
+        loop = asyncio.get_running_loop()
+        self._looks = [loop.call_later(seconds, self._end_orphans) for seconds in ORPHAN_LOOKS_S]
         self._limits.sweep(self._running)
 
     async def close(self, leave_running: bool) -> None:
@@ -115,6 +124,8 @@ class Supervisor:
             await running.leave()
         self._running.clear()
         self._tending.close()
+        for look in self._looks:
+            look.cancel()
         if not leave_running:
             await asyncio.to_thread(self._limits.sweep, ())
         if self._pilot is not None:
@@ -218,10 +229,8 @@ class Supervisor:
         """A shim goes with its replica: nobody is left who would want to know."""
         for pid, replica in marked(self._home):
             if replica not in self._running:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
 
 
 def _record(launch: Launch, home: Home) -> Replica:
@@ -235,6 +244,13 @@ def _record(launch: Launch, home: Home) -> Replica:
         checks=environment.checks(launch, environment.Ports(0, 0, 0)),
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
+
+
+def _lost(record: Replica) -> str:
+    """Why a replica is gone that did nothing wrong; empty: it may have crashed."""
+    if not record.pid:
+        return "the control process ended before this had started"
+    return "the machine was restarted" if record.boot_id != boot_id() else ""
 
 
 def _service(record: Replica) -> str:

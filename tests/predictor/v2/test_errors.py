@@ -226,5 +226,6 @@ def test_a_model_that_loads_is_503_with_retry_after(tmp_path: Path, serve: Calla
 def test_triton_says_400_while_not_ready(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:
     write_python(tmp_path, "slow", SLOW_LOAD)
     server = serve(tmp_path, "--compat", "triton", ready=False)
-    server.wait_until(lambda: server.get("/v2/health/live").status == 200, "alive")
+    server.wait_until(lambda: server.get("/v2/health/ready").json()["state"] == "loading", "loading")
     assert server.get("/v2/health/ready").status == 400
+    assert server.get("/v2/models/slow/ready").status == 400

@@ -5,6 +5,7 @@ when its address was given. Nobody is asked about units that have no such metric
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -23,6 +24,7 @@ from pilotlight.targets.local.units import Unit
 
 SCRAPE_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 3.0
+log = logging.getLogger(__name__)
 
 
 class Signals:
@@ -36,6 +38,7 @@ class Signals:
         self._cpu: dict[str, tuple[float, float]] = {}  # replica → (when, CPU seconds until then)
         self._scraped_at = 0.0
         self._asked_at: dict[tuple[str, str], float] = {}
+        self._failed: dict[str, str] = {}  # by query; a failure is told once
         self._work: asyncio.Task[None] | None = None
 
     def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
@@ -107,7 +110,10 @@ class Signals:
             return answer(metric, self._evaluator.evaluate(metric.query, self._clock()))
         try:
             return answer(metric, await prometheus.ask(self._server, metric.query, 0.0))
-        except prometheus.ScalerFailed:
+        except prometheus.ScalerFailed as error:
+            if self._failed.get(metric.query) != str(error):
+                self._failed[metric.query] = str(error)
+                log.warning("%s: %s", metric.name, error)
             return None
 
 

@@ -20,7 +20,6 @@ from pilotlight.targets.local.supervisor.process import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica import Checks, Launch
 
 READY: Final = "/v2/health/ready"
-ENV_ROUTER_PORT: Final = "PILOTLIGHT_ROUTER_PORT"
 _OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
@@ -105,7 +104,6 @@ def variables(
         **container.env,
         **(cuda if gpus else {}),
         **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),
-        ENV_ROUTER_PORT: str(ports.http),
         "INFERENCE_HOST": "127.0.0.1",
         "INFERENCE_DRAIN_DELAY": "0",
         "INFERENCE_LOG_FORMAT": "json",

@@ -90,14 +90,17 @@ def ensure(home: Home, *, start: bool = True, deadline_s: float = START_S) -> Ad
 
 def living(home: Home) -> Address | None:
     """Who announced itself here and still is the same process."""
+    said = _announced(home)
+    if said is None or not home.token.exists() or not alive(said.pid, said.start_ticks):
+        return None
+    return Address(said.api_port, token(home), said.pid, said.start_ticks, said.version, said.gateway_port)
+
+
+def _announced(home: Home) -> Announcement | None:
     try:
-        said = json.decode(home.address.read_bytes(), type=Announcement)
-        key = home.token.read_text().strip()
+        return json.decode(home.address.read_bytes(), type=Announcement)
     except (OSError, DecodeError, ValidationError):
         return None
-    if not alive(said.pid, said.start_ticks):
-        return None
-    return Address(said.api_port, key, said.pid, said.start_ticks, said.version, said.gateway_port)
 
 
 def answers(address: Address, timeout_s: float = 5.0) -> bool:
@@ -113,7 +116,13 @@ def answers(address: Address, timeout_s: float = 5.0) -> bool:
 
 
 def leftovers(home: Home) -> bool:
-    """Whether something of this home outlived its control process: the gateway answers on its socket."""
+    """Whether something of this home outlived its control process: its gateway, or replicas."""
+    from pilotlight.targets.local.supervisor.process import marked
+
+    return _gateway_lives(home) or any(True for _ in marked(home))
+
+
+def _gateway_lives(home: Home) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(home.gateway_socket))
@@ -155,11 +164,19 @@ def start_ticks(pid: int) -> int:
 def _start(home: Home) -> "subprocess.Popen[bytes]":
     """In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it."""
     home.create()
-    command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root)]
+    command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root), *_same_ports(home)]
     with _log(home).open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - no shell
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
         )
+
+
+def _same_ports(home: Home) -> list[str]:
+    """Those of a control process that died while its gateway lives on: they are in use, and must stay."""
+    said = _announced(home)
+    if said is None or not _gateway_lives(home):
+        return []
+    return ["--gateway-port", str(said.gateway_port), "--api-port", str(said.api_port)]
 
 
 def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float, written: int) -> Address:

@@ -76,10 +76,11 @@ class Limits:
         return groups.finish(replica) if groups else False
 
     def sweep(self, living: Collection[str]) -> None:
-        """Removes groups that a supervisor before us could not."""
+        """Removes groups that a supervisor before us could not; without any, the group above them too."""
         groups = self._find()
         if groups is not None:
             groups.sweep(living)
+            self._looked = bool(living)  # what is gone is made again for the next replica
 
     def _find(self) -> Groups | None:
         with self._looking:

@@ -96,12 +96,13 @@ class ServiceRun:
         return reachable(self.shares(workload))
 
     def needed(self, workload: WorkloadSpec) -> set[str]:
-        """Revisions that must run or be able to: those that get requests, and those that shall."""
-        proving = {
-            share.revision
-            for share in workload.traffic
-            if (found := self.revisions.get(share.revision)) and not found.ready_once
-        }
+        """Revisions that must run or be able to: those that get requests, and those that shall.
+
+        The latest one is started once even where shares set by hand lead past it, as Knative does: a deploy ends with
+        word of whether it works.
+        """
+        asked = {share.revision for share in workload.traffic} | {workload.revision.name}
+        proving = {name for name in asked if (found := self.revisions.get(name)) and not found.ready_once}
         return self.reachable(workload.name) | proving
 
     def unavailable(self, revision: Revision) -> str:

@@ -33,7 +33,7 @@ class Asker(Protocol):
     def key(self) -> Key: ...
     @property
     def tag(self) -> str: ...
-    def take(self, replica: LiveReplica) -> None: ...
+    def take(self, replica: LiveReplica, now: float) -> None: ...
     def refuse(self, refusal: Refusal) -> None: ...
 
 
@@ -97,7 +97,7 @@ class LiveBackend:
             self._hold(asker, now, first)
         else:
             replica.in_flight += 1
-            asker.take(replica)
+            asker.take(replica, now)
 
     def withdraw(self, asker: Asker) -> None:
         """It waits no longer; its place in the line is free."""
@@ -133,7 +133,7 @@ class LiveBackend:
             timer.cancel()
             self.counts.held(now - asker.arrived)
             replica.in_flight += 1
-            asker.take(replica)
+            asker.take(replica, now)
 
     def _least_loaded(self, now: float) -> LiveReplica | None:
         """Equals take turns."""

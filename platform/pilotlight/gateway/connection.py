@@ -127,7 +127,7 @@ class Client(asyncio.Protocol):
         if refusal is not None:
             exchange.refuse(refusal)
         else:
-            self.plane.dispatch(exchange)
+            self.plane.place(exchange, route, prepared.tag)
 
     def _answer_itself(self, exchange: Exchange, prepared: Prepared) -> None:
         own = self.plane.own.get(prepared.page)
@@ -163,10 +163,10 @@ class Client(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def done(self) -> None:
+    def done(self, now: float) -> None:
         """The request is answered; goes on with what has come meanwhile."""
         self.exchange = None
-        self.since = self.plane.clock()
+        self.since = now
         if self._body is not None:
             self._linger()
         elif self.close_after:
@@ -175,7 +175,8 @@ class Client(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        self.resume()
+        if self._paused:
+            self.resume()
         if self._buffer and not self._clogged:
             asyncio.get_running_loop().call_soon(self._resume_buffered)
 

@@ -89,15 +89,15 @@ class Exchange:
         kept += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
         self._prepared = self._prepared._replace(start=b"\r\n".join(kept) + b"\r\n")
 
-    def take(self, replica: LiveReplica) -> None:
+    def take(self, replica: LiveReplica, now: float) -> None:
         self.replica = replica
         if self.cold:
-            self._cold_ms = int((self.now() - self.arrived) * 1000)
+            self._cold_ms = int((now - self.arrived) * 1000)
         upstream = replica.pop()
         if upstream is None:
             replica.connect(self)
         else:
-            self._send(upstream)
+            self._send(upstream, now)
 
     def connected(self, replica: LiveReplica, upstream: "Upstream") -> None:
         if self.over:
@@ -106,7 +106,7 @@ class Exchange:
             upstream.close()
             self._again()
         else:
-            self._send(upstream)
+            self._send(upstream, self.now())
 
     def unconnected(self, replica: LiveReplica, reason: str) -> None:
         if not replica.retired and replica.shunned_until <= self.now():
@@ -116,10 +116,10 @@ class Exchange:
             self.backend.shun(replica, self.now())
             self._again()
 
-    def _send(self, upstream: "Upstream") -> None:
+    def _send(self, upstream: "Upstream", now: float) -> None:
         prepared = self._prepared
         self.upstream = upstream
-        self.sent_at = self.now()
+        self.sent_at = now
         tail = _TAIL if prepared.request_id else f"X-Request-Id: {self.request_id}\r\n\r\n".encode()
         pieces = self._pieces
         assert pieces is not None
@@ -193,13 +193,13 @@ class Exchange:
         join(self.client.transport, upstream.hand_over(), self.client.taken(), self._end_tunnel)
 
     def _end_tunnel(self) -> None:
-        self._leave(101)
+        self._leave(101, self.now())
         self.client.connection_lost(None)
 
-    def finish(self, status: int) -> None:
+    def finish(self, status: int, now: float) -> None:
         """The answer is with the client."""
-        self._leave(status)
-        self.client.done()
+        self._leave(status, now)
+        self.client.done(now)
 
     def lost(self, never_delivered: bool) -> None:
         """The connection to the replica ended before the answer did."""
@@ -221,7 +221,7 @@ class Exchange:
 
     def _fail(self, refusal: Refusal) -> None:
         """An answer that has begun can only be broken off."""
-        self._leave(0 if self.began else refusal.status)
+        self._leave(0 if self.began else refusal.status, self.now())
         if self.began:
             self.client.abort()
         else:
@@ -239,7 +239,7 @@ class Exchange:
         """The gateway's own words."""
         self.client.close_after = self.closes()
         self.client.write(data)
-        self.client.done()
+        self.client.done(self.now())
 
     def spoil(self, refusal: Refusal) -> None:
         """The client's own bytes turned out to be no request: whatever was begun ends."""
@@ -265,13 +265,12 @@ class Exchange:
             upstream.exchange = None
             upstream.abort()
 
-    def _leave(self, status: int) -> None:
+    def _leave(self, status: int, now: float) -> None:
         """Gives the place back, once."""
         backend, replica = self.backend, self.replica
         if self.over or backend is None:
             return
         self.over = True
-        now = self.now()
         backend.counts.answered(now, status, self.sent_at or now)
         if replica is not None:
             backend.leave(replica)

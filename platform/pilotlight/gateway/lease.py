@@ -48,9 +48,9 @@ class LeaseRequest:
         self.granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._clock = clock
 
-    def take(self, replica: LiveReplica) -> None:
+    def take(self, replica: LiveReplica, now: float) -> None:
         assert self.backend is not None
-        cold_ms = int((self._clock() - self.arrived) * 1000) if self.cold else None
+        cold_ms = int((now - self.arrived) * 1000) if self.cold else None
         lease = Lease(self.backend, replica, cold_ms, self._clock)
         if self.granted.done():  # whoever asked has gone
             lease.release(499)

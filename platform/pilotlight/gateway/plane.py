@@ -103,10 +103,14 @@ class Plane:
         route = self.landscape.routes.get(asker.key)
         if route is None:
             asker.refuse(NO_ROUTE)
-            return
-        backend = route.choose(asker.tag)
+        else:
+            self.place(asker, route, asker.tag, first)
+
+    def place(self, asker: Asker, route: LiveRoute, tag: str, first: bool = False) -> None:
+        """As `dispatch`, for one whose route is known to be in the table."""
+        backend = route.choose(tag)
         if backend is None:
-            asker.refuse(no_tag(asker.tag) if asker.tag else NO_REVISION)
+            asker.refuse(no_tag(tag) if tag else NO_REVISION)
         elif first:
             backend.enter_first(asker, self.clock())
         else:

@@ -55,7 +55,7 @@ class Upstream(asyncio.Protocol):
         if exchange is None:
             return
         if exc is None and isinstance(self._body, UntilClose):
-            exchange.finish(self._status)
+            exchange.finish(self._status, exchange.now())
         else:
             exchange.lost(unread)
 
@@ -162,12 +162,14 @@ class Upstream(asyncio.Protocol):
     def _complete(self, exchange: "Exchange") -> None:
         """Kept before the exchange ends: whoever waits for the place finds the connection with it."""
         self.exchange = self._body = None
-        self.resume()
+        now = exchange.now()
+        if self._paused:
+            self.resume()
         if self._reusable and exchange.whole:
-            self.replica.keep(self, exchange.now())
+            self.replica.keep(self, now)
         else:
             self.close()
-        exchange.finish(self._status)
+        exchange.finish(self._status, now)
 
     def _spoiled(self, exchange: "Exchange") -> None:
         self.exchange = None

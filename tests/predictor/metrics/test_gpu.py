@@ -165,6 +165,21 @@ def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pyt
     assert nvml.shut_down
 
 
+@pytest.mark.parametrize(("flag", "sampled"), [("--gpu-metrics=true", True), ("--allow-gpu-metrics=false", False)])
+def test_gpus_are_sampled_unless_that_is_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, sampled: bool
+) -> None:
+    async def scene() -> None:
+        flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", flag]
+        assembly = Assembly(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly._watch_gpus()
+        assert (assembly._gpus is not None) is sampled
+        await assembly.close()
+
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_without_driver_or_device_there_is_nothing_and_no_noise(count: int, caplog: pytest.LogCaptureFixture) -> None:
     nvml = FakeNvml(count)

@@ -90,12 +90,14 @@ class SmallReplica:
     port: int = 0
     asked: list[dict[str, Any]] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def config(self) -> Replica:
         return Replica(self.name, self.port)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -121,6 +123,8 @@ async def replica(name: str = "r1", *, ready: bool = True) -> AsyncIterator[Smal
     finally:
         made.open.set()
         server.close()
+        for writer in made.connections:
+            writer.transport.abort()
 
 
 def route(*replicas: Replica, name: str = "iris", **more: Any) -> Route:

@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +63,7 @@ def connect(name: str, *, start: bool = True) -> "Target":
     return made
 
 
-def local(*, start: bool) -> "LocalTarget":
+def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import ensure, living
@@ -71,7 +71,7 @@ def local(*, start: bool) -> "LocalTarget":
     folder = home()
     if start and living(folder) is None:
         output.note(f"starting the platform; its state is in {folder.root}")
-    return LocalTarget(ensure(folder, start=start))
+    return LocalTarget(ensure(folder, start=start, flags=flags))
 
 
 def _deployed_before() -> bool:

@@ -104,6 +104,28 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     assert not processes_of(home)
 
 
+def test_down_ends_a_control_process_that_hangs(environ: dict[str, str], home: Home) -> None:
+    assert typed(environ, "up")[0] == 0
+    address = launching.living(home)
+    assert address is not None
+    os.kill(address.pid, signal.SIGSTOP)
+    code, _, err = typed(environ, "down")
+    assert code == 0, err
+    assert f"(pid {address.pid}) does not answer and is killed" in err
+    assert not processes_of(home)
+
+
+def test_options_of_up_reach_the_platform_and_cannot_change_one_that_runs(environ: dict[str, str], home: Home) -> None:
+    (port,) = ports(1)
+    code, out, err = typed(environ, "up", "--gateway-port", str(port), "--prometheus", "http://127.0.0.1:9")
+    assert (code, out) == (0, f"http://127.0.0.1:{port}\n"), err
+    assert "--prometheus http://127.0.0.1:9" in (home.logs / "daemon.log").read_text()
+    code, _, err = typed(environ, "up", "--api-port", "0")
+    assert code == 2
+    assert "platformctl down, then up again" in err
+    assert typed(environ, "down")[0] == 0
+
+
 def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = str(held.getsockname()[1])

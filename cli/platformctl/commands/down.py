@@ -1,5 +1,8 @@
 """`platformctl down`: ends the embedded platform and everything it runs. What was deployed comes back with `up`."""
 
+import os
+import signal
+
 import click
 
 from pilotlight.errors import TimedOut
@@ -24,6 +27,7 @@ def down(timeout: float) -> None:
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
         return
+    end_if_stuck()
     target = targets.local(start=True)
     services = target.list(None) if target.address.version == own_version() else ()
     replicas = sum(each.ready + each.starting for status in services for each in status.revisions)
@@ -42,6 +46,18 @@ def running() -> bool:
     from pilotlight.targets.local.launching import leftovers, living
 
     return living(home()) is not None or leftovers(home())
+
+
+def end_if_stuck() -> None:
+    """A control process that answers nobody is killed, which loses nothing: the next one takes over what it ran."""
+    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.launching import answers, living, wait_gone
+
+    address = living(home())
+    if address is not None and not answers(address):
+        output.note(f"the control process (pid {address.pid}) does not answer and is killed")
+        os.kill(address.pid, signal.SIGKILL)
+        wait_gone(address, MARGIN_S)
 
 
 def own_version() -> str:

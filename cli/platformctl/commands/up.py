@@ -1,23 +1,52 @@
 """`platformctl up`: starts the embedded platform, or finds that it runs."""
 
+from typing import Any
+
 import click
 
+from pilotlight.errors import UsageError
 from platformctl import output, targets
 
 
 @click.command()
+@click.option("--gateway-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where all services answer; 8090.")
+@click.option("--api-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where the control API answers; 8091.")
+@click.option(
+    "--service-ports", type=click.IntRange(0, 65535), metavar="PORT", help="First of the services' own; 8100."
+)
+@click.option("--prometheus", metavar="URL", help="Asked for the queries of triggers, in place of our own numbers.")
+@click.option(
+    "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
+)
+@click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
 @output.formats("url", "json", "yaml")
-def up() -> None:
+def up(**given: Any) -> None:
     """Start the embedded platform. Verbs that need it do so themselves.
 
     Example: platformctl up
     """
     from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.launching import living
 
-    address = targets.local(start=True).address
+    typed = flags(given)
+    if typed and living(home()) is not None:
+        raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
+    address = targets.local(start=True, flags=typed).address
     told = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
         "pid": address.pid, "version": address.version, "home": str(home().root),
     }  # fmt: skip
     output.note(f"process {address.pid} runs; its API is {told['api']}, its state is in {told['home']}")
     output.data(told, [str(told["gateway"])])
+
+
+def flags(given: dict[str, Any]) -> list[str]:
+    """As the control process takes them; only those that were typed."""
+    words: list[str] = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return words

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -73,15 +73,15 @@ def token(home: Home) -> str:
     return home.token.read_text().strip()
 
 
-def ensure(home: Home, *, start: bool = True, deadline_s: float = START_S) -> Address:
-    """The living control process; without one it is started, or NotFound raised where `start` forbids that."""
+def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadline_s: float = START_S) -> Address:
+    """The living control process; where there is none one is started with `flags`, unless `start` forbids it."""
     found = living(home)
     if found is not None and answers(found):
         return found
     if not start:
         raise NotFound("the platform is not running", "start it: platformctl up")
     written = _log_size(home)
-    process = _start(home)
+    process = _start(home, flags)
     try:
         return _wait(home, process, deadline_s, written)
     finally:
@@ -161,10 +161,10 @@ def start_ticks(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def _start(home: Home) -> "subprocess.Popen[bytes]":
+def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     """In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it."""
     home.create()
-    command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root), *_same_ports(home)]
+    command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root), *_same_ports(home), *flags]
     with _log(home).open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - no shell
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root

@@ -17,6 +17,8 @@ _HEAD: Final = re.compile(
     rb"(GET|POST|HEAD|PUT|DELETE|PATCH|OPTIONS) (/[\x21-\x7e]*) HTTP/1\.1"
     rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*[\x20-\x7e\t\x80-\xff]*)*)"
 )
+_ID: Final = b"\r\nX-Request-Id: "
+_VALUE: Final = re.compile(rb"[\x20-\x7e\t\x80-\xff]*")
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
 # Whoever sends one of these asks for more than a request with a counted body and a reply.
 _BEYOND: Final = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
@@ -42,6 +44,22 @@ class Head(NamedTuple):
 
 def parse_head(head: bytes) -> Head | None:
     """`head` ends before the empty line. None: not plain enough to be judged here."""
+    at = head.rfind(_ID)
+    if at < 0:
+        return _parse(head)
+    value = head[at + len(_ID) :]
+    if _VALUE.fullmatch(value) is None:
+        return _parse(head)
+    # The gateway gives every request an id, in the last line of its head: what stands before it was seen often.
+    known = _known_head(head[:at])
+    if known is None or "x-request-id" in known.headers:
+        return None
+    method, path, query, before, length, keep_alive = known
+    headers = {**before, "x-request-id": value.decode("latin-1").strip(" \t")}
+    return Head(method, path, query, headers, length, keep_alive)
+
+
+def _parse(head: bytes) -> Head | None:
     found = _HEAD.fullmatch(head)
     if found is None:
         return None
@@ -60,6 +78,9 @@ def parse_head(head: bytes) -> Head | None:
         return None
     path, _, query = found[2].decode("ascii").partition("?")
     return Head(found[1].decode("ascii"), path, query, headers, int(length), connection == "keep-alive")
+
+
+_known_head: Final = lru_cache(128)(_parse)
 
 
 def render_head(status: int, content_type: str, length: int, headers: dict[str, str] | None, close: bool) -> bytes:

@@ -6,7 +6,6 @@ lives, so that of two that are started at once one gives way.
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -123,12 +122,12 @@ def leftovers(home: Home) -> bool:
 
 
 def _gateway_lives(home: Home) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(home.gateway_socket))
-        except OSError:
-            return False
-    return True
+    from pilotlight.gateway.sockets import connect
+
+    found = connect(home.gateway_socket)
+    if found is not None:
+        found.close()
+    return found is not None
 
 
 def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:

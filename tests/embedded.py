@@ -51,6 +51,7 @@ class Platform:
         self.env = {**clean, "PILOTLIGHT_HOME": str(folder), "PILOTLIGHT_PILOT_LIGHT": "off", **(env or {})}
         self.flags = ("--gateway-port", "0", "--api-port", "0", "--service-ports", "0", *flags)
         self.process: subprocess.Popen[bytes] | None = None
+        self.gateway_port = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -64,6 +65,7 @@ class Platform:
         self.wait(lambda: self.answers(), "the control process to answer")
         # From here on it keeps its ports, also when somebody else starts it again.
         address = self.address
+        self.gateway_port = address.gateway_port
         self.flags = ("--gateway-port", str(address.gateway_port), "--api-port", str(address.port), *self.flags[4:])
 
     def answers(self) -> bool:
@@ -151,7 +153,7 @@ class Platform:
         timeout: float = 60.0, method: str = "",
     ) -> Reply:  # fmt: skip
         """One request on a connection of its own, through the gateway."""
-        connection = HTTPConnection("127.0.0.1", self.address.gateway_port, timeout=timeout)
+        connection = HTTPConnection("127.0.0.1", self.gateway_port, timeout=timeout)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method or ("POST" if data else "GET"), path, data, dict(headers or {}))

@@ -1,0 +1,67 @@
+"""What the tests of faults share: models that sleep or fail as they are told to, and documents that serve them."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.embedded import Platform, Reply
+
+SLOW = """
+import os, time
+import numpy as np
+INPUTS = {"x": ("FP32", [1])}
+OUTPUTS = {"y": ("FP32", [1])}
+
+def predict(x):
+    time.sleep(float(x[0]))
+    return x
+"""
+
+
+def model(folder: Path, source: str = SLOW) -> str:
+    """The URI of a model whose code this is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(source)
+    return folder.as_uri()
+
+
+def served(
+    uri: str, name: str = "slow", *, least: int = 1, most: int = 1, annotations: str = "", predictor: str = "",
+    limits: str = "", probe: str = "",
+) -> str:  # fmt: skip
+    resources = f"      resources: {{limits: {{{limits}}}}}" if limits else ""
+    readiness = f"      readinessProbe: {{{probe}}}" if probe else ""
+    return f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: {name}
+  annotations:
+    autoscaling.knative.dev/window: 6s
+{annotations}
+spec:
+  predictor:
+    minReplicas: {least}
+    maxReplicas: {most}
+{predictor}
+    model:
+      modelFormat: {{name: python}}
+      protocolVersion: v2
+      storageUri: {uri}
+{resources}
+{readiness}
+"""
+
+
+def seconds(value: float) -> dict[str, object]:
+    """A request that keeps the slow model busy for so long."""
+    return {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [value]}]}
+
+
+@contextmanager
+def asked_at_once(platform: Platform, count: int, each_s: float, name: str = "slow") -> Iterator[list[Future[Reply]]]:
+    """Slow requests that are all on their way while the block runs; it is left when the last has its answer."""
+    with ThreadPoolExecutor(count) as pool:
+        path = f"/{name}/v2/models/{name}/infer"
+        yield [pool.submit(platform.ask, path, seconds(each_s)) for _ in range(count)]

@@ -16,7 +16,7 @@ from pilotlight.gateway.addresses import Address, CannotListen
 from pilotlight.gateway.gate import Gate, Refusal, Refused
 from pilotlight.gateway.grpc_channels import Connection, Connections
 from pilotlight.gateway.grpc_ending import Ending
-from pilotlight.gateway.grpc_words import GRPC_STATUS, forwarded, headers_of, http_status, loopback, peer_of, request_id
+from pilotlight.gateway.grpc_words import GRPC_STATUS, forwarded, headers_of, http_status, peer_of, request_id
 from pilotlight.gateway.messages import Unreachable
 from pilotlight.gateway.plane import Key, Lease, Plane
 from pilotlight.gateway.table import Route, Table
@@ -68,7 +68,7 @@ class GrpcProxy:
         """One call, from its arrival to its status."""
         headers, peer = headers_of(context.invocation_metadata()), peer_of(context.peer())
         route = self._plane.route(key)
-        if route is None or (route.internal and not loopback(peer)):
+        if route is None or route.internal:
             await _abort(context, Refusal(404, "no service has this port"))
             return
         refusal = self._gate.admit(route, headers, peer)

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote
 
@@ -58,10 +57,3 @@ def peer_of(text: str) -> str:
     """`ipv6:%5B::1%5D:41000` → `::1`."""
     kind, _, rest = unquote(text).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else text
-
-
-def loopback(peer: str) -> bool:
-    try:
-        return ip_address(peer).is_loopback
-    except ValueError:
-        return peer.startswith("unix:")

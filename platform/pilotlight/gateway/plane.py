@@ -99,7 +99,6 @@ class Plane:
 
     def dispatch(self, asker: Asker, first: bool = False) -> None:
         """To the backend of its tag, or to the one whose turn it is; `first`: ahead of those who wait there."""
-        self.busy()
         route = self.landscape.routes.get(asker.key)
         if route is None:
             asker.refuse(NO_ROUTE)
@@ -108,6 +107,8 @@ class Plane:
 
     def place(self, asker: Asker, route: LiveRoute, tag: str, first: bool = False) -> None:
         """As `dispatch`, for one whose route is known to be in the table."""
+        if not self._busy:
+            self.busy()
         backend = route.choose(tag)
         if backend is None:
             asker.refuse(no_tag(tag) if tag else NO_REVISION)
@@ -135,10 +136,9 @@ class Plane:
             raise
 
     def busy(self) -> None:
-        """Said for every request: whoever reports is woken by the first."""
-        if not self._busy:
-            self._busy = True
-            self.on_busy()
+        """Whoever reports is woken by the first request."""
+        self._busy = True
+        self.on_busy()
 
     def unreachable(self, replica: LiveReplica, reason: str) -> None:
         self._on_unreachable(Unreachable(replica.id, reason))

@@ -6,6 +6,7 @@ from typing import Final
 
 from pilotlight.gateway.admission import Gatekeeper
 from pilotlight.gateway.backend import Asker, LiveBackend
+from pilotlight.gateway.choice import LiveRoute
 from pilotlight.gateway.exchange import Exchange
 from pilotlight.gateway.messages import Unreachable, Wake
 from pilotlight.gateway.plane import Plane
@@ -55,9 +56,11 @@ class RouterPlane(Plane):
         super().publish(table)
         self.landscape.router = _OneRoute(table, self.key)
 
-    def dispatch(self, asker: Asker, first: bool = False) -> None:
+    def place(self, asker: Asker, route: LiveRoute, tag: str, first: bool = False) -> None:
         """By the strategy; one that reads the prompt waits a moment for it."""
-        if self._choice.reads_body and isinstance(asker, Exchange) and not first:
+        if not self._able():
+            super().place(asker, route, tag, first)
+        elif self._choice.reads_body and isinstance(asker, Exchange) and not first:
             self._await_body(asker, self.clock() + BODY_WAIT_S)
         else:
             self._route(asker, first)
@@ -73,13 +76,14 @@ class RouterPlane(Plane):
     def _route(self, asker: Asker, first: bool) -> None:
         live = self._able()
         if not live:
-            super().dispatch(asker, first)
+            self.dispatch(asker, first)
             return
         beginning = asker.beginning(LOOKED_AT) if isinstance(asker, Exchange) and self._choice.reads_body else b""
         chosen = live[self._choice.of({name: backend.counts.load for name, backend in live.items()}, beginning)]
         if self._disaggregated and isinstance(asker, Exchange):
             self._name_prefill(asker)
-        self.busy()
+        if not self._busy:
+            self.busy()
         if first:
             chosen.enter_first(asker, self.clock())
         else:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.gateway.bed import Bed, backend, error_of, play, read_answer, route, until
+from tests.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route, until
 from tests.serving import Answer
 
 from pilotlight.gateway.messages import Wake
@@ -32,6 +32,22 @@ def test_a_request_wakes_its_revision_waits_and_says_how_long_it_did() -> None:
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.cold_starts, report.held, report.requests) == (1, 3, 4)
         assert report.held_s > 0
+
+    play(case)
+
+
+def test_a_streamed_answer_says_it_too() -> None:
+    async def stream(seen: Seen, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
+
+    async def case(bed: Bed) -> None:
+        bed.publish(route("iris", backend("iris-1")))
+        asked = asyncio.ensure_future(bed.ask("GET", "/iris/x", headers={"Connection": "close"}))
+        await held(bed, 1)
+        bed.publish(route("iris", backend("iris-1", await bed.origin(stream))))
+        answered = await asked
+        assert (answered.body, answered.headers["connection"]) == (b"a", "close")
+        assert int(answered.headers["x-pilotlight-cold-start"]) >= 0
 
     play(case)
 

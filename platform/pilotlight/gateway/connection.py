@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pilotlight.gateway.plane import Plane
 
 READ_AHEAD: Final = 1 << 18  # bytes of further requests, while one is being answered
+KEPT_HEAD: Final = 1 << 12  # a longer head is read anew each time: idle connections are many
 HEAD_S: Final = 30.0
 IDLE_S: Final = 75.0
 LINGER_S: Final = 5.0  # for a client that still sends what will not be read to notice the answer
@@ -88,7 +89,7 @@ class Client(asyncio.Protocol):
             except Malformed as error:
                 self._reject(Refusal(error.status, str(error)))
                 return
-            self._head, self._prepared = head, prepared
+            self._head, self._prepared = (head, prepared) if end <= KEPT_HEAD else (b"", None)
         self._half = False
         self._start(prepared, data, end + 4)
 

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tests.embedded import Platform, Reply
 
+# Every request leaves a mark in FOLDER when the model gets to it; zeros, as a warm-up sends them, do not.
 SLOW = """
-import os, time
-import numpy as np
+import os, pathlib, time
 INPUTS = {"x": ("FP32", [1])}
 OUTPUTS = {"y": ("FP32", [1])}
 
 def predict(x):
+    if x[0]:
+        pathlib.Path("FOLDER", f"{os.getpid()}-{time.monotonic_ns()}.asked").touch()
     time.sleep(float(x[0]))
     return x
 """
@@ -22,8 +24,13 @@ def predict(x):
 def model(folder: Path, source: str = SLOW) -> str:
     """The URI of a model whose code this is."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(source)
+    (folder / "model.py").write_text(source.replace("FOLDER", str(folder)))
     return folder.as_uri()
+
+
+def begun(folder: Path) -> int:
+    """How many requests the slow model has got to."""
+    return len(list(folder.glob("*.asked")))
 
 
 def served(

@@ -85,6 +85,16 @@ def test_a_route_of_the_platform_itself_is_hidden_from_others(peer: str, found: 
     assert (prepared.refusal is None) is found
 
 
+@pytest.mark.parametrize(("name", "found"), [("inner@k3y", True), ("inner", False), ("inner@other", False)])
+def test_a_route_of_the_platform_itself_asks_for_its_key(name: str, found: bool) -> None:
+    table = Table(1, (Route("default", "inner", internal=True, key="k3y"),))
+    landscape = Landscape(table, {("default", "inner"): LiveRoute(table.routes[0], {}, None)})
+    prepared = prepare(landscape, parse_request(f"GET /{name}/x HTTP/1.1\r\nHost: x".encode()), "127.0.0.1", None)
+    assert (prepared.route is not None) is found
+    assert prepared.tag == ""
+    assert b"k3y" not in prepared.start
+
+
 def test_each_way_leads_to_its_service_over_real_connections() -> None:
     async def case(bed: Bed) -> None:
         one, two = await bed.origin(), await bed.origin()
@@ -135,8 +145,10 @@ def test_unknown_addresses_get_a_sentence_and_keep_the_connection() -> None:
         missing = await read_answer(reader)
         assert missing.status == 404
         assert "no service" in error_of(missing)
-        writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert (await read_answer(reader)).status == 200
+        writer.write(b"HEAD /nobody/x HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await read_answer(reader, "HEAD")).status == 404
+        writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"l" * 10_000) * 2)
+        assert [(await read_answer(reader)).status for _ in range(2)] == [200, 200]
 
     play(case)
 

@@ -4,6 +4,7 @@ A client on a kept connection repeats its head, so a connection remembers the la
 from; it holds for as long as the table does.
 """
 
+import hmac
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ from pilotlight.gateway.choice import LiveRoute
 from pilotlight.gateway.gate import Refusal
 from pilotlight.gateway.replies import NO_ROUTE
 from pilotlight.gateway.routing import Aim, Key, OwnAim, Router
-from pilotlight.gateway.table import Table
+from pilotlight.gateway.table import Route, Table
 from pilotlight.wire.heads import RequestHead, passed_on
 
 NOBODY: Final = ("", "")
@@ -49,9 +50,15 @@ def prepare(landscape: Landscape, head: RequestHead, peer: str, own_port: Key | 
     if isinstance(aim, OwnAim):
         return Prepared(landscape, head, None, NOBODY, "", b"", request_id, page=aim.page)
     route = landscape.routes.get(aim.key) if aim is not None else None
-    if aim is None or route is None or (route.route.internal and not is_loopback(peer)):
+    if aim is None or route is None or (route.route.internal and not _inside(route.route, aim, peer)):
         return Prepared(landscape, head, None, NOBODY, "", b"", request_id, refusal=NO_ROUTE)
+    if route.route.internal:
+        aim = aim._replace(tag="")
     return Prepared(landscape, head, route, aim.key, aim.tag, rewritten(head, aim, peer), request_id)
+
+
+def _inside(route: Route, aim: Aim, peer: str) -> bool:
+    return is_loopback(peer) and hmac.compare_digest(aim.tag.encode(), route.key.encode())
 
 
 def rewritten(head: RequestHead, aim: Aim, peer: str) -> bytes:

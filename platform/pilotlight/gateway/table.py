@@ -60,7 +60,11 @@ class Rate(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A service, or one workload behind it (`internal`: only processes of the platform itself may ask)."""
+    """A service, or one workload behind it (`internal`: only processes of the platform itself may ask).
+
+    They are told the `key` of an internal route and put it where a tag stands, `/{namespace}/{name}@{key}/…`. An
+    address alone would let everybody past the tokens that the service asks for.
+    """
 
     namespace: str
     name: str
@@ -72,6 +76,7 @@ class Route(Struct, frozen=True):
     access: Access | None = None
     rate: Rate | None = None
     internal: bool = False
+    key: str = ""
 
 
 class Table(Struct, frozen=True):

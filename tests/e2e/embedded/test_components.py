@@ -108,7 +108,8 @@ def test_a_transformer_asks_its_predictor_through_the_gateway(platform: Platform
     outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
     assert outputs["species"] == [0]
     gateway = f"http://127.0.0.1:{platform.address.gateway_port}"
-    assert outputs["asked"] == [f"{gateway}/default/two-predictor/v2/models/two/infer"]
+    assert outputs["asked"][0].startswith(f"{gateway}/default/two-predictor@")
+    assert platform.ask("/default/two-predictor/v2/models/two/infer", FLOWER).status == 404  # only with the key
     platform.wait(
         lambda: all(row.requests == 1 for row in platform.status("two").revisions), "both to have counted the request"
     )

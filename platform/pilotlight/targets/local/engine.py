@@ -20,13 +20,14 @@ from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake, Word
 from pilotlight.gateway.table import Replica as Reached
 from pilotlight.gateway.table import Route
+from pilotlight.targets.local import access_rules, launching, restoring, routes, statuses
 from pilotlight.targets.local import fleet as starting
-from pilotlight.targets.local import restoring, routes, statuses
 from pilotlight.targets.local.endpoints import Endpoints
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.interpret import check_queries, revisions_of
+from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.scaler import Scaler
 from pilotlight.targets.local.scaling.model import Decision
@@ -68,11 +69,12 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.store = Store.open(home.database)
+        self.peers = Peers(self.base_url, launching.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self.link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
         self.publisher = Publisher(self.link, self._routes, self._farewell, Endpoints(home.run / "endpoints").update)
-        self.fleet = Fleet(self.supervisor, self.publisher, self._save, self._look_again, self.base_url)
+        self.fleet = Fleet(self.supervisor, self.publisher, self._save, self._look_again, self.peers)
         self.signals = Signals(self.supervisor, clock, settings.prometheus)
         self.scaler = Scaler(self._runs.values, self.fleet, self.signals, clock, self._decided)
 
@@ -114,7 +116,7 @@ class Engine:
         stored = self.store.service(key)
         overrides = {} if reset or stored is None else stored.overrides
         spec = restoring.specified(release.manifests, overrides)
-        routes.check(spec)
+        access_rules.check(spec.access)
         if not self.settings.prometheus:
             check_queries(spec)
         now = self._clock()
@@ -300,7 +302,7 @@ class Engine:
                 ready.setdefault((replica.namespace, replica.revision), []).append(reached)
         for run in self._runs.values():
             if not run.deleting:
-                yield from routes.routes(run, lambda namespace, revision: ready.get((namespace, revision), ()))
+                yield from routes.routes(run, lambda namespace, name: ready.get((namespace, name), ()), self.peers.key)
 
     def _heard(self, word: Word) -> None:
         """What the gateway says."""

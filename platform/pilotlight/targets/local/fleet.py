@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from pilotlight.targets.local.model import WorkloadSpec
-from pilotlight.targets.local.peers import located
+from pilotlight.targets.local.peers import Peers, drain_of
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.reconcile import counts, rolling, to_stop
 from pilotlight.targets.local.service import ServiceRun
@@ -31,13 +31,13 @@ class Fleet:
         publisher: Publisher,
         started: Callable[[Replica], None],
         later: Callable[[float, ServiceRun], None],
-        gateway_url: str = "",
+        peers: Peers,
     ) -> None:
         self.supervisor = supervisor
         self.publisher = publisher
         self._started = started
         self._later = later
-        self._gateway_url = gateway_url
+        self._peers = peers
 
     def living(self, run: ServiceRun) -> list[Replica]:
         """Those of the service that have not ended."""
@@ -116,9 +116,9 @@ class Fleet:
         revision.last_start = now
         tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
         replica = f"{revision.name}-{tail}"
-        named = dict.fromkeys(revision.spec.container.replica_env, replica)
-        container = located(revision.spec.container, run.spec, self._gateway_url)
-        self._started(self.supervisor.launch(Launch(replica, replace(revision.spec, container=container), named)))
+        spec = replace(revision.spec, container=self._peers.located(revision.spec.container, run.spec))
+        told = {**dict.fromkeys(spec.container.replica_env, replica), **drain_of(run.spec, spec.role)}
+        self._started(self.supervisor.launch(Launch(replica, spec, told)))
 
     def _retire(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:

@@ -1,27 +1,60 @@
 """How a component finds another one of its service without a cluster's names: through the gateway.
 
-`iris-predictor.demo` becomes `127.0.0.1:8090/demo/iris-predictor`. Manifests name a component by its Service, in any of
-the forms that a cluster resolves, on the port for HTTP. Pure; done when a replica is started, since nobody knows the
-gateway's port before.
+`iris-predictor.demo` becomes `127.0.0.1:8090/demo/iris-predictor@…`, with a key that only the platform's own processes
+are told. Manifests name a component by its Service, in any of the forms that a cluster resolves, on the port for HTTP.
+Pure; done when a replica is started, since nobody knows the gateway's port before.
 """
 
+import hashlib
+import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
+from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight.targets.local.model import Container, ServiceSpec
 
+KEY_DIGITS: Final = 32
+# A router looks at its endpoints twice a second; an engine that shall end takes requests until it has looked.
+ROUTED_DRAIN: Final = {f"{ENV_SETTINGS_PREFIX}DRAIN_DELAY": "1"}
 
-def located(container: Container, service: ServiceSpec, gateway_url: str) -> Container:
-    """The container with its peers' addresses in arguments and variables replaced."""
-    names = [service.name, *(workload.name for workload in service.workloads)]
-    address, gateway = _addresses(names, service.namespace), gateway_url.partition("://")[2]
 
-    def here(text: str) -> str:
-        return address.sub(lambda found: f"{gateway}/{service.namespace}/{found[1]}", text)
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """`secret` is the home's own: keys stay the same over restarts, since replicas live through them."""
 
-    env = {name: here(value) for name, value in container.env.items()}
-    return replace(container, args=tuple(here(part) for part in container.args), env=env)
+    gateway_url: str
+    secret: str
+
+    def key(self, namespace: str, workload: str) -> str:
+        """What a component must show to be let through to another one."""
+        named = f"{namespace}/{workload}".encode()
+        return hmac.new(self.secret.encode(), named, hashlib.sha256).hexdigest()[:KEY_DIGITS]
+
+    def located(self, container: Container, service: ServiceSpec) -> Container:
+        """The container with its peers' addresses in arguments and variables replaced."""
+        inner = {workload.name for workload in service.workloads} - dict(service.entry).keys()
+        address = _addresses([service.name, *(workload.name for workload in service.workloads)], service.namespace)
+        gateway = f"{self.gateway_url.partition('://')[2]}/{service.namespace}"
+
+        def way(found: re.Match[str]) -> str:
+            """What is asked from outside is reached by the service's own name."""
+            name = found[1]
+            return (
+                f"{gateway}/{name}@{self.key(service.namespace, name)}"
+                if name in inner
+                else f"{gateway}/{service.name}"
+            )
+
+        env = {name: address.sub(way, value) for name, value in container.env.items()}
+        return replace(container, args=tuple(address.sub(way, part) for part in container.args), env=env)
+
+
+def drain_of(service: ServiceSpec, role: str) -> dict[str, str]:
+    """How a component behind a router ends: that one does not hear at once that it shall not be asked any more."""
+    routed = any(workload.role == "router" for workload in service.workloads)
+    return dict(ROUTED_DRAIN) if routed and role != "router" else {}
 
 
 def _addresses(names: Iterable[str], namespace: str) -> re.Pattern[str]:

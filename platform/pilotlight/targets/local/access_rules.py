@@ -1,0 +1,94 @@
+"""Who may ask a service, and how often: the annotations of its manifests → what the gateway asks of each request. Pure.
+
+Whoever writes such an annotation wants a closed door: one that means nothing is refused, never read as "everybody".
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from pilotlight.errors import PlatformError
+from pilotlight.gateway.table import Access, Jwt, Rate
+from pilotlight.names import (
+    ANNOTATION_JWT_AUDIENCE,
+    ANNOTATION_JWT_ISSUER,
+    ANNOTATION_JWT_KEYS,
+    ANNOTATION_RATE,
+    ANNOTATION_TOKENS,
+)
+
+_RATE: Final = re.compile(r"(\d{1,9})/(\d{0,6})(s|m|h)", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+SHOWN: Final = 40  # characters of a value: a key set is long, and a token that was not hashed is a secret
+
+
+def access(annotations: Mapping[str, str]) -> Access | None:
+    """None: nobody asked for a token."""
+    tokens = _tokens(annotations)
+    keys = annotations.get(ANNOTATION_JWT_KEYS, "")
+    issuer, audience = (annotations.get(name, "") for name in (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE))
+    jwt = Jwt(keys, issuer, audience) if keys else None
+    return Access(tokens, jwt) if tokens or jwt else None
+
+
+def rate(annotations: Mapping[str, str]) -> Rate | None:
+    """`100/1m`: a hundred requests a minute for each client."""
+    if ANNOTATION_RATE not in annotations:
+        return None
+    written = annotations[ANNOTATION_RATE]
+    matched = _RATE.fullmatch(written)
+    requests, time = (int(matched[1]), int(matched[2] or 1)) if matched else (0, 0)
+    if matched is None or not requests or not time:
+        raise _wrong(ANNOTATION_RATE, written, "must be requests per time such as 100/1m")
+    return Rate(requests, float(time * _SECONDS[matched[3]]))
+
+
+def check(annotations: Mapping[str, str]) -> None:
+    """Raises PlatformError when they make no sense: before anything is stored."""
+    _check_tokens(annotations)
+    _check_jwt(annotations)
+    rate(annotations)
+
+
+def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in annotations.get(ANNOTATION_TOKENS, "").split(",") if part.strip())
+
+
+def _check_tokens(annotations: Mapping[str, str]) -> None:
+    tokens = _tokens(annotations)
+    wrong = [token for token in tokens if not _DIGEST.fullmatch(token)]
+    if ANNOTATION_TOKENS in annotations and (wrong or not tokens):
+        # What stands there may be the token itself, so it is not repeated.
+        hint = "printf %s TOKEN | sha256sum"
+        message = f"annotation {ANNOTATION_TOKENS} must be SHA-256 in hex of each token, separated by commas"
+        raise PlatformError(message, hint)
+
+
+def _check_jwt(annotations: Mapping[str, str]) -> None:
+    named = [key for key in (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE) if key in annotations]
+    if ANNOTATION_JWT_KEYS not in annotations:
+        if named:
+            raise PlatformError(f"annotation {named[0]} needs {ANNOTATION_JWT_KEYS} with the keys that sign tokens")
+        return
+    if find_spec("jwt") is None:
+        raise PlatformError(
+            f"annotation {ANNOTATION_JWT_KEYS}: this gateway cannot check JWTs; install pilotlight[auth]"
+        )
+    written = annotations[ANNOTATION_JWT_KEYS]
+    _parsed(written, lambda: _wrong(ANNOTATION_JWT_KEYS, written, 'must be a JWKS document, {"keys": […]}'))
+
+
+def _parsed(document: str, wrong: Callable[[], PlatformError]) -> None:
+    import jwt
+
+    try:
+        jwt.PyJWKSet.from_json(document)
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+        raise wrong() from error
+
+
+def _wrong(name: str, written: str, must: str) -> PlatformError:
+    shown = written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
+    return PlatformError(f"annotation {name} = {shown}, {must}")

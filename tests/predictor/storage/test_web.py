@@ -1,6 +1,8 @@
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +14,22 @@ from pilotlight_predictor.storage.addresses import is_refused
 from pilotlight_predictor.storage.web_request import check_allowed
 
 
-def test_a_large_file_comes_in_parallel_ranges(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+def test_parts_are_read_at_the_same_time(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
+    """The server goes on only when as many answers wait for it as there may be: one after the other would never end."""
+    web.files["/m.bin"] = content(1_000_000)
+    web.hold_after = 1
+    with ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(fetch, web.url("/m.bin"), tmp_path, options=options)
+        deadline = monotonic() + 20
+        while web.held < options.concurrency and monotonic() < deadline:
+            sleep(0.005)
+        held, web.hold_after = web.held, -1
+        web.released.set()
+        assert fetching.result(20).read_bytes() == content(1_000_000)
+    assert held == options.concurrency
+
+
+def test_a_large_file_comes_in_ranges(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
     web.files["/models/m.onnx"] = content(1_000_000)
     seen: list[Progress] = []
     found = fetch(web.url("/models/m.onnx"), tmp_path, seen.append, options=options)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,20 @@ def describe() -> dict[str, str]:
 def slug(machine: dict[str, str]) -> str:
     """A machine's short name for file names, such as `x86_64-2core`: host names say nothing to a stranger."""
     return f"{machine['arch']}-{machine['cores']}core"
+
+
+def busy_share(seconds: float = 2.0) -> float:
+    """How much of the machine others use, from 0 to 1; unlike the load average it forgets what ran before."""
+    before = _cpu_times()
+    time.sleep(seconds)
+    idle, total = (after - past for after, past in zip(_cpu_times(), before, strict=True))
+    return 1 - idle / max(total, 1)
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Ticks in which no core had work, and all ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def _cpu_model() -> str:

@@ -2,36 +2,37 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.__main__ import BUSY, RESULTS, choice_of
+from bench.__main__ import RESULTS, choice_of
 from bench.embedded.cases import CASES, Bench
 from bench.embedded.report import SUBJECT, markdown, missed, table
 from bench.environments import WORK
 from bench.load import BenchError, require_wrk
-from bench.machine import cores_here, describe, slug
+from bench.machine import busy_share, cores_here, describe, slug
 from bench.models import write_models
 from bench.rounds import Result, note_failure
 
 STARTS = 10
+BUSY = 0.1  # share of the machine that others may use
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         require_wrk()
-        if os.getloadavg()[0] > BUSY:
-            print("warning: something else keeps this machine busy; the figures will vary", file=sys.stderr)
+        quiet = busy_share() <= BUSY
+        if not quiet:
+            print("warning: something else keeps this machine busy; the figures will not be kept", file=sys.stderr)
         result = measure(options.cases, bench_from(options))
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     whole = not options.quick and set(options.cases) == set(CASES) and not result.failures
-    stem = write(result, RESULTS if whole else WORK / "results")
+    stem = write(result, RESULTS if whole and quiet else WORK / "results")
     print(json.dumps(result.to_dict(), indent=2) if options.output == "json" else table(result))
     print(f"written: {stem}.json, .md", file=sys.stderr)
     for label in missed(result):

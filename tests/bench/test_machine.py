@@ -1,6 +1,8 @@
 import os
+import subprocess
+import sys
 
-from bench.machine import Cores, choose_cores, on_core
+from bench.machine import Cores, busy_share, choose_cores, on_core
 
 
 def test_load_gets_a_core_that_is_not_a_thread_of_the_servers_core() -> None:
@@ -21,3 +23,11 @@ def test_core_is_given_back_afterwards() -> None:
     with on_core(min(before)):
         assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
+
+
+def test_what_others_do_counts_as_busy() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+        try:
+            assert busy_share(0.5) > 0.3 / (os.cpu_count() or 1)
+        finally:
+            spinning.kill()

@@ -115,6 +115,16 @@ def test_a_child_that_nobody_heard_of_is_ended(shared: RunningPilotLight, reposi
     assert not (shared.folder / "unheard.exit").exists()
 
 
+def test_children_that_are_gone_leave_nothing_behind(shared: RunningPilotLight) -> None:
+    descriptors = Path(f"/proc/{shared.process.pid}/fd")
+    children = shared.report()["children"]
+    before = len(list(descriptors.iterdir()))
+    for child in [shared.fork("--no-such-flag") for _ in range(20)]:
+        assert child.exit_status() == "2\n"
+    wait_until(lambda: shared.report()["children"] == children, "all to be reaped")
+    wait_until(lambda: len(list(descriptors.iterdir())) == before, "descriptors to be closed")
+
+
 def test_with_a_second_thread_it_refuses_to_fork(tmp_path: Path) -> None:
     with RunningPilotLight(tmp_path, "python", code=WITH_A_THREAD) as pilot:
         assert "2 threads" in pilot.try_fork("--model-path", "x.onnx")["error"]

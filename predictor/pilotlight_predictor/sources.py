@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.repository.layout import ModelSource, plain_source, scan
+from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
 from pilotlight_predictor.settings import Settings
 
 Fetch = Callable[[str], Path]
@@ -28,8 +28,7 @@ class Sources:
         """What is there now. Two repositories with one model name: the first wins, aloud."""
         found: dict[str, ModelSource] = {}
         if self._path:
-            plain = plain_source(self._fetch(self._path), self._name or None)
-            found[plain.name] = _of_version(plain, self._version)
+            found |= {source.name: source for source in self._given(self._fetch(self._path))}
         for repository in self._repositories:
             for source in scan(self._sync(repository)):
                 if source.name in found:
@@ -37,6 +36,13 @@ class Sources:
                 else:
                     found[source.name] = source
         return found
+
+    def _given(self, path: Path) -> list[ModelSource]:
+        """One model, by the name that was asked for; or those of a whole repository, each by its own: what a service
+        of Triton's format names."""
+        if is_repository(path):
+            return scan(path)
+        return [_of_version(plain_source(path, self._name or None), self._version)]
 
     def _tell(self, name: str, repository: str) -> None:
         """Once: a repository that is polled is read every few seconds."""

@@ -143,13 +143,16 @@ def _model_entries(directory: Path) -> list[str]:
     return sorted(entry.name for entry in directory.iterdir() if row_for_file(entry.name) is not None)
 
 
+def is_repository(path: Path) -> bool:
+    """Whether a path that was given for one model holds several, each in a directory of its own."""
+    if not path.is_dir() or (path / CONFIG_FILE).is_file() or row_for_file(path.name) is not None:
+        return False
+    if _versions(path) or _model_entries(path):
+        return False
+    return any((entry / CONFIG_FILE).is_file() or _versions(entry) for entry in _directories(path))
+
+
 def _nothing_at(path: Path) -> LoadFailed:
-    inner = [entry for entry in _directories(path) if (entry / CONFIG_FILE).is_file() or _versions(entry)]
-    if inner:
-        return LoadFailed(
-            f"{path} is a repository of models ({', '.join(entry.name for entry in inner[:5])}); "
-            f"serve it with --model-repository={path}"
-        )
     expected = ", ".join(dict.fromkeys(name for row in TABLE for name in row.files))
     found = ", ".join(sorted(entry.name for entry in path.iterdir())[:10]) or "nothing"
     return LoadFailed(f"{path} holds no model: expected one of {expected}, or a numbered version; found {found}")

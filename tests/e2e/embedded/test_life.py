@@ -195,3 +195,13 @@ def test_a_deleted_service_is_gone_with_its_processes_and_its_name_is_free(platf
     platform.deploy(serverless())
     platform.wait_phase("Ready")
     assert platform.ask().status == 200
+
+
+def test_a_document_of_triton_s_format_serves_every_model_of_its_repository(platform: Platform, tmp_path: Path) -> None:
+    for model in ("one", "two"):
+        (tmp_path / model / "1").mkdir(parents=True)
+        (tmp_path / model / "1" / "model.onnx").write_bytes(IRIS.read_bytes())
+    platform.deploy(serverless(uri=tmp_path.as_uri()).replace("{name: onnx}", "{name: triton}"))
+    platform.wait_phase("Ready")
+    for model in ("one", "two"):
+        assert platform.ask(f"/iris/v2/models/{model}/infer").status == 200

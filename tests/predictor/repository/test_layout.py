@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.layout import check_source, model_file, plain_source, scan, valid_model_name
+from pilotlight_predictor.repository.layout import (
+    check_source,
+    is_repository,
+    model_file,
+    plain_source,
+    scan,
+    valid_model_name,
+)
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
 from pilotlight_predictor.repository.read_config import config_from_json
 from pilotlight_predictor.repository.versions import choose_versions
@@ -107,10 +114,6 @@ def test_a_saved_model_directory_is_a_model_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "says"),
     [
-        (
-            ["m/a/1/model.onnx", "m/b/config.pbtxt"],
-            "is a repository of models .a, b.; serve it with --model-repository=",
-        ),
         (["m/readme.md"], "holds no model: expected one of model.onnx.*found readme.md"),
         (["m/"], "found nothing"),
         (["n"], "does not exist"),
@@ -119,6 +122,24 @@ def test_a_saved_model_directory_is_a_model_itself(tmp_path: Path) -> None:
 def test_a_path_without_a_model_is_refused_with_the_way_out(tmp_path: Path, paths: list[str], says: str) -> None:
     with pytest.raises(LoadFailed, match=says):
         plain_source(put(tmp_path, *paths) / "m", None)
+
+
+@pytest.mark.parametrize(
+    ("paths", "several"),
+    [
+        (["m/a/1/model.onnx", "m/b/config.pbtxt"], True),
+        (["m/a/config.pbtxt"], True),
+        (["m/config.pbtxt", "m/1/model.onnx"], False),
+        (["m/1/model.onnx"], False),
+        (["m/model.onnx", "m/a/1/model.onnx"], False),
+        (["m/readme.md"], False),
+        (["m"], False),
+    ],
+)
+def test_a_path_that_holds_models_in_directories_of_their_own_is_a_repository(
+    tmp_path: Path, paths: list[str], several: bool
+) -> None:
+    assert is_repository(put(tmp_path, *paths) / "m") is several
 
 
 def test_a_source_brings_its_configuration_or_none(tmp_path: Path) -> None:

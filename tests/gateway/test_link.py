@@ -66,11 +66,12 @@ async def test_nobody_is_answered_before_the_first_table(tmp_path: Path) -> None
         assert (await asked).status == 200
 
 
+@pytest.mark.parametrize("times", [3, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 @in_loop
-async def test_connections_wait_while_a_killed_gateway_is_replaced(tmp_path: Path) -> None:
+async def test_connections_wait_while_a_killed_gateway_is_replaced(tmp_path: Path, times: int) -> None:
     async with linked(tmp_path) as made, replica() as one:
         await made.publish(route(one.config))
-        for _ in range(3):
+        for _ in range(times):
             killed = made.link.pid
             os.kill(killed, signal.SIGKILL)
             replies = await asyncio.gather(*(ask(made.port, "/iris/") for _ in range(20)), return_exceptions=True)
@@ -257,6 +258,21 @@ async def test_a_gateway_ended_by_a_signal_answers_what_it_has_and_its_successor
         await until(lambda: len(one.asked) == 2, "the later request")
         one.open.set()
         assert [(await slow).status, (await later).status] == [200, 200]
+
+
+@in_loop
+async def test_a_request_held_by_a_gateway_that_ends_gets_its_replica(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made, replica() as one:
+        await made.publish(route())
+        held = asyncio.create_task(ask(made.port, "/iris/"))
+        await made.hears(Wake)
+        ended = made.link.pid
+        os.kill(ended, signal.SIGTERM)
+        await until(lambda: made.link.pid != ended, "a successor")
+        later = asyncio.create_task(ask(made.port, "/iris/"))
+        await made.publish(route(one.config))
+        assert [(await held).status, (await later).status] == [200, 200]
+        await until(lambda: not made.link._leaving, "the end of the first")
 
 
 @in_loop

@@ -7,6 +7,7 @@ import errno
 import re
 import socket
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -78,6 +79,15 @@ def bind_twin(address: Address, setting: str = "") -> socket.socket | None:
         if cause.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             return None
         raise
+
+
+@cache
+def has_ipv6() -> bool:
+    """Whether `::1` can be had."""
+    listener = bind_twin(Address("::1", 0))
+    if listener is not None:
+        listener.close()
+    return listener is not None
 
 
 def refusal(address: Address, error: OSError, setting: str = "") -> str:

@@ -11,6 +11,7 @@
                         Wake(...)           a request waits for a backend that has no replica; said at once
                         Report(...)         what happened since the last report, once a second while anything did
                         Unreachable(...)    a replica refused a connection, or closed it without an answer
+                        Leaving()           it was told to end by a signal: tables are obeyed until it has
 
 The gateway outlives the control process: it keeps its last table and waits for the next connection.
 """
@@ -92,5 +93,9 @@ class Unreachable(Struct, frozen=True, tag="unreachable"):
     reason: str
 
 
+class Leaving(Struct, frozen=True, tag="leaving"):
+    """A gateway that ends by itself: it accepts nothing more and its place is free for a successor."""
+
+
 Order = Publish | Listen | Lend | Stop
-Word = Hello | Applied | Sockets | Wake | Report | Unreachable
+Word = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving

@@ -20,7 +20,7 @@ from pilotlight.gateway.admission import Gatekeeper
 from pilotlight.gateway.link import Answer, ControlPort
 from pilotlight.gateway.listeners import Listeners, Server
 from pilotlight.gateway.logs import log
-from pilotlight.gateway.messages import Applied, Hello, Lend, Listen, Order, Publish, Sockets, Stop
+from pilotlight.gateway.messages import Applied, Hello, Leaving, Lend, Listen, Order, Publish, Sockets, Stop
 from pilotlight.gateway.metrics import Metrics
 from pilotlight.gateway.plane import Key, Plane
 from pilotlight.gateway.reporting import Reporter
@@ -101,8 +101,9 @@ class Gateway:
             self._ending.set_exception(error)
 
     def _terminate(self) -> None:
-        """Ended by a signal: whoever is connected is let go at once, so that it may start a successor meanwhile."""
-        self._link.give_up(disconnect=True)
+        """Ended by a signal: a successor may be started meanwhile, and what is held here still gets its tables."""
+        self._link.give_up(disconnect=False)
+        self._link.say(Leaving())
         self._stop(DRAIN_S)
 
     def _stop(self, drain_s: float) -> None:

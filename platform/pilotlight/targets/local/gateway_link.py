@@ -22,7 +22,7 @@ from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import sockets
 from pilotlight.gateway.detached import start_detached
-from pilotlight.gateway.messages import Applied, Hello, Lend, Publish, Sockets, Stop, Word
+from pilotlight.gateway.messages import Applied, Hello, Leaving, Lend, Publish, Sockets, Stop, Word
 from pilotlight.gateway.sockets import Channel
 from pilotlight.gateway.table import Table
 from pilotlight.targets.local.held_sockets import HeldSockets
@@ -57,6 +57,7 @@ class GatewayLink:
         self._command = tuple(command or gateway_command(home))
         self._held = HeldSockets(setting)
         self._channel: Channel[Word] | None = None
+        self._leaving: list[Channel[Word]] = []  # of gateways that finish what they have
         self._greeted: asyncio.Future[Hello] | None = None
         self._answers: deque[Heard] = deque()  # one for each order that is answered, in their order
         self._table: Table | None = None
@@ -117,8 +118,9 @@ class GatewayLink:
             await self._see_it_end(drain_s + KILL_S)
         if stop_gateway:
             self._end_unconnected()
-        if self._channel is not None:
-            self._channel.close()
+        for channel in (self._channel, *self._leaving):
+            if channel is not None:
+                channel.close()
         self._held.close()
         for waiting in (self._sent, self._next):
             if waiting is not None and not waiting.done():
@@ -141,7 +143,9 @@ class GatewayLink:
         if connection is None:
             return False
         greeted = self._greeted = asyncio.get_running_loop().create_future()
-        channel: Channel[Word] = Channel(connection, Word, self._hear, lambda: self._lose(channel))
+        channel: Channel[Word] = Channel(
+            connection, Word, lambda word, came: self._hear(channel, word, came), lambda: self._lose(channel)
+        )
         try:
             hello = await asyncio.wait_for(greeted, HELLO_S)
         except (TimeoutError, ConnectionError):
@@ -194,9 +198,12 @@ class GatewayLink:
         assert self._greeted is not None
         if self._greeted.result().version != __version__:
             self._channel.send(Stop())
-            self._channel.close()
-            self._channel = None
-            self._held.forget_served()
+            self._see_off(self._channel)
+
+    def _see_off(self, channel: Channel[Word]) -> None:
+        """It accepts nothing more, but what it holds goes on by our tables, until it has ended."""
+        self._leaving.append(channel)
+        self._channel = None
 
     def _greet(self) -> None:
         self._tell_addresses(None)
@@ -235,23 +242,37 @@ class GatewayLink:
                 self._pump()
 
         self._answers.append(take)
-        self._channel.send(Publish(self._table))
+        for channel in (self._channel, *self._leaving):
+            channel.send(Publish(self._table))
 
-    def _hear(self, word: Word, came: list[socket.socket]) -> None:
+    def _hear(self, channel: Channel[Word], word: Word, came: list[socket.socket]) -> None:
         if isinstance(word, Applied | Sockets):
-            self._answers.popleft()(word, came)
+            if channel is self._channel:
+                self._answers.popleft()(word, came)
+            return
+        if isinstance(word, Leaving):
+            if self._closing:  # it ends in any case, and that is waited for
+                return
+            self._see_off(channel)
+            self._bereave()
             return
         if isinstance(word, Hello) and self._greeted is not None and not self._greeted.done():
             self._greeted.set_result(word)
         self._on_word(word)
 
     def _lose(self, channel: Channel[Word]) -> None:
-        if self._greeted is not None and not self._greeted.done():
-            self._greeted.set_exception(ConnectionError("closed before it said hello"))
-        if channel is not self._channel:
-            return
-        self._channel = None
-        self._ended.set()
+        if channel in self._leaving:
+            self._leaving.remove(channel)
+        elif channel is not self._channel:
+            if self._greeted is not None and not self._greeted.done():
+                self._greeted.set_exception(ConnectionError("closed before it said hello"))
+        else:
+            self._channel = None
+            self._ended.set()
+            self._bereave()
+
+    def _bereave(self) -> None:
+        """Nobody is there for what was asked; another one is found or started."""
         while self._answers:
             self._answers.popleft()(None, [])
         self._send_again()

@@ -44,9 +44,7 @@ class HeldSockets:
         failed = []
         for address in map(addresses.parse, texts):
             try:
-                bound = self._bind(address)
-                if bound.twin is not None:
-                    self._bind_twin(bound.twin, address.port == 0)
+                self._bind_both(address)
             except CannotListen as error:
                 failed.append(f"{address}: {error}")
         return tuple(failed)
@@ -102,11 +100,26 @@ class HeldSockets:
         self._sockets[str(bound)] = listener
         return bound
 
+    def _bind_both(self, address: Address) -> None:
+        """Neither where one of them is taken."""
+        known = str(address) in self._sockets
+        bound = self._bind(address)
+        try:
+            if bound.twin is not None:
+                self._bind_twin(bound.twin, address.port == 0)
+        except CannotListen:
+            if not known:
+                self._drop(str(bound))
+            raise
+
     def _bind_twin(self, twin: Address, port_is_any: bool) -> bool:
         """False where the machine has no IPv6, or where only the port's number on the IPv4 side was ours to choose."""
-        if str(twin) in self._sockets or twin.kind == "grpc":
-            self._sockets.setdefault(str(twin), None)
+        if str(twin) in self._sockets:
             return True
+        if twin.kind == "grpc":
+            if addresses.has_ipv6():
+                self._sockets[str(twin)] = None
+            return addresses.has_ipv6()
         try:
             listener = addresses.bind_twin(twin)
         except CannotListen:

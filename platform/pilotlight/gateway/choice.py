@@ -32,7 +32,7 @@ class LiveRoute:
         self.route = route
         self.backends = backends
         turns = Turns({backend.revision: backend.weight for backend in route.backends})
-        self._turns = before._turns if before is not None and before._turns.weights == turns.weights else turns
+        self._turns: Turns = before._turns if before is not None and before._turns.weights == turns.weights else turns
         self._only = backends[next(iter(turns.weights))] if len(turns.weights) == 1 else None
         self._named = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
         self._named.update(backends)

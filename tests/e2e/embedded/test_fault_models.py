@@ -1,0 +1,139 @@
+"""Models that cannot be loaded, each in its own way: the revision before goes on serving, and `status` says why."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.embedded import IRIS, Platform, load, serverless
+from tests.faults import model, seconds, served
+
+from pilotlight.targets.target import RevisionStatus
+
+ASK = "/slow/v2/models/slow/infer"
+SOON = "    serving.knative.dev/progress-deadline: 5s"
+RAISES = "raise RuntimeError('the weights are of another model')"
+HANGS = "import time\nclass Model:\n    def initialize(self, args): time.sleep(3600)\n    def execute(self, inputs): ..."
+DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+EXITS = "import os\nos._exit(3)"
+# It answers its warm-up's zeros, so that its first real request is what ends it.
+SWELLS = """
+INPUTS = {"x": ("FP32", [1])}
+OUTPUTS = {"y": ("FP32", [1])}
+kept = []
+
+def predict(x):
+    if x[0]:
+        kept.append(b"\\1" * (1 << 30))
+    return x
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def platform(shared: Platform, tmp_path: Path) -> Iterator[Platform]:
+    """With a service that works, called slow; emptied after each test."""
+    shared.deploy(served(model(tmp_path / "good")))
+    shared.wait_phase("Ready", name="slow")
+    yield shared
+    for status in shared.target.list(None):
+        shared.target.delete((status.namespace, status.name))
+    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
+
+
+def after(platform: Platform, document: str) -> RevisionStatus:
+    """What is told of the revision that a document brings, once it is known that it does not work."""
+    good = platform.status("slow").revisions[0].name
+    platform.deploy(document)
+    status = platform.wait_phase("Degraded", name="slow")
+    assert f"{good} keeps serving" in status.message
+    assert platform.ask(ASK, seconds(0.01)).status == 200
+    (serving,) = [row for row in status.revisions if row.name == good]
+    assert (serving.percent, serving.model_state) == (100, "Loaded")
+    (failed,) = [row for row in status.revisions if row.name != good]
+    assert failed.model_state == "FailedToLoad"
+    assert failed.reason in status.message
+    return failed
+
+
+def test_a_model_that_raises_while_it_is_loaded(platform: Platform, tmp_path: Path) -> None:
+    failed = after(platform, served(model(tmp_path / "bad", RAISES)))
+    assert "the weights are of another model" in failed.reason
+
+
+def test_a_model_that_is_no_python(platform: Platform, tmp_path: Path) -> None:
+    failed = after(platform, served(model(tmp_path / "bad", "def predict(x:")))
+    assert "model.py" in failed.reason
+
+
+def test_a_model_that_hangs_while_it_is_loaded(platform: Platform, tmp_path: Path) -> None:
+    failed = after(platform, served(model(tmp_path / "bad", HANGS), annotations=SOON))
+    assert "not ready within the progress deadline of 5 s" in failed.reason
+    platform.wait(lambda: len(platform.replicas()) == 1, "no further try")
+
+
+def test_a_model_that_ends_its_process_by_a_signal(platform: Platform, tmp_path: Path) -> None:
+    failed = after(platform, served(model(tmp_path / "bad", DIES)))
+    assert failed.reason == "ended by signal 11 (segmentation fault)"
+
+
+def test_a_model_that_ends_its_process_by_itself(platform: Platform, tmp_path: Path) -> None:
+    failed = after(platform, served(model(tmp_path / "bad", EXITS)))
+    assert failed.reason.startswith("exit code 3")
+
+
+def test_a_model_whose_file_is_cut_off(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "cut.onnx").write_bytes(IRIS.read_bytes()[:100])
+    document = served((tmp_path / "cut.onnx").as_uri()).replace("name: python", "name: onnx")
+    assert "cut.onnx" in after(platform, document).reason
+
+
+def test_a_model_that_is_not_there(platform: Platform, tmp_path: Path) -> None:
+    assert "gone" in after(platform, served((tmp_path / "gone").as_uri())).reason
+
+
+def test_a_model_beyond_its_memory_while_it_is_loaded(platform: Platform, tmp_path: Path) -> None:
+    greedy = "kept = b'\\1' * (1 << 30)\ndef predict(x): return x"
+    failed = after(platform, served(model(tmp_path / "bad", greedy), limits="memory: 400Mi"))
+    assert "limit" in failed.reason
+    assert "400 MiB" in failed.reason
+
+
+def test_a_model_beyond_its_memory_while_it_serves_is_started_again_and_its_reason_told(
+    platform: Platform, tmp_path: Path
+) -> None:
+    platform.deploy(served(model(tmp_path / "swelling", SWELLS), limits="memory: 400Mi"))
+    platform.wait(lambda: platform.status("slow").revisions[0].percent == 100, "the new revision")
+    before = platform.replicas()
+    assert platform.ask(ASK, seconds(1.0)).status == 502
+    platform.wait(lambda: any("400 MiB" in event for event in platform.events()), "the reason among the events")
+    platform.wait(lambda: platform.status("slow").revisions[0].ready == 1, "the next one")
+    platform.wait(lambda: not set(before) & set(platform.replicas()), "the old one to be gone")
+    assert platform.ask(ASK, seconds(0.0)).status == 200
+
+
+def test_a_broken_canary_takes_no_request_from_the_stable_one(platform: Platform, tmp_path: Path) -> None:
+    with load(platform, ASK) as traffic:
+        document = served(model(tmp_path / "bad", RAISES), predictor="    canaryTrafficPercent: 50")
+        after(platform, document)
+    assert traffic.answers
+    assert {status for status, _ in traffic.answers} == {400}  # the load's tensor is not this model's
+
+
+def test_a_deployment_keeps_its_old_replicas_when_the_new_template_does_not_work(
+    platform: Platform, tmp_path: Path
+) -> None:
+    raw = serverless(annotations="    serving.kserve.io/deploymentMode: Standard")
+    platform.deploy(raw.replace("minReplicas: 0", "minReplicas: 2"))
+    platform.wait(lambda: platform.status().revisions[0].ready == 2, "two replicas")
+    (tmp_path / "cut.onnx").write_bytes(IRIS.read_bytes()[:100])
+    with load(platform) as traffic:
+        broken = serverless(annotations="    serving.kserve.io/deploymentMode: Standard", uri=f"{tmp_path.as_uri()}/cut.onnx")
+        platform.deploy(broken.replace("minReplicas: 0", "minReplicas: 2"))
+        assert "cut.onnx" in platform.wait_phase("Degraded").message
+    assert traffic.answers
+    assert not traffic.failed, traffic.failed[:5]

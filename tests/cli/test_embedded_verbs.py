@@ -101,7 +101,8 @@ def test_a_difference_to_what_runs_is_shown_and_nothing_is_done(
     assert shares(call) == {names[0]: 100}
 
 
-def test_status_and_list_in_every_format(call: Call, names: tuple[str, str]) -> None:
+def test_status_and_list_in_every_format(call: Call, platform: Platform, names: tuple[str, str]) -> None:
+    platform.wait(lambda: bool(platform.status().revisions[0].decision), "the first decision")
     page = call("status", "iris").out
     assert page.startswith("default/iris: Ready, serverless\n")
     assert f"{names[0]}  100 %    1/1       Loaded" in page

@@ -25,9 +25,11 @@ ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA
 ANNOTATION_JWT_KEYS: Final = f"{DOMAIN}/auth-jwt-jwks"  # a JWKS document as text
 ANNOTATION_JWT_ISSUER: Final = f"{DOMAIN}/auth-jwt-issuer"
 ANNOTATION_JWT_AUDIENCE: Final = f"{DOMAIN}/auth-jwt-audience"
+ANNOTATION_JWT_SCOPE: Final = f"{DOMAIN}/auth-jwt-scope"  # one that a token must have
 ANNOTATION_RATE: Final = f"{DOMAIN}/rate-limit"  # "100/1m": requests per client and time
 ACCESS_ANNOTATIONS: Final = (
-    ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_RATE,
+    ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE,
+    ANNOTATION_RATE,
 )  # fmt: skip
 
 TAG_LATEST: Final = "latest"

@@ -26,12 +26,14 @@ def test_no_annotation_asks_for_nothing() -> None:
 
 def test_tokens_keys_and_rates_are_passed_on() -> None:
     written = {TOKENS: f"{DIGEST}, {DIGEST.upper()[::-1]}", JWKS: KEYS, ISSUER: "https://issuer", AUDIENCE: "iris"}
+    written["pilotlight.dev/auth-jwt-scope"] = "predict"
     check(written)
     found = access(written)
     assert found is not None
     assert found.tokens == (DIGEST, DIGEST[::-1])
     assert found.jwt is not None
     assert (found.jwt.keys, found.jwt.issuer, found.jwt.audience) == (KEYS, "https://issuer", "iris")
+    assert found.jwt.scope == "predict"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,12 @@ from pilotlight.names import (
     ANNOTATION_JWT_AUDIENCE,
     ANNOTATION_JWT_ISSUER,
     ANNOTATION_JWT_KEYS,
+    ANNOTATION_JWT_SCOPE,
     ANNOTATION_RATE,
     ANNOTATION_TOKENS,
 )
 
+_JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE)
 _RATE: Final = re.compile(r"(\d{1,9})/(\d{0,6})(s|m|h)", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -28,8 +30,8 @@ def access(annotations: Mapping[str, str]) -> Access | None:
     """None: nobody asked for a token."""
     tokens = _tokens(annotations)
     keys = annotations.get(ANNOTATION_JWT_KEYS, "")
-    issuer, audience = (annotations.get(name, "") for name in (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE))
-    jwt = Jwt(keys, issuer, audience) if keys else None
+    issuer, audience, scope = (annotations.get(name, "") for name in _JWT_RULES)
+    jwt = Jwt(keys, issuer, audience, scope=scope) if keys else None
     return Access(tokens, jwt) if tokens or jwt else None
 
 
@@ -67,7 +69,7 @@ def _check_tokens(annotations: Mapping[str, str]) -> None:
 
 
 def _check_jwt(annotations: Mapping[str, str]) -> None:
-    named = [key for key in (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE) if key in annotations]
+    named = [key for key in _JWT_RULES if key in annotations]
     if ANNOTATION_JWT_KEYS not in annotations:
         if named:
             raise PlatformError(f"annotation {named[0]} needs {ANNOTATION_JWT_KEYS} with the keys that sign tokens")

@@ -1,5 +1,6 @@
-"""Where the replicas of a component are, for a router: files that the platform keeps, or the cluster's DNS; and which
-of them are well.
+"""Where the replicas of a component are, and which of them are well: what a router knows of its engines.
+
+The embedded platform keeps files of them; in a cluster the DNS knows.
 """
 
 import asyncio

@@ -141,7 +141,9 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     """The reason, what happened last, the end of the log, who serves meanwhile, and what to type next."""
     reason = revision.reason or "its model cannot be loaded"
     parts = [f"{revision.name} does not start: {reason}", *_evidence(target, one, revision.name), _serving(status, one)]
-    return PlatformError("\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)} --previous")
+    return PlatformError(
+        "\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)} --previous --replica {revision.name}"
+    )
 
 
 def _late(target: "Target", one: Expected, status: ServiceStatus, seen: Outlook, timeout_s: float) -> TimedOut:

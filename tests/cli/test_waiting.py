@@ -133,7 +133,7 @@ def test_a_failure_tells_reason_event_log_who_serves_and_what_to_type() -> None:
         "  | plain",
         f"  {OLD} still serves",
     ]
-    assert raised.value.hint == "platformctl logs iris --previous"
+    assert raised.value.hint == f"platformctl logs iris --previous --replica {NEW}"
     assert raised.value.exit_code == 1
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -113,14 +114,15 @@ class Platform:
 
     def deploy(self, document: str, *, reset: bool = False, note: str = "", **how: Any) -> ServiceStatus:
         """As `platformctl deploy` does it, without waiting."""
-        file = self.home.root / "document.yaml"
-        file.write_text(document)
         target = self.target
-        named = plan_all(Sources([str(file)])).plans[0]
-        key = (named.namespace, named.name)
-        live = target.live(key)
-        current = {} if reset else current_of(live)
-        planned = plan_all(Sources([str(file)]), current=current)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(document)
+            file.flush()
+            named = plan_all(Sources([file.name])).plans[0]
+            key = (named.namespace, named.name)
+            live = target.live(key)
+            current = {} if reset else current_of(live)
+            planned = plan_all(Sources([file.name]), current=current)
         manifests = tuple(manifest.document for manifest in planned.manifests())
         expected = target.status(key).generation if live else 0
         release = Release(*key, document, manifests, expected=expected, note=note)
@@ -165,10 +167,8 @@ class Platform:
 
     def replicas(self) -> list[int]:
         """Process ids of predictors that belong to this platform, without the shims that note their ends."""
-        found = commands_of(self.home)
-        return [
-            pid for pid, command in found if "pilotlight_predictor" in command and "python" in command.split("\0")[0]
-        ]
+        found = [(pid, command.rstrip("\0 ").split("\0")) for pid, command in commands_of(self.home)]
+        return [pid for pid, words in found if "pilotlight_predictor" in words and "python" in words[0]]
 
     def events(self, key: Key | None = None) -> list[str]:
         return [f"{event.reason}: {event.message}" for event in self.target.events(key, follow=False)]

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.environment import passed
-from pilotlight.targets.local.supervisor.process import ExitWatch, usage
+from pilotlight.targets.local.supervisor.process import ExitWatch, pilots, usage
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 
 ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
@@ -162,18 +162,18 @@ class PilotLights:
         for watch in self._watches.values():
             watch.close()
         if not leave_burning:
-            for family, pid in list(self.pids.items()):
-                self._put_out(family, pid)
+            for pid in list(pilots(self._home)):
+                self._put_out(pid)
 
-    def _put_out(self, family: str, pid: int) -> None:
-        """It has nothing to finish. Who did not light it asks its socket first whether it still is the same."""
+    def _put_out(self, pid: int) -> None:
+        """It has nothing to finish. Those that a control process before us has lit go too, and those that no longer
+        listen because their code was replaced."""
         with suppress(OSError):
-            if family not in self._watches:
-                self._connect(family).close()
-                pid = self.pids[family]
             os.kill(pid, signal.SIGKILL)
-            os.unlink(self._socket(family))
-        self._out(family, pid)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        for socket_file in self._home.run.glob("pilot-*.sock"):
+            socket_file.unlink(missing_ok=True)
 
     def _socket(self, family: str) -> str:
         return str(self._home.run / f"pilot-{family}.sock")

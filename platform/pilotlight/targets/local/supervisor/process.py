@@ -137,18 +137,34 @@ def family(pid: int) -> Iterator[int]:
                 yield from family(int(child))
 
 
+def pilots(home: Home) -> Iterator[int]:
+    """Pilot lights of this home, whoever lit them: known by the log that they alone write to."""
+    for folder in _own_processes():
+        with suppress(OSError):
+            target = Path(os.readlink(folder / "fd/2"))
+            if target.parent == home.run and target.name.startswith("pilot-"):
+                yield int(folder.name)
+
+
+def _own_processes() -> Iterator[Path]:
+    uid, own = os.getuid(), os.getpid()
+    for folder in _PROC.iterdir() if _PROC.exists() else ():
+        if folder.name.isdecimal() and int(folder.name) != own:
+            with suppress(OSError):
+                if folder.stat().st_uid == uid:
+                    yield folder
+
+
 def marked(home: Home) -> Iterator[tuple[int, str]]:
     """Processes of this user that belong to this home, each with its replica's id, whoever their parents are.
 
     A plain start carries the marks in its environment. A fork of a pilot light shows that one's environment instead,
     and is known by the log that it writes to.
     """
-    uid, own = os.getuid(), os.getpid()
-    for folder in _PROC.iterdir() if _PROC.exists() else ():
-        if folder.name.isdecimal() and int(folder.name) != own:
-            with suppress(OSError):
-                if folder.stat().st_uid == uid and (replica := _mark(folder, home)):
-                    yield int(folder.name), replica
+    for folder in _own_processes():
+        with suppress(OSError):
+            if replica := _mark(folder, home):
+                yield int(folder.name), replica
 
 
 def _mark(folder: Path, home: Home) -> str:

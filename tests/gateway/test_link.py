@@ -289,6 +289,29 @@ async def test_an_idle_connection_survives_no_restart_but_its_next_one_does(tmp_
 
 
 @in_loop
+async def test_a_log_that_cannot_be_written_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+    made = new_link(tmp_path)
+    made.home.logs.rmdir()
+    made.home.logs.write_text("a file where the folder should be")
+    await made.link.start(["127.0.0.1:0/http"])
+    try:
+        assert (await made.publish()).generation == 1
+    finally:
+        await made.link.close(stop_gateway=True, drain_s=0.0)
+
+
+@in_loop
+async def test_a_listener_that_fails_on_a_word_hears_the_next(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made:
+        failed: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["message"]))
+        made.link._on_word = lambda word: {}[word]  # type: ignore[index]
+        os.kill(made.link.pid, signal.SIGKILL)
+        assert (await made.publish()).generation == 1
+        assert failed
+
+
+@in_loop
 async def test_a_dropped_connection_is_made_again_to_the_same_gateway(tmp_path: Path) -> None:
     async with linked(tmp_path) as made, replica() as one:
         await made.publish(route(one.config))

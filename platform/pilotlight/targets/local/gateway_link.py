@@ -151,6 +151,9 @@ class GatewayLink:
         except (TimeoutError, ConnectionError):
             channel.close()
             return False
+        except asyncio.CancelledError:
+            channel.close()
+            raise
         if channel.closed:
             return False
         self._channel, self.pid = channel, hello.pid
@@ -162,7 +165,6 @@ class GatewayLink:
         """A gateway of our own, greeted. Tells the end of its log when none comes up."""
         status: list[int] = []
         log = self._home.logs / "gateway.log"
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unconnected = start_detached(self._command, log, status.append)
         until = asyncio.get_running_loop().time() + START_S
         while not await self._connect():
@@ -258,7 +260,7 @@ class GatewayLink:
             return
         if isinstance(word, Hello) and self._greeted is not None and not self._greeted.done():
             self._greeted.set_result(word)
-        self._on_word(word)
+        asyncio.get_running_loop().call_soon(self._on_word, word)  # what goes wrong there is no matter of the channel
 
     def _lose(self, channel: Channel[Word]) -> None:
         if channel in self._leaving:
@@ -303,7 +305,7 @@ class GatewayLink:
                 if not await self._connect():
                     await self._spawn()
                 break
-            except PlatformError:
+            except (PlatformError, OSError):  # nothing may end this: without a gateway nobody is answered
                 await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
         self._greet()
 

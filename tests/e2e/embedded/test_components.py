@@ -1,12 +1,13 @@
 """Services of several components, as processes that find each other through the gateway and by files."""
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.embedded.models import write_model
-from tests.embedded import FLOWER, IRIS, Platform
+from tests.embedded import FLOWER, IRIS, Platform, load
 
 from pilotlight.errors import PlatformError
 
@@ -50,6 +51,14 @@ class Passing(Model):
 """
 
 
+RUNNER = """
+      name: ome-container
+      image: pilotlight/predictor:0.1.0
+      env:
+        - {name: INFERENCE_MODEL_NAME, value: "{{.Name}}"}"""
+SPLIT = "/split/v2/models/split/infer"
+
+
 def transformed(uri: str, mode: str = "Standard", predictor_minimum: int = 1, extra: str = "") -> str:
     return f"""
 apiVersion: serving.kserve.io/v1beta1
@@ -77,6 +86,62 @@ spec:
       protocolVersion: v2
       storageUri: {IRIS.as_uri()}
 """
+
+
+def split(routing: str = "round_robin", engines: int = 2, decoders: int = 0) -> str:
+    """An engine and a router, as OME has them; with `decoders`, prefill and decode apart."""
+    decoder = f"  decoder: {{minReplicas: {decoders}, maxReplicas: {decoders}}}" if decoders else ""
+    return f"""
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata:
+  name: split
+spec:
+  model: {{name: iris}}
+  runtime: {{name: both}}
+  router:
+    minReplicas: 1
+    maxReplicas: 1
+    config: {{routing_strategy: {routing}, health_check_interval: 1s}}
+  engine: {{minReplicas: {engines}, maxReplicas: {engines}}}
+{decoder}
+---
+apiVersion: ome.io/v1beta1
+kind: ClusterBaseModel
+metadata:
+  name: iris
+spec:
+  modelFormat: {{name: onnx}}
+  storage:
+    storageUri: {IRIS.as_uri()}
+---
+apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata:
+  name: both
+  annotations: {{pilotlight.dev/predictor: "true"}}
+spec:
+  supportedModelFormats:
+    - {{modelFormat: {{name: onnx, version: "*"}}, autoSelect: false}}
+  engineConfig:
+    runner: {RUNNER}
+  decoderConfig:
+    runner: {RUNNER}
+"""
+
+
+def counted(platform: Platform, role: str) -> list[int]:
+    """Requests that each replica of the component has answered, by its own metrics."""
+    folder = platform.home.run / "endpoints" / "default"
+    ports = [replica["port"] for replica in json.loads((folder / f"split-{role}.json").read_text())]
+    return [answered(port) for port in ports]
+
+
+def answered(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    counts = [line for line in lines if line.startswith("pilotlight_request_duration_seconds_count")]
+    return sum(int(float(line.rpartition(" ")[2])) for line in counts if 'code="200"' in line)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +210,48 @@ def test_replicas_of_a_component_behind_another_are_listed_in_a_file(platform: P
     assert not (folder / "two-transformer.json").exists()
     platform.target.delete(("default", "two"))
     platform.wait(lambda: not (folder / "two-predictor.json").exists(), "the file to go")
+
+
+def test_a_router_spreads_requests_over_the_engines_that_it_finds(platform: Platform) -> None:
+    platform.deploy(split())
+    status = platform.wait_phase("Ready", name="split")
+    platform.wait(lambda: all(row.ready == row.desired for row in platform.status("split").revisions), "two engines")
+    assert {condition.type for condition in status.conditions} >= {"RouterReady", "EngineReady", "Ready"}
+    assert platform.ask(SPLIT).status == 200
+    platform.wait(
+        lambda: platform.ask(SPLIT).status == 200 and min(counted(platform, "engine")) > 0, "both to be found"
+    )
+    before = counted(platform, "engine")
+    for _ in range(20):
+        assert platform.ask(SPLIT).status == 200
+    taken = [now - then for now, then in zip(counted(platform, "engine"), before, strict=True)]
+    assert taken == [10, 10]
+
+
+def test_an_engine_behind_a_router_is_replaced_without_a_failed_request(platform: Platform) -> None:
+    platform.deploy(split("least_loaded"))
+    platform.wait_phase("Ready", name="split")
+    assert platform.ask(SPLIT).status == 200
+    with load(platform, SPLIT, clients=2) as traffic:
+        platform.deploy(split("least_loaded").replace("maxReplicas: 2}", "maxReplicas: 2, containerConcurrency: 9}"))
+        engines = [row.name for row in platform.status("split").revisions if row.role == "engine"]
+        assert len(engines) == 2
+        platform.wait(
+            lambda: [row.ready for row in platform.status("split").revisions if row.role == "engine"] == [2],
+            "the new engines alone",
+        )
+    assert not traffic.failed
+
+
+def test_prefill_and_decode_are_processes_apart_and_requests_go_to_the_decoder(
+    platform: Platform,
+) -> None:
+    platform.deploy(split("prefill_decode", engines=1, decoders=1))
+    platform.wait_phase("Ready", name="split")
+    assert platform.ask(SPLIT).status == 200
+    assert {row.role for row in platform.status("split").revisions} == {"router", "engine", "decoder"}
+    assert counted(platform, "decoder")[0] >= 1
+    assert counted(platform, "engine") == [0]
 
 
 def test_a_component_with_an_image_that_is_not_ours_is_refused_and_named(platform: Platform) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,6 +29,7 @@ from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.interpret import check_queries, revisions_of
 from pilotlight.targets.local.peers import Peers
+from pilotlight.targets.local.notes import Notes
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.scaler import Scaler
 from pilotlight.targets.local.scaling.model import Decision
@@ -69,6 +71,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.store = Store.open(home.database)
+        self.notes = Notes()
         self.peers = Peers(self.base_url, launching.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
@@ -107,6 +110,7 @@ class Engine:
         else:
             await self.link.close(stop_gateway=False, drain_s=0.0)
         await self.supervisor.close(leave_running=not stop_all)
+        self.notes.close()
         self.store.close()
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
@@ -193,8 +197,8 @@ class Engine:
 
     def delete(self, key: Key) -> None:
         run = self._run(key)
-        run.deleting = True
         self.store.begin_delete(key)
+        run.deleting = True
         self._tell(key, f"Service/{key[1]}", "Deleted", "its replicas finish what they have")
         self._settle(run)
 
@@ -228,11 +232,11 @@ class Engine:
         for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
-            self.store.forget_revision(run.key, workload, name)
+            self.notes.write(f"forget {run.key} {name}", partial(self.store.forget_revision, run.key, workload, name))
 
     def _finish_delete(self, run: ServiceRun) -> None:
         if run.deleting and not self.fleet.living(run):
-            self.store.finish_delete(run.key)
+            self.notes.write(f"delete {run.key}", partial(self.store.finish_delete, run.key))
             self._runs.pop(run.key, None)
             self.publisher.changed()
 
@@ -259,7 +263,8 @@ class Engine:
         revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
         if not revision.ready_once:
             revision.ready_once = True
-            self.store.mark_ready(run.key, revision.spec.workload, revision.name, utc())
+            marked = partial(self.store.mark_ready, run.key, revision.spec.workload, revision.name, utc())
+            self.notes.write(f"state {run.key} {revision.name}", marked)
             self._tell(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
 
     def _ended(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
@@ -271,19 +276,21 @@ class Engine:
         starting.failed(revision, replica.reason, now)
         revision.refused = replica.status.get("state") == "failed"
         if revision.given_up:
-            self.store.mark_failed(run.key, revision.spec.workload, revision.name, revision.failure)
+            failed = partial(self.store.mark_failed, run.key, revision.spec.workload, revision.name, revision.failure)
+            self.notes.write(f"state {run.key} {revision.name}", failed)
         self._tell(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
 
     def _save(self, replica: Replica) -> None:
         """Written only when something changed that a later control process must know."""
         if replica.state == "exited":
             self._saved.pop(replica.id, None)
-            self.store.drop_replica(replica.id)
+            self.notes.write(f"replica {replica.id}", partial(self.store.drop_replica, replica.id))
             return
         known = (replica.state, replica.pid, replica.start_ticks, replica.port)
         if self._saved.get(replica.id) != known:
             self._saved[replica.id] = known
-            self.store.save_replica(replica.id, msgspec.to_builtins(replica))
+            saved = partial(self.store.save_replica, replica.id, msgspec.to_builtins(replica))
+            self.notes.write(f"replica {replica.id}", saved)
 
     def _farewell(self, replica: str) -> None:
         """No request can reach it any more."""

@@ -5,6 +5,7 @@ nothing runs any more.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -17,6 +18,7 @@ from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.units import Revision, Unit, activation, least
 
 BEAT_S: Final = 1.0
+log = logging.getLogger("pilotlight.scaler")
 
 
 class Scaler:
@@ -67,7 +69,10 @@ class Scaler:
             now = self._clock()
             busy = False
             for run in list(self._runs()):
-                busy = self.step(run, now) or busy
+                try:
+                    busy = self.step(run, now) or busy
+                except Exception:  # the beat of all services goes on, whatever one of them has
+                    log.exception("%s cannot be scaled; this is a defect of ours", "/".join(run.key))
             self._signals.follow(self._fleet, list(self._runs()), now)
             if not busy:
                 self._active.clear()

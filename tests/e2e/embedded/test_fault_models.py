@@ -12,7 +12,9 @@ from pilotlight.targets.target import RevisionStatus
 ASK = "/slow/v2/models/slow/infer"
 SOON = "    serving.knative.dev/progress-deadline: 5s"
 RAISES = "raise RuntimeError('the weights are of another model')"
-HANGS = "import time\nclass Model:\n    def initialize(self, args): time.sleep(3600)\n    def execute(self, inputs): ..."
+HANGS = (
+    "import time\nclass Model:\n    def initialize(self, args): time.sleep(3600)\n    def execute(self, inputs): ..."
+)
 DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
 EXITS = "import os\nos._exit(3)"
 # It answers its warm-up's zeros, so that its first real request is what ends it.
@@ -132,7 +134,9 @@ def test_a_deployment_keeps_its_old_replicas_when_the_new_template_does_not_work
     platform.wait(lambda: platform.status().revisions[0].ready == 2, "two replicas")
     (tmp_path / "cut.onnx").write_bytes(IRIS.read_bytes()[:100])
     with load(platform) as traffic:
-        broken = serverless(annotations="    serving.kserve.io/deploymentMode: Standard", uri=f"{tmp_path.as_uri()}/cut.onnx")
+        broken = serverless(
+            annotations="    serving.kserve.io/deploymentMode: Standard", uri=f"{tmp_path.as_uri()}/cut.onnx"
+        )
         platform.deploy(broken.replace("minReplicas: 0", "minReplicas: 2"))
         assert "cut.onnx" in platform.wait_phase("Degraded").message
     assert traffic.answers

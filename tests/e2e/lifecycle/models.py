@@ -23,6 +23,8 @@ def predict(x):
     if value < 0:
         raise ValueError("a secret of the model")
     if value:
+        with (SIGNS / "order").open("a") as order:  # times of files are too coarse to tell who was first
+            order.write(f"{{value:g}} ")
         (SIGNS / f"began {{value:g}}").touch()
         while not (SIGNS / "go").exists():
             time.sleep(0.005)

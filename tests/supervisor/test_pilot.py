@@ -150,3 +150,20 @@ def test_pilot_lights_can_be_switched_off(tmp_path: Path) -> None:
 )
 def test_the_family_follows_from_the_file(path: str, family: str) -> None:
     assert family_of({"INFERENCE_MODEL_PATH": path}) == family
+
+
+@pytest.mark.parametrize(
+    ("files", "family"),
+    [
+        (["net/1/model.pt", "net/config.pbtxt"], "torch"),
+        (["a/1/model.py", "b/1/model.safetensors"], "torch"),
+        (["a/1/model.py", "b/1/model.onnx"], "python"),
+        (["a/1/model.onnx"], "onnxruntime"),
+        ([], "onnxruntime"),
+    ],
+)
+def test_the_family_of_a_folder_is_told_by_what_lies_in_it(tmp_path: Path, files: list[str], family: str) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert family_of({"INFERENCE_MODEL_PATH": str(tmp_path)}) == family

@@ -15,6 +15,8 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -27,6 +29,7 @@ ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
 FAMILY: Final = "onnxruntime"
 IDLE_S: Final = 3600.0
 LIGHT_AFTER_S: Final = 1.0
+LOOKED_AT: Final = 200  # files of a model's folder
 REPLY_S: Final = 2.0
 LOG: Final = logging.getLogger("pilotlight.supervisor")
 _SUFFIXES: Final = {".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python"}
@@ -43,8 +46,17 @@ class Errand(NamedTuple):
 
 
 def family_of(env: Mapping[str, str]) -> str:
-    """By the name of the model's file. A wrong guess costs the time of an import, nothing else."""
-    return _SUFFIXES.get(PurePosixPath(env.get("INFERENCE_MODEL_PATH", "")).suffix, FAMILY)
+    """By the name of the model's file, or of one in its folder. A wrong guess costs the time of an import, no more."""
+    named = env.get("INFERENCE_MODEL_PATH", "")
+    return _SUFFIXES.get(PurePosixPath(named).suffix) or _SUFFIXES.get(_within(named), FAMILY)
+
+
+@lru_cache(256)
+def _within(folder: str) -> str:
+    """The first ending that tells, of the files of a folder of this machine. Torch is what costs most to import."""
+    names = islice((file for _, _, files in os.walk(folder) for file in files), LOOKED_AT)
+    endings = {PurePosixPath(name).suffix for name in names}
+    return min(endings & _SUFFIXES.keys(), key=lambda ending: _SUFFIXES[ending] != "torch", default="")
 
 
 def pilot_lights(home: Home, environ: Mapping[str, str] = os.environ) -> "PilotLights | None":

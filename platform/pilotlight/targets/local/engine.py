@@ -28,8 +28,8 @@ from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.interpret import check_queries, revisions_of
-from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.notes import Notes
+from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.scaler import Scaler
 from pilotlight.targets.local.scaling.model import Decision

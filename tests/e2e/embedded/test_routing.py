@@ -65,10 +65,11 @@ def test_a_service_has_a_port_of_its_own_which_it_keeps(platform: Platform) -> N
     assert own_port(platform, "second") != port
     assert asked(own_port(platform, "second"), INFER, json.dumps(FLOWER).encode(), {}).status == 404
     platform.target.delete(("default", "second"))
-    platform.kill_control()
-    platform.start()
-    platform.wait(lambda: platform.status().urls.get("port", "").endswith(f":{port}"), "the same port after a restart")
-    assert asked(port, INFER, json.dumps(FLOWER).encode(), {}).status == 200
+    for _ in range(3):
+        platform.kill_control()
+        platform.start()
+        assert own_port(platform) == port
+        assert asked(port, INFER, json.dumps(FLOWER).encode(), {}).status == 200
 
 
 @pytest.mark.skipif(not ipv6.available(), reason="this machine has no IPv6")

@@ -86,6 +86,8 @@ class Engine:
         now = self._clock()
         for run in restoring.services(self.store, now, self.settings.zero_grace_s):
             self._runs[run.key] = run
+            if self.settings.service_ports:  # the first table must name it, or the gateway would close it
+                run.port = self._own_port(run)
         self.supervisor.adopt(restoring.replicas(self.store))
         await self.link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
         self.publisher.start()
@@ -364,11 +366,15 @@ class Engine:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def _own_port(self, run: ServiceRun, attempt: int = 0) -> int:
+        first = self.settings.service_ports
+        return self.store.port(run.key, "http", range(first + attempt, first + 10_000))
+
     async def _open_own_port(self, run: ServiceRun) -> None:
         """The service's own port: the one that it had, else the next that is free."""
         first = self.settings.service_ports
         for attempt in range(PORTS_TRIED):
-            port = self.store.port(run.key, "http", range(first + attempt, first + 10_000))
+            port = self._own_port(run, attempt)
             if not await self.link.listen([f"127.0.0.1:{port}/http"]):
                 run.port = port
                 self.publisher.changed()

@@ -39,13 +39,9 @@ class Options:
     def command(self) -> tuple[str, ...]:
         """What starts the same control process again."""
         flags = (
-            "--gateway-port",
-            self.gateway_port,
-            "--api-port",
-            self.api_port,
-            "--service-ports",
-            self.service_ports,
-        )
+            "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
+            "--scale-to-zero-grace", self.zero_grace_s,
+        )  # fmt: skip
         told = ("--prometheus", self.prometheus) if self.prometheus else ()
         dark = () if self.pilot_light else ("--no-pilot-light",)
         return (
@@ -118,6 +114,8 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
 
 
 async def serve(given: Options) -> int:
+    """The API's port is taken before anything is started: a start that fails leaves nothing behind."""
+    from pilotlight.gateway import addresses
     from pilotlight.targets.local.engine import Engine, EngineSettings
 
     settings = EngineSettings(
@@ -128,11 +126,16 @@ async def serve(given: Options) -> int:
         given.zero_grace_s,
         respawn=given.command(),
     )
-    engine = Engine(given.home, settings)
     ending = Ending()
     try:
+        listener = addresses.bind(addresses.Address("127.0.0.1", given.api_port), "PILOTLIGHT_API_PORT")
+        engine = Engine(given.home, settings)
+    except PlatformError as error:
+        log.error("%s", error)
+        return 1
+    try:
         await engine.start()
-        runner = await _api(engine, given, ending)
+        runner = await _api(engine, given, ending, listener)
     except (PlatformError, OSError) as error:
         log.error("%s", error)
         await engine.close(stop_all=False)
@@ -164,7 +167,7 @@ class Ending:
         await self._asked.wait()
 
 
-async def _api(engine: Any, given: Options, ending: Ending) -> Any:
+async def _api(engine: Any, given: Options, ending: Ending, listener: socket.socket) -> Any:
     from aiohttp import web
 
     from pilotlight.api import make_app
@@ -173,7 +176,7 @@ async def _api(engine: Any, given: Options, ending: Ending) -> Any:
     app = make_app(engine, launching.token(given.home), ending.stop_everything)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", given.api_port, reuse_address=True).start()
+    await web.SockSite(runner, listener).start()
     launching.announce(given.home, given.api_port, given.gateway_port)
     log.info("started: %s", shlex.join(given.command()))
     return runner

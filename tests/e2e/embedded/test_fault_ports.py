@@ -1,0 +1,88 @@
+"""Ports that somebody else has: a start says which one, who has it and what to change, and leaves nothing behind."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.embedded import Platform, processes_of, serverless
+
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local import launching
+from pilotlight.targets.local.home import Home
+
+
+@contextmanager
+def taken(port: int = 0) -> Iterator[int]:
+    """A port of ours, on which nobody answers."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def free() -> int:
+    with taken() as port:
+        return port
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setenv("PILOTLIGHT_PILOT_LIGHT", "off")
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
+    found = Home(tmp_path / "home").create()
+    yield found
+    assert processes_of(found) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "other"),
+    [("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT"), ("PILOTLIGHT_API_PORT", "PILOTLIGHT_GATEWAY_PORT")],
+)
+def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
+    home: Home, monkeypatch: pytest.MonkeyPatch, variable: str, other: str
+) -> None:
+    with taken() as port:
+        monkeypatch.setenv(variable, str(port))
+        monkeypatch.setenv(other, str(free()))
+        with pytest.raises(PlatformError) as refused:
+            launching.ensure(home, deadline_s=60)
+    told = str(refused.value)
+    assert f"port {port} on 127.0.0.1 is taken by " in told
+    assert f"(pid {os.getpid()})" in told
+    assert f"choose another port with {variable}" in told
+    assert "Traceback" not in told
+
+
+def test_a_service_takes_the_next_port_when_its_own_is_taken(tmp_path: Path) -> None:
+    with taken() as port, Platform(tmp_path / "home", flags=("--service-ports", str(port))) as platform:
+        platform.deploy(serverless())
+        platform.wait_phase("Ready")
+        platform.wait(lambda: "port" in platform.status().urls, "a port of its own")
+        own = int(platform.status().urls["port"].rpartition(":")[2])
+        assert port < own < port + 50
+        platform.gateway_port = own
+        assert platform.ask("/v2/models/iris/infer").status == 200
+
+
+def test_a_service_whose_port_was_taken_meanwhile_gets_another_one(tmp_path: Path) -> None:
+    first = free()
+    with Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
+        platform.deploy(serverless())
+        platform.wait(lambda: "port" in platform.status().urls, "a port of its own")
+        own = int(platform.status().urls["port"].rpartition(":")[2])
+    with taken(own), Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
+        platform.wait(lambda: "port" in platform.status().urls, "another port of its own")
+        assert int(platform.status().urls["port"].rpartition(":")[2]) != own
+        platform.wait(lambda: platform.ask().status == 200, "an answer")
+
+
+def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.database.write_text("this is a diary, not a database, and longer than its header would be" * 20)
+    monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free()))
+    monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free()))
+    with pytest.raises(PlatformError, match="it is no database of Pilotlight; move it away") as refused:
+        launching.ensure(home, deadline_s=60)
+    assert "Traceback" not in str(refused.value)

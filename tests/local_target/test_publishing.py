@@ -1,0 +1,113 @@
+"""Tables for the gateway, and replicas that end only when it has confirmed that nobody can reach them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, cast
+
+from pilotlight.gateway.messages import Applied
+from pilotlight.gateway.table import Route, Table
+from pilotlight.targets.local.gateway_link import GatewayLink
+from pilotlight.targets.local.publishing import Publisher
+
+
+class Link:
+    """A gateway that confirms when it is told to."""
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self.confirmed = asyncio.Event()
+
+    async def publish(self, table: Table) -> Applied:
+        self.tables.append(table)
+        await self.confirmed.wait()
+        return Applied(table.generation)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.link = Link()
+        self.routes: tuple[Route, ...] = (Route("default", "iris"),)
+        self.gone: list[str] = []
+        self.told: list[tuple[Route, ...]] = []
+        self.publisher = Publisher(
+            cast(GatewayLink, self.link), lambda: self.routes, self.gone.append, self._tell
+        )  # fmt: skip
+
+    def _tell(self, routes: Iterable[Route]) -> None:
+        assert len(self.link.tables) == len(self.told), "before the gateway hears of it"
+        self.told.append(tuple(routes))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                await asyncio.sleep(0)
+
+
+def staged(case: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        stage = Stage()
+        stage.publisher.start()
+        try:
+            await case(stage)
+        finally:
+            await stage.publisher.close()
+
+    asyncio.run(run())
+
+
+async def rested() -> None:
+    """Long enough for everything that is due on the loop."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_replica_ends_only_after_the_gateway_has_confirmed_a_table_without_it() -> None:
+    async def case(stage: Stage) -> None:
+        stage.publisher.retire("a")
+        await stage.until(lambda: len(stage.link.tables) == 1)
+        await rested()
+        assert stage.gone == []
+        assert stage.publisher.retiring == {"a"}
+        stage.link.confirmed.set()
+        await stage.until(lambda: stage.gone == ["a"])
+        assert stage.publisher.retiring == set()
+
+    staged(case)
+
+
+def test_what_is_retired_while_a_table_is_under_way_waits_for_the_next_one() -> None:
+    async def case(stage: Stage) -> None:
+        stage.publisher.retire("a")
+        await stage.until(lambda: len(stage.link.tables) == 1)
+        stage.publisher.retire("b")
+        stage.routes = (Route("default", "other"),)
+        stage.link.confirmed.set()
+        await stage.until(lambda: stage.gone == ["a", "b"])
+        assert [table.generation for table in stage.link.tables] == [1, 2]
+
+    staged(case)
+
+
+def test_a_table_that_says_the_same_is_not_sent_again() -> None:
+    async def case(stage: Stage) -> None:
+        stage.link.confirmed.set()
+        stage.publisher.changed()
+        await stage.until(lambda: len(stage.link.tables) == 1)
+        stage.publisher.changed()
+        await rested()
+        assert len(stage.link.tables) == len(stage.told) == 1
+        stage.publisher.retire("a")  # it was in no table, so nothing is left to confirm
+        await stage.until(lambda: stage.gone == ["a"])
+        assert len(stage.link.tables) == 1
+
+    staged(case)
+
+
+def test_generations_go_on_from_what_a_living_gateway_has() -> None:
+    async def case(stage: Stage) -> None:
+        stage.link.confirmed.set()
+        stage.publisher.generation = 41
+        stage.publisher.changed()
+        await stage.until(lambda: [table.generation for table in stage.link.tables] == [42])
+
+    staged(case)

@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.scaling import prometheus
 from pilotlight.targets.local.scaling.model import Hpa, Metric, Scaling
 from pilotlight.targets.local.scaling.promql import Evaluator
+from pilotlight.targets.local.scaling.promql_syntax import UnsupportedQuery
 from pilotlight.targets.local.scaling.triggers import answer
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.asking import ask
@@ -27,6 +28,11 @@ SCRAPE_TIMEOUT_S: Final = 3.0
 log = logging.getLogger(__name__)
 
 
+class Seen(NamedTuple):
+    at: float
+    cpu_seconds: float
+
+
 class Signals:
     """Answers at once from what was last seen; what takes time is done by `follow`, beside the beat."""
 
@@ -35,7 +41,7 @@ class Signals:
         self._clock = clock
         self._server = server
         self._evaluator = Evaluator()
-        self._cpu: dict[str, tuple[float, float]] = {}  # replica → (when, CPU seconds until then)
+        self._cpu: dict[str, tuple[Seen, Seen]] = {}  # by replica, the older one first
         self._scraped_at = 0.0
         self._asked_at: dict[tuple[str, str], float] = {}
         self._failed: dict[str, str] = {}  # by query; a failure is told once
@@ -63,11 +69,13 @@ class Signals:
         return 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
 
     def _cpu_rate(self, replica: Replica, now: float) -> float | None:
-        used = self._supervisor.usage(replica.id).cpu_seconds
-        before = self._cpu.get(replica.id)
-        if before is None or now - before[0] >= SCRAPE_S:
-            self._cpu[replica.id] = (now, used)
-        return (used - before[1]) / (now - before[0]) if before and now > before[0] else None
+        """Over five to ten seconds: one busy second is no reason for another replica."""
+        seen = Seen(now, self._supervisor.usage(replica.id).cpu_seconds)
+        older, newer = self._cpu.get(replica.id, (seen, seen))
+        if now - newer.at >= SCRAPE_S:
+            older, newer = newer, seen
+        self._cpu[replica.id] = older, newer
+        return (seen.cpu_seconds - older.cpu_seconds) / (now - older.at) if now - older.at >= SCRAPE_S else None
 
     def forget(self, replica: Replica) -> None:
         self._cpu.pop(replica.id, None)
@@ -85,7 +93,8 @@ class Signals:
             self._scraped_at = now
             for _, unit in asking:
                 for metric in queries(unit.scaling):
-                    self._evaluator.watch(metric.query)
+                    with suppress(UnsupportedQuery):  # of a service that was deployed while there was a Prometheus
+                        self._evaluator.watch(metric.query)
             ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
             await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
         for run, unit in asking:
@@ -106,11 +115,11 @@ class Signals:
 
     async def _ask(self, metric: Metric) -> float | None:
         """None: nobody could tell, which counts as a failure of the scaler."""
-        if not self._server:
-            return answer(metric, self._evaluator.evaluate(metric.query, self._clock()))
         try:
+            if not self._server:
+                return answer(metric, self._evaluator.evaluate(metric.query, self._clock()))
             return answer(metric, await prometheus.ask(self._server, metric.query, 0.0))
-        except prometheus.ScalerFailed as error:
+        except (prometheus.ScalerFailed, UnsupportedQuery) as error:
             if self._failed.get(metric.query) != str(error):
                 self._failed[metric.query] = str(error)
                 log.warning("%s: %s", metric.name, error)

@@ -64,9 +64,11 @@ class Unit:
 
 
 def activation(scaling: Scaling) -> int:
-    """How many replicas the first waiting request brings."""
+    """How many replicas the first waiting request brings; none where somebody has paused scaling."""
     if isinstance(scaling, Kpa):
         return max(1, scaling.activation_scale, scaling.min_scale)
+    if isinstance(scaling, Hpa) and (scaling.paused or scaling.paused_replicas is not None):
+        return scaling.paused_replicas or 0
     return max(1, scaling.min_replicas if isinstance(scaling, Hpa) else scaling.replicas)
 
 

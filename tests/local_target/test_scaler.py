@@ -1,0 +1,155 @@
+"""The beat of the autoscaler, with a clock of its own: who is asked, what is taken over, and when it rests."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from tests.local_target.runs import replica, revision, revision_of, running, service, workload
+
+from pilotlight.gateway.messages import BackendReport
+from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local.model import TrafficShare
+from pilotlight.targets.local.scaler import Scaler
+from pilotlight.targets.local.scaling.model import Decision, Fixed, Hpa, Kpa, Metric, Rules, Scaling
+from pilotlight.targets.local.service import ServiceRun
+from pilotlight.targets.local.signals import Signals
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.units import Unit, activation, initial, least
+
+NAME = "iris-predictor-1"
+
+
+class Crew:
+    """A fleet that starts nothing and notes that it was asked to."""
+
+    def __init__(self) -> None:
+        self.replicas: list[Replica] = []
+        self.adjusted = 0
+
+    def staying(self, run: ServiceRun) -> Sequence[Replica]:
+        return self.replicas
+
+    def adjust(self, run: ServiceRun, now: float) -> None:
+        self.adjusted += 1
+
+
+class Silence:
+    """Nobody asks for CPU or queries."""
+
+    def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
+        return {}
+
+
+class Stage:
+    def __init__(self, run: ServiceRun) -> None:
+        self.run, self.crew = run, Crew()
+        self.decisions: list[Decision] = []
+        self.scaler = Scaler(
+            lambda: [run], cast(Fleet, self.crew), cast(Signals, Silence()), lambda: 0.0,
+            lambda run, unit, decision: self.decisions.append(decision),
+        )  # fmt: skip
+
+    @property
+    def unit(self) -> Unit:
+        return self.run.unit_of(revision_of(self.run), 0.0)
+
+    def beat(self, now: float, concurrency: float = 0.0) -> bool:
+        if concurrency:
+            load = int(concurrency)
+            self.unit.traffic.report(
+                BackendReport("default", "iris", "iris-predictor", NAME, concurrency, load, 0, 0, load), now
+            )
+        return self.scaler.step(self.run, now)
+
+
+def staged(scaling: Scaling, **fields: bool) -> Stage:
+    return Stage(running(service(workload(revision(scaling=scaling))), **fields))
+
+
+def asleep(scaling: Scaling) -> Stage:
+    stage = staged(scaling)
+    stage.unit.desired = 0
+    return stage
+
+
+def test_a_waiting_request_wakes_without_a_beat_and_tells_why() -> None:
+    stage = asleep(Kpa())
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    assert stage.unit.desired == 1
+    assert [decision.reason for decision in stage.decisions] == ["1: a request waits"]
+    stage.scaler.wake(stage.run, stage.unit, 2)
+    assert len(stage.decisions) == 1
+
+
+def test_as_many_are_woken_as_the_activation_scale_or_a_bound_by_hand_says() -> None:
+    stage = asleep(Kpa(activation_scale=3))
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    assert stage.unit.desired == 3
+    stage = asleep(Kpa())
+    stage.run.overrides = {"iris-predictor": {"minReplicas": 2}}
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    assert stage.unit.desired == 2
+
+
+def test_whoever_paused_scaling_at_zero_is_not_overruled_by_a_request() -> None:
+    stage = asleep(Hpa(0, 3, (), Rules(()), Rules(()), keda=True, paused_replicas=0))
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    assert stage.unit.desired == 0
+
+
+def test_load_becomes_replicas_within_the_bounds_and_only_changes_are_told() -> None:
+    stage = staged(Kpa(target=2.0, utilization=1.0, window_s=6.0, max_scale=3))
+    stage.crew.replicas = [replica(own="a")]
+    for second in range(1, 8):
+        assert stage.beat(float(second), concurrency=8.0)
+    assert stage.unit.desired == 3
+    assert stage.unit.decision is not None
+    assert "maximum 3" in stage.unit.decision.reason
+    assert [decision.desired for decision in stage.decisions] == [3]
+    assert stage.crew.adjusted == 7
+
+
+def test_without_load_it_falls_to_zero_and_the_beat_rests() -> None:
+    stage = staged(Kpa(window_s=6.0, grace_s=0.0))
+    stage.crew.replicas = [replica(own="a")]
+    beats = 0
+    while stage.unit.desired and beats < 30:
+        beats += 1
+        stage.beat(float(beats))
+    assert stage.unit.desired == 0
+    assert stage.decisions[-1].reason == "0: nothing asked for 6 s"
+    stage.crew.replicas = []
+    assert not stage.beat(float(beats + 1))
+
+
+def test_a_service_at_zero_is_not_asked_at_all() -> None:
+    stage = asleep(Kpa())
+    assert not stage.beat(1.0)
+    assert stage.unit.decision is None
+    assert not stage.unit.traffic.samples
+
+
+def test_a_minimum_by_hand_is_taken_up_at_zero() -> None:
+    stage = asleep(Kpa())
+    stage.run.overrides = {"iris-predictor": {"minReplicas": 1}}
+    assert stage.beat(1.0)
+    assert stage.unit.desired == 1
+
+
+def test_a_revision_that_nothing_leads_to_goes_to_zero_and_says_so() -> None:
+    run = running(service(workload(revision(scaling=Kpa(min_scale=2)))))
+    stage = Stage(run)
+    second = revision("iris-predictor-2")
+    run.update(2, service(workload(second, TrafficShare(second.name, 100))), 1.0)
+    run.revisions[second.name].ready_once = True
+    stage.beat(2.0)
+    old = run.units[NAME]
+    assert old.desired == 0
+    assert old.decision is not None
+    assert old.decision.reason == "0: no traffic and no tag leads to it"
+
+
+def test_how_many_a_start_an_activation_and_the_minimum_are() -> None:
+    hpa = Hpa(2, 5, (Metric("cpu", "cpu", "Utilization", 50),), Rules(()), Rules(()))
+    table = {Kpa(): (1, 1, 0), Kpa(initial_scale=3, min_scale=2): (3, 2, 2), Fixed(4): (4, 4, 4), hpa: (2, 2, 2)}
+    for scaling, (first, woken, low) in table.items():
+        assert (initial(scaling), activation(scaling), least(scaling)) == (first, woken, low), scaling

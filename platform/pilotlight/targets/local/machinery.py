@@ -1,0 +1,236 @@
+"""What runs and what follows from it: every part of the embedded platform, and what is done when something happens.
+
+A replica changes, the gateway speaks, a second passes, somebody deploys: all of it ends in `settle`, which brings
+processes and tables in line with what is specified. The engine in front of this is what a person asks.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake, Word
+from pilotlight.gateway.table import Replica as Reached
+from pilotlight.gateway.table import Route
+from pilotlight.targets.local import fleet as starting
+from pilotlight.targets.local import launching, restoring, routes
+from pilotlight.targets.local.chronicle import Chronicle, utc
+from pilotlight.targets.local.endpoints import Endpoints
+from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.notes import Notes
+from pilotlight.targets.local.own_ports import OwnPorts
+from pilotlight.targets.local.peers import Peers
+from pilotlight.targets.local.publishing import Publisher
+from pilotlight.targets.local.scaler import Scaler
+from pilotlight.targets.local.scaling.model import Decision
+from pilotlight.targets.local.service import ServiceRun
+from pilotlight.targets.local.signals import Signals
+from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor.pilot import pilot_lights
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.local.units import Revision, Unit
+from pilotlight.targets.target import Key
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    gateway_port: int
+    service_ports: int = 8100  # the first of the services' own; 0: they have none
+    prometheus: str = ""
+    pilot_light: bool = True
+    zero_grace_s: float = 0.0  # between nobody asking any more and the end of the last replica
+    drain_s: float = 30.0
+    respawn: tuple[str, ...] = field(default=())  # how the gateway starts the control process again
+
+
+class Machinery:
+    """Used from one event loop only. `runs` are the services that there are."""
+
+    def __init__(self, home: Home, settings: EngineSettings, store: Store, clock: Callable[[], float]) -> None:
+        self.settings, self.store, self.clock = settings, store, clock
+        self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
+        self.runs: dict[Key, ServiceRun] = {}
+        self.chronicle = Chronicle(store)
+        self._saved: dict[str, tuple[object, ...]] = {}
+        self._closing = False
+        self._notes = Notes()
+        self._peers = Peers(self.base_url, launching.token(home))
+        pilot = pilot_lights(home) if settings.pilot_light else None
+        self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
+        self._link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
+        endpoints = Endpoints(home.run / "endpoints")
+        self._publisher = Publisher(self._link, self._routes, self._farewell, endpoints.update)
+        self.fleet = Fleet(self.supervisor, self._publisher, self._save, self._look_again, self._peers)
+        self._signals = Signals(self.supervisor, clock, settings.prometheus)
+        self._scaler = Scaler(self.runs.values, self.fleet, self._signals, clock, self._decided)
+        self.ports = OwnPorts(store, self._link, settings.service_ports, self.chronicle, self._publisher.changed)
+
+    async def start(self) -> None:
+        """Takes up what an earlier control process left: services, living replicas, the gateway and its sockets."""
+        now = self.clock()
+        for run in restoring.services(self.store, now, self.settings.zero_grace_s):
+            self.runs[run.key] = run
+            self.ports.remember(run)
+        self.supervisor.adopt(restoring.replicas(self.store))
+        await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
+        self._publisher.start()
+        self._scaler.start()
+        for run in list(self.runs.values()):
+            run.take_up(Counter(unit for replica in self.fleet.living(run) for unit in names_of(replica)), now)
+            self.ports.open(run)
+            self.settle(run)
+        self._publisher.changed()  # a platform without services answers too
+
+    async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
+        """With `stop_all` nothing of the platform runs afterwards; without, replicas and gateway live on."""
+        self._closing = True
+        await self._scaler.close()
+        await self._publisher.close()
+        self.ports.close()
+        await self._link.close(stop_gateway=stop_all, drain_s=drain_s if stop_all else 0.0)
+        if stop_all:
+            for replica in self.supervisor.replicas():
+                self.supervisor.drain(replica.id, drain_s)
+        await self.supervisor.close(leave_running=not stop_all)
+        self._notes.close()
+
+    def settle(self, run: ServiceRun) -> None:
+        """Brings everything in line with what has just changed about a service."""
+        if self._closing:
+            return
+        self.fleet.adjust(run, self.clock())
+        self._publisher.changed()
+        self._scaler.stir()
+        self._finish_delete(run)
+        for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
+            run.revisions.pop(name)
+            run.units.pop(name, None)
+            self._notes.write(f"forget {run.key} {name}", partial(self.store.forget_revision, run.key, workload, name))
+
+    def _finish_delete(self, run: ServiceRun) -> None:
+        if run.deleting and not self.fleet.living(run):
+            self._notes.write(f"delete {run.key}", partial(self.store.finish_delete, run.key))
+            self.runs.pop(run.key, None)
+            self._publisher.changed()
+
+    def _look_again(self, seconds: float, run: ServiceRun) -> None:
+        asyncio.get_running_loop().call_later(seconds + 0.01, self.settle, run)
+
+    def _replica_changed(self, replica: Replica) -> None:
+        run = self.runs.get((replica.namespace, replica.service))
+        self._save(replica)
+        revision = run.revisions.get(replica.revision) if run else None
+        if run is None or revision is None:
+            if replica.state not in ("draining", "exited"):
+                self._publisher.retire(replica.id)
+            return
+        if replica.state == "ready":
+            self._became_ready(run, revision, replica)
+        elif replica.state == "exited":
+            self._ended(run, revision, replica)
+        self.settle(run)
+
+    def _became_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        revision.failure, revision.refused = "", False
+        phases = replica.status.get("phases")
+        revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
+        if not revision.ready_once:
+            revision.ready_once = True
+            marked = partial(self.store.mark_ready, run.key, revision.spec.workload, revision.name, utc())
+            self._notes.write(f"state {run.key} {revision.name}", marked)
+            self.chronicle.tell(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
+
+    def _ended(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        self._signals.forget(replica)
+        self._publisher.retiring.discard(replica.id)
+        if not replica.crashed:
+            return
+        now = self.clock()
+        starting.failed(revision, replica.reason, now)
+        revision.refused = replica.status.get("state") == "failed"
+        if revision.given_up:
+            failed = partial(self.store.mark_failed, run.key, revision.spec.workload, revision.name, revision.failure)
+            self._notes.write(f"state {run.key} {revision.name}", failed)
+        self.chronicle.tell(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
+
+    def _save(self, replica: Replica) -> None:
+        """Written only when something changed that a later control process must know."""
+        if replica.state == "exited":
+            self._saved.pop(replica.id, None)
+            self._notes.write(f"replica {replica.id}", partial(self.store.drop_replica, replica.id))
+            return
+        known = (replica.state, replica.pid, replica.start_ticks, replica.port)
+        if self._saved.get(replica.id) != known:
+            self._saved[replica.id] = known
+            saved = partial(self.store.save_replica, replica.id, msgspec.to_builtins(replica))
+            self._notes.write(f"replica {replica.id}", saved)
+
+    def _farewell(self, replica: str) -> None:
+        """No request can reach it any more."""
+        found = next((known for known in self.supervisor.replicas() if known.id == replica), None)
+        if found is None:
+            return
+        run = self.runs.get((found.namespace, found.service))
+        revision = run.revisions.get(found.revision) if run else None
+        self.supervisor.drain(replica, revision.spec.grace_s if revision else self.settings.drain_s)
+
+    def _routes(self) -> Iterator[Route]:
+        ready: dict[tuple[str, str], list[Reached]] = {}
+        for replica in self.supervisor.replicas():
+            if replica.state == "ready" and replica.id not in self._publisher.retiring:
+                reached = Reached(replica.id, replica.port, grpc_port=replica.grpc_port)
+                ready.setdefault((replica.namespace, replica.revision), []).append(reached)
+        for run in self.runs.values():
+            if not run.deleting:
+                yield from routes.routes(run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key)
+
+    def _heard(self, word: Word) -> None:
+        """What the gateway says."""
+        now = self.clock()
+        if isinstance(word, Hello):
+            self._publisher.generation = max(self._publisher.generation, word.generation)
+        elif isinstance(word, Wake):
+            self._woken(word, now)
+        elif isinstance(word, Report):
+            for report in word.backends:
+                unit = self._unit(report.namespace, report.workload, report.revision, now)
+                if unit is not None:
+                    unit.traffic.report(report, now)
+            self._scaler.stir()
+        elif isinstance(word, Unreachable):
+            self._unreachable(word)
+
+    def _woken(self, word: Wake, now: float) -> None:
+        for run in self.runs.values():
+            revision = run.revisions.get(word.revision)
+            if run.key[0] == word.namespace and revision is not None:
+                self._scaler.wake(run, run.unit_of(revision, now), word.waiting)
+                self.settle(run)
+
+    def _unreachable(self, word: Unreachable) -> None:
+        found = next((known for known in self.supervisor.replicas() if known.id == word.replica), None)
+        if found is not None:
+            key = (found.namespace, found.service)
+            self.chronicle.tell(key, f"Replica/{found.id}", "Unreachable", word.reason, "Warning")
+
+    def _unit(self, namespace: str, workload: str, revision: str, now: float) -> Unit | None:
+        for run in self.runs.values():
+            found = run.revisions.get(revision)
+            if run.key[0] == namespace and found is not None and found.spec.workload == workload:
+                return run.unit_of(found, now)
+        return None
+
+    def _decided(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
+        unit.decided_at = utc()
+        self.chronicle.tell(run.key, f"Unit/{unit.name}", "Scaled", decision.reason)
+
+
+def names_of(replica: Replica) -> tuple[str, str]:
+    """Of the unit that it counts for: a revision's, or a Deployment's."""
+    return replica.revision, replica.workload

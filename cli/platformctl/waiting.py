@@ -42,6 +42,8 @@ def outlook(status: ServiceStatus, expected: Expected) -> Outlook:
     """Where the deploy stands. The least advanced of its revisions decides."""
     found = {each.name: each for each in status.revisions}
     missing = [name for name in expected.revisions if name not in found]
+    if missing and status.generation > expected.generation:
+        return Outlook("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
     if status.generation < expected.generation or missing:
         return Outlook("Applied", f"generation {expected.generation}")
     wanted = [found[name] for name in expected.revisions]

@@ -11,7 +11,9 @@ import click
 import pytest
 import yaml
 from tests.cli.conftest import ROOT, Call
+from tests.embedded import processes_of
 
+from pilotlight.targets.local.home import Home
 from platformctl import main
 
 PAGES = ("README.md", "docs/cli.md")
@@ -36,6 +38,38 @@ def test_every_command_of_these_verbs_on_a_page_runs(page: str, tmp_path: Path) 
             cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
+
+
+RUNNING = (
+    "deploy",
+    "infer",
+    "status",
+    "canary",
+    "traffic",
+    "rollback",
+    "scale",
+    "list",
+    "events",
+    "logs",
+    "delete",
+    "down",
+)
+
+
+def test_what_the_readme_says_about_one_machine_works_as_it_stands_there(tmp_path: Path) -> None:
+    """In their order, on a platform of its own."""
+    typed = re.findall(
+        rf"^\$ (platformctl (?:{'|'.join(RUNNING)})\b.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert typed[-1].startswith("platformctl down")
+    home = tmp_path / "home"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PILOTLIGHT_HOME": str(home), "PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_API_PORT": "0"}
+    env = {**os.environ, **own, "PILOTLIGHT_SERVICE_PORTS": "0", "PATH": path}
+    for command in typed:
+        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert processes_of(Home(home)) == []
 
 
 def test_the_document_in_the_readme_is_the_example(call: Call) -> None:

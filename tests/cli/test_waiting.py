@@ -28,6 +28,7 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
     [
         (status("Ready", revision(OLD), generation=1), "Applied", "generation 2"),
         (status("Ready", revision(OLD)), "Applied", "generation 2"),
+        (status("Ready", revision(OLD), generation=3), "Superseded", "generation 3 of another deploy took its place"),
         (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
         (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
         (status("Progressing", revision(state="Pending", reason="no GPU")), "Revision", f"{NEW}: no GPU"),
@@ -41,7 +42,7 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
 def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phase: str, message: str) -> None:
     found = outlook(seen, EXPECTED)
     assert (found.phase, found.message) == (phase, message)
-    assert found.done == (phase in ("Ready", "Standby"))
+    assert found.done == (phase in ("Ready", "Standby", "Superseded"))
     assert (found.failed is not None) == (phase == "Failed")
 
 

@@ -53,6 +53,6 @@ class Notes:
     def _put_off(self, error: PlatformError) -> None:
         """Said once, until all is written."""
         if not self._told:
-            log.warning("%s; %d notes wait for that", error, len(self._waiting))
+            log.warning("%s; what happens meanwhile is written down afterwards", error)
             self._told = True
         self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._flush)

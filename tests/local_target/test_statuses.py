@@ -10,7 +10,7 @@ from pilotlight.gateway.messages import BackendReport
 from pilotlight.targets.local.model import TrafficShare
 from pilotlight.targets.local.scaling.model import Kpa
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.statuses import View, check_name, model_state, status_of, url_of
+from pilotlight.targets.local.statuses import View, check_name, dated, model_state, status_of, url_of
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.target import ServiceStatus
 
@@ -178,6 +178,17 @@ def test_shares_and_tags_are_those_that_hold() -> None:
     revision_of(run, TWO).ready_once = True
     assert {row.name: (row.percent, row.tags) for row in told(run, replica(), replica(TWO)).revisions} == {
         ONE: (80, ("prev",)), TWO: (20, ("latest",)),
+    }  # fmt: skip
+
+
+def test_a_condition_is_dated_by_its_last_change() -> None:
+    run = single(ready=False)
+    first = dated(told(run, replica(state="starting")), {}, "10:00")
+    known = {condition.type: condition for condition in first.conditions}
+    revision_of(run).ready_once = True
+    later = dated(told(run, replica()), known, "10:05")
+    assert {condition.type: condition.since for condition in later.conditions} == {
+        "PredictorReady": "10:05", "LatestDeploymentReady": "10:05", "IngressReady": "10:00", "Ready": "10:05",
     }  # fmt: skip
 
 

@@ -146,8 +146,7 @@ class Engine:
         return found
 
     def _status(self, run: ServiceRun) -> ServiceStatus:
-        living = self.machinery.fleet.living(run)
-        return statuses.status_of(statuses.View(run, living, self._clock(), self.machinery.base_url))
+        return self.machinery.status(run)
 
     def _settled(self, run: ServiceRun) -> ServiceStatus:
         self.machinery.settle(run)

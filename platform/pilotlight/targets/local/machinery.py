@@ -16,7 +16,7 @@ from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake, Word
 from pilotlight.gateway.table import Replica as Reached
 from pilotlight.gateway.table import Route
 from pilotlight.targets.local import fleet as starting
-from pilotlight.targets.local import launching, restoring, routes
+from pilotlight.targets.local import launching, restoring, routes, statuses
 from pilotlight.targets.local.chronicle import Chronicle, utc
 from pilotlight.targets.local.endpoints import Endpoints
 from pilotlight.targets.local.fleet import Fleet
@@ -35,7 +35,7 @@ from pilotlight.targets.local.supervisor.pilot import pilot_lights
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Revision, Unit
-from pilotlight.targets.target import Key
+from pilotlight.targets.target import Key, ServiceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,18 @@ class Machinery:
         self.fleet.adjust(run, self.clock())
         self._publisher.changed()
         self._scaler.stir()
+        self.status(run)  # conditions get the time of the change, not of the next question
         self._finish_delete(run)
         for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
             self._notes.write(f"forget {run.key} {name}", partial(self.store.forget_revision, run.key, workload, name))
+
+    def status(self, run: ServiceRun) -> ServiceStatus:
+        seen = statuses.status_of(statuses.View(run, self.fleet.living(run), self.clock(), self.base_url))
+        status = statuses.dated(seen, run.conditions, utc())
+        run.conditions = {condition.type: condition for condition in status.conditions}
+        return status
 
     def _finish_delete(self, run: ServiceRun) -> None:
         if run.deleting and not self.fleet.living(run):

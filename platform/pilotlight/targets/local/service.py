@@ -8,7 +8,7 @@ from pilotlight.targets.local.model import RevisionSpec, ServiceSpec, WorkloadSp
 from pilotlight.targets.local.reconcile import Shares, reachable, routed
 from pilotlight.targets.local.scaling.model import Kpa, Scaling
 from pilotlight.targets.local.units import Revision, Unit, initial, least
-from pilotlight.targets.target import Key
+from pilotlight.targets.target import Condition, Key
 
 Json = Any
 KEPT: Final = 10  # revisions of a workload that a rollback can go back to
@@ -34,6 +34,7 @@ class ServiceRun:
         self.history: dict[str, list[Shares]] = {}
         self.revisions: dict[str, Revision] = {}
         self.units: dict[str, Unit] = {}
+        self.conditions: dict[str, Condition] = {}  # as last told, with the time since when they hold
 
     def update(self, generation: int, spec: ServiceSpec, now: float) -> None:
         """Takes a new release over: the shares so far become history, the new revisions come to be."""

@@ -1,8 +1,10 @@
 """What a person is told about a service: phase, conditions and revisions, made from what the engine knows. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
@@ -48,6 +50,17 @@ def status_of(view: View) -> ServiceStatus:
         conditions=tuple(_conditions(view, phase, message)), revisions=revisions, message=message,
         overrides=run.overrides,
     )  # fmt: skip
+
+
+def dated(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> ServiceStatus:
+    """With the instant since when each condition has had its status; `before` are those that were told last."""
+
+    def since(condition: Condition) -> str:
+        known = before.get(condition.type)
+        return known.since if known is not None and known.status == condition.status else at
+
+    conditions = tuple(replace(condition, since=since(condition)) for condition in status.conditions)
+    return replace(status, conditions=conditions)
 
 
 def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:

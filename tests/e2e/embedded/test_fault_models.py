@@ -7,7 +7,7 @@ import pytest
 from tests.embedded import IRIS, Platform, load, serverless
 from tests.faults import model, seconds, served
 
-from pilotlight.targets.target import RevisionStatus
+from pilotlight.targets.target import RevisionStatus, Share
 
 ASK = "/slow/v2/models/slow/infer"
 SOON = "    serving.knative.dev/progress-deadline: 5s"
@@ -141,3 +141,24 @@ def test_a_deployment_keeps_its_old_replicas_when_the_new_template_does_not_work
         assert "cut.onnx" in platform.wait_phase("Degraded").message
     assert traffic.answers
     assert not traffic.failed, traffic.failed[:5]
+
+
+def test_a_broken_revision_is_told_though_shares_set_by_hand_lead_past_it(platform: Platform, tmp_path: Path) -> None:
+    """Otherwise a deploy would wait for word of something that nobody starts."""
+    good = platform.status("slow").revisions[0].name
+    platform.target.traffic(("default", "slow"), [Share(good, 100)])
+    failed = after(platform, served(model(tmp_path / "bad", RAISES)))
+    assert failed.percent == 0
+
+
+def test_a_revision_that_shares_set_by_hand_lead_past_is_started_once_and_ends(
+    platform: Platform, tmp_path: Path
+) -> None:
+    good = platform.status("slow").revisions[0].name
+    before = platform.replicas()
+    platform.target.traffic(("default", "slow"), [Share(good, 100)])
+    platform.deploy(served(model(tmp_path / "second")))
+    platform.wait_phase("Ready", name="slow")
+    second = platform.status("slow").revisions[0]
+    assert (second.name != good, second.percent) == (True, 0)
+    platform.wait(lambda: platform.replicas() == before, "its replica to end")

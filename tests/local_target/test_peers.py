@@ -1,9 +1,14 @@
 """Addresses of a service's other components, as a process on this machine can reach them."""
 
-import pytest
-from tests.local_target.runs import container, service_spec
+from dataclasses import replace
 
-from pilotlight.targets.local.peers import Peers, drain_of
+import pytest
+from tests.local_target.runs import container, revision, service, service_spec, workload
+
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.model import WorkloadSpec
+from pilotlight.targets.local.peers import Peers, check, drain_of
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Rules, Scaling
 
 PEERS = Peers("http://127.0.0.1:8090", "a secret")
 HERE = "127.0.0.1:8090/default"
@@ -40,6 +45,21 @@ def test_each_component_has_a_key_of_its_own_that_outlives_the_control_process()
     others = (("default", "iris-transformer"), ("other", "iris-predictor"))
     assert key not in {PEERS.key(*other) for other in others}
     assert key != Peers(PEERS.gateway_url, "another").key("default", "iris-predictor")
+
+
+def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_counts() -> None:
+    router = workload(revision("iris-router-1", "iris-router", Fixed(1)), mode="raw")
+
+    def engine(scaling: Scaling) -> WorkloadSpec:
+        return workload(revision("iris-engine-1", "iris-engine", scaling), mode="raw")
+
+    by_cpu = Hpa(1, 3, (Metric("cpu", "cpu", "Utilization", 50),), Rules(()), Rules(()))
+    check(service(router, engine(by_cpu)))
+    check(service(engine(Kpa())))
+    by_requests = Hpa(1, 3, (Metric("requests", "requests", "AverageValue", 10),), Rules(()), Rules(()))
+    for scaling in (Kpa(), by_requests, replace(by_cpu, min_replicas=0)):
+        with pytest.raises(PlatformError, match="^iris-engine: is scaled by requests, and a router"):
+            check(service(router, engine(scaling)))
 
 
 def test_only_what_stands_behind_a_router_ends_slowly() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.targets.local import access_rules, restoring, statuses
+from pilotlight.targets.local import access_rules, peers, restoring, statuses
 from pilotlight.targets.local.chronicle import utc
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.interpret import check_queries, revisions_of
@@ -55,6 +55,7 @@ class Engine:
         overrides = {} if reset or stored is None else stored.overrides
         spec = restoring.specified(release.manifests, overrides)
         access_rules.check(spec.access)
+        peers.check(spec)
         if not self.settings.prometheus:
             check_queries(spec)
         if dry_run:

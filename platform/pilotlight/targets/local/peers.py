@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
+from pilotlight.errors import PlatformError
 from pilotlight.targets.local.model import Container, ServiceSpec
+from pilotlight.targets.local.scaling.model import Hpa, Kpa, Scaling
 
 KEY_DIGITS: Final = 32
 # A router looks at its endpoints twice a second; an engine that shall end takes requests until it has looked.
@@ -53,8 +55,28 @@ class Peers:
 
 def drain_of(service: ServiceSpec, role: str) -> dict[str, str]:
     """How a component behind a router ends: that one does not hear at once that it shall not be asked any more."""
-    routed = any(workload.role == "router" for workload in service.workloads)
-    return dict(ROUTED_DRAIN) if routed and role != "router" else {}
+    return dict(ROUTED_DRAIN) if _routed(service) and role != "router" else {}
+
+
+def check(service: ServiceSpec) -> None:
+    """Raises PlatformError for a component that is scaled by requests of which only its router knows.
+
+    A router asks replicas themselves: the gateway would see none of it, and take the component for idle.
+    """
+    blind = [work.name for work in service.workloads if work.role != "router" and _by_requests(work.revision.scaling)]
+    if blind and _routed(service):
+        told = f"{', '.join(blind)}: is scaled by requests, and a router sends them past the gateway that counts them"
+        raise PlatformError(f"{told}; give it minReplicas: 1 and a metric of its own, or leave the router out")
+
+
+def _routed(service: ServiceSpec) -> bool:
+    return any(workload.role == "router" for workload in service.workloads)
+
+
+def _by_requests(scaling: Scaling) -> bool:
+    if isinstance(scaling, Hpa):
+        return scaling.min_replicas == 0 or any(metric.source == "requests" for metric in scaling.metrics)
+    return isinstance(scaling, Kpa)
 
 
 def _addresses(names: Iterable[str], namespace: str) -> re.Pattern[str]:

@@ -58,7 +58,7 @@ def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_co
     check(service(engine(Kpa())))
     by_requests = Hpa(1, 3, (Metric("requests", "requests", "AverageValue", 10),), Rules(()), Rules(()))
     for scaling in (Kpa(), by_requests, replace(by_cpu, min_replicas=0)):
-        with pytest.raises(PlatformError, match="^iris-engine: is scaled by requests, and a router"):
+        with pytest.raises(PlatformError, match=r"^iris-engine: is scaled by requests, and a router"):
             check(service(router, engine(scaling)))
 
 

@@ -132,7 +132,7 @@ async def _drain(settings: Settings, lifecycle: Lifecycle, front: HttpFront, hur
 
 def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply:
     """Before the routes are there: alive, not ready, come back in a second."""
-    if call.path == "/v2/health/live":
+    if call.path in {"/v2/health/live", "/api/health/live"}:
         return Reply(200, [b'{"live":true}'])
     state = {"ready": False, "state": lifecycle.state.value, "reason": lifecycle.reason, "error": "initializing"}
     status = 200 if call.path == "/status" else not_ready_status if call.path.endswith("/ready") else 503

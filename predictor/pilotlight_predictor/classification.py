@@ -5,21 +5,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.tensors import Tensor, bf16_to_float
+from pilotlight_predictor.tensors import Array, Tensor, bf16_to_float
 
 
 def classify(name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
-    """The `count` largest of each row (of the whole tensor where the model does not batch), best first."""
-    array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
-    if array.dtype.kind not in "iuf":
-        raise BadRequest(f"output '{name}' is {tensor.datatype}; classification needs numbers")
-    rows = array.reshape(array.shape[0] if batched else 1, -1) if array.size else array.reshape(-1, 0)
-    best = min(count, rows.shape[1])
-    top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
+    """The `count` largest of each row as strings."""
+    rows, top = ranked(name, tensor, count, batched)
     texts = np.empty(top.shape, dtype=object)
     for place, index in np.ndenumerate(top):
         texts[place] = _text(rows[place[0], index], int(index), labels)
-    return Tensor("BYTES", texts.reshape((len(rows), best) if batched else (best,)))
+    return Tensor("BYTES", texts if batched else texts.reshape(-1))
+
+
+def ranked(name: str, tensor: Tensor, count: int, batched: bool) -> tuple[Array, Array]:
+    """The rows (one where the model does not batch), and the places of the `count` largest of each, best first."""
+    array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+    if array.dtype.kind not in "iuf":
+        raise BadRequest(f"output '{name}' is {tensor.datatype}; classification needs numbers")
+    lead = array.shape[0] if batched else 1
+    rows = array.reshape((lead, -1) if array.size else (lead, 0))
+    best = min(count, rows.shape[1])
+    top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
+    return rows, top
 
 
 def _text(value: np.generic, index: int, labels: Sequence[str]) -> bytes:

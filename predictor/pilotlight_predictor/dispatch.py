@@ -28,7 +28,8 @@ ErrorBody = Callable[[PredictorError], Reply]
 
 
 class Route(NamedTuple):
-    """A row of a dialect's table. `pattern` has `{name}` segments; `hot` rows may be served by the fast lane."""
+    """A row of a dialect's table. `pattern` has `{name}` segments, which may end as in `{name}:predict`; `hot` rows may
+    be served by the fast lane."""
 
     method: str
     pattern: str
@@ -210,9 +211,11 @@ def _params(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
     params: dict[str, str] = {}
     for want, got in zip(pattern, segments, strict=True):
         if want.startswith("{"):
-            if not got:
+            name, _, ending = want[1:].partition("}")
+            value = got.removesuffix(ending)
+            if not value or (ending and value == got):
                 return None
-            params[want[1:-1]] = got
+            params[name] = value
         elif want != got:
             return None
     return params

@@ -38,6 +38,8 @@ class InferRequest(msgspec.Struct):
     timeout_us: int = 0
     request_id: str = ""  # for the log: the header's, else `id`
     batch_first: bool = False  # a raw request: the codec could not know the batch dimension, so one is added
+    document: Any = None  # V1's JSON, for a model that takes it as it came: then there are no inputs
+    verb: str = "predict"  # what is asked of such a model; "explain" is the other
 
 
 class InferResponse(msgspec.Struct):

@@ -200,6 +200,8 @@ class ModelRegistry:
             config, version, self._executor(loaded, stats), stats, metadata_specs(config), loaded.labels,
             self._cache if cached else None,
         )  # fmt: skip
+        for instance in loaded.instances[:1]:
+            served.verbs = getattr(instance, "verbs", frozenset())
         old = entry.serving.get(version)
         entry.serving[version] = served
         entry.mark(version, READY)

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from pilotlight_predictor.classification import classify
 from pilotlight_predictor.errors import BadRequest, DeadlineExceeded
 from pilotlight_predictor.executor import Executor, Held, Runs, Ticket
-from pilotlight_predictor.fit import InputRules
+from pilotlight_predictor.fit import Fit, InputRules
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.response_cache import ResponseCache, cache_key
@@ -38,10 +38,11 @@ class ServedVersion:
         self.executor = executor
         self.stats = stats
         self.inputs, self.outputs = specs
-        self._labels = labels
+        self.labels = labels
         self._rules = InputRules(config)
         self._cache = cache
         self._loaded = next(_LOADS)
+        self.verbs: frozenset[str] = frozenset()  # what of V1 the model does itself, given the JSON as it came
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
 
     def infer(
@@ -52,14 +53,14 @@ class ServedVersion:
         `limits` are those of the dialect that a client speaks; None for what comes from within. `held` is what
         `executor.hold` gave: then the request is run even if the model was unloaded since.
         """
-        rows, signature = self._rules.check(request)
+        rows, signature = self._rules.check(request) if request.document is None else Fit(1, "document")
         timeout_s = 0.0
         if limits is not None:
             timeout_s = limits.timeout_s
             if limits.max_sequence_length is not None:
                 check_values(request, limits.max_sequence_length, self.config.max_batch_size > 0)
         runs = held or self.executor
-        if self._cache is not None:
+        if self._cache is not None and request.document is None:
             return self._infer_cached(request, done, rows, signature, timeout_s, runs)
         item = Item(request, lambda answer: done(self._response(request, answer)), rows, signature)
         return self._submit(item, timeout_s, runs)
@@ -138,7 +139,7 @@ class ServedVersion:
             if tensor is None:
                 raise BadRequest(f"model '{self.name}' gave no output '{output.name}'; it gave {', '.join(answer)}")
             if output.classification:
-                labels = self._labels.get(output.name, ())
+                labels = self.labels.get(output.name, ())
                 batched = self.config.max_batch_size > 0
                 tensor = classify(output.name, tensor, output.classification, labels, batched)
             chosen[output.name] = tensor

@@ -18,6 +18,7 @@ from pilotlight_predictor.backends.python_forms import Loop, attempt
 from pilotlight_predictor.backends.python_values import Declared, WrongReturn, array_of, outputs_of
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import InferRequest, Outputs
+from pilotlight_predictor.tensors import Tensor
 
 
 def find(module: ModuleType) -> type | None:
@@ -47,11 +48,13 @@ class KserveForm:
             self._loop.settle(self._model.load())
         if not self._model.ready:
             raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
+        self.verbs = _verbs(cls)
 
     def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         _tell_predictor()
         started = [attempt(self._start, request) for request in batch]
-        return [self._settled(value) for value in self._loop.settle_all(started)]
+        settled = self._loop.settle_all(started)
+        return [self._settled(request, value) for request, value in zip(batch, settled, strict=True)]
 
     def clone(self, instance_name: str) -> "KserveForm":
         return KserveForm(self._cls, self._spec, self._declared)
@@ -62,16 +65,18 @@ class KserveForm:
 
     def _start(self, request: InferRequest) -> Any:
         headers = {HEADER_REQUEST_ID: request.id} if request.id else {}
+        if request.document is not None:
+            return self._model(dict(request.document), headers, verb=_verb(request.verb))
         return self._model(_kserve_request(request), headers)
 
-    def _settled(self, value: Any) -> Answer:
+    def _settled(self, request: InferRequest, value: Any) -> Answer:
         from kserve.errors import InvalidInput
 
         if isinstance(value, InvalidInput):
             return BadRequest(str(value.reason))
         if isinstance(value, Exception):
             return value
-        found: Answer = attempt(self._outputs, value)
+        found: Answer = attempt(self._outputs if request.document is None else _document, value)
         return found
 
     def _outputs(self, returned: Any) -> Outputs:
@@ -89,6 +94,37 @@ class KserveForm:
         if set(response) == {"predictions"} and len(self._declared) == 1:
             response = {next(iter(self._declared)): response["predictions"]}
         return {name: np.asarray(value) for name, value in response.items()}
+
+
+def _verbs(cls: Any) -> frozenset[str]:
+    """What the class does of V1: it takes the JSON itself, as it does under KServe's server."""
+    import kserve
+
+    return frozenset({"predict"} | ({"explain"} if cls.explain is not kserve.Model.explain else set()))
+
+
+def _verb(name: str) -> Any:
+    from kserve.model import InferenceVerb
+
+    return InferenceVerb.EXPLAIN if name == "explain" else InferenceVerb.PREDICT
+
+
+def _document(returned: Any) -> Outputs:
+    """The JSON of an answer to V1, as the one output `document`."""
+    import orjson
+    from kserve import InferResponse
+
+    response = returned[0] if isinstance(returned, tuple) else returned  # (response, headers)
+    if isinstance(response, InferResponse):
+        columns = {output.name: output.as_numpy().tolist() for output in response.outputs}
+        response = {"predictions": next(iter(columns.values())) if len(columns) == 1 else columns}
+    if not isinstance(response, Mapping):
+        raise WrongReturn(f"the model returned {type(response).__name__}, must be a dict or kserve.InferResponse")
+    try:
+        text = orjson.dumps(response, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise WrongReturn(f"the model returned what JSON cannot carry: {error}") from None
+    return {"document": Tensor("BYTES", np.array([text], dtype=object))}
 
 
 def _tell_predictor() -> None:

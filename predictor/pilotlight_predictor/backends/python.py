@@ -35,6 +35,7 @@ class PythonInstance:
         self._specs = specs
         self.inputs: Sequence[TensorSpec] = specs[0]
         self.outputs: Sequence[TensorSpec] = specs[1]
+        self.verbs: frozenset[str] = getattr(form, "verbs", frozenset())  # of V1, which only kserve.Model knows
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         try:

@@ -67,7 +67,7 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
     try:
         # Most requests are flat values that fit: one typed pass in C, and straight into an array.
         values = _decode_flat(datatype)(text)
-        return Tensor(datatype, _array(index, datatype, shape, values))
+        return Tensor(datatype, packed(f"inputs[{index}]", datatype, shape, values))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
         return Tensor(datatype, _decode_any(index, datatype, shape, memoryview(text)))
 
@@ -93,15 +93,15 @@ def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
-def _array(index: int, datatype: str, shape: Shape, values: list[Any]) -> Array:
+def packed(where: str, datatype: str, shape: Shape, values: list[Any]) -> Array:
     """Raises OverflowError or struct.error when a value does not fit the datatype."""
     count = len(values)
     if count != prod(shape):
-        raise BadRequest(f"inputs[{index}].data has {count} elements, shape {list(shape)} takes {prod(shape)}")
+        raise BadRequest(f"{where}.data has {count} elements, shape {list(shape)} takes {prod(shape)}")
     try:
         array = np.empty(shape, _PACKED_TYPES[datatype])
     except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
-        raise BadRequest(f"inputs[{index}].shape = {list(shape)} is too large, though it has no elements") from None
+        raise BadRequest(f"{where}.shape = {list(shape)} is too large, though it has no elements") from None
     if datatype == "BYTES":
         array.reshape(-1)[:] = [item.encode() for item in values]
         return array
@@ -118,7 +118,7 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
     values, has_names = _parse(where, datatype, depth, text)
     values = _flat(where, datatype, values, depth)
     try:
-        return _array(index, datatype, shape, list(map(_number, values)) if has_names else values)
+        return packed(where, datatype, shape, list(map(_number, values)) if has_names else values)
     except (OverflowError, struct.error):
         raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
 

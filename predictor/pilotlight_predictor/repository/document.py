@@ -33,7 +33,7 @@ def dotted(path: Path) -> str:
 
 def field_name(name: str, type_: MessageType, path: Path) -> str | None:
     """The schema's name for what the author wrote; None when there is no such field."""
-    if not path and name in ALIASES:
+    if not path and ALIASES.get(name) in type_.fields:
         return ALIASES[name]
     return name if name in type_.fields else None
 

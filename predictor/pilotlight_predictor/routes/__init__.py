@@ -8,6 +8,7 @@ from pilotlight_predictor.plugins import plugins
 
 TABLE: Final = (
     "pilotlight_predictor.routes.v2",
+    "pilotlight_predictor.routes.v1",
     "pilotlight_predictor.routes.status",
 )
 

@@ -13,43 +13,64 @@ MAX_CLIENTS: Final = 10_000  # buckets remembered; the one longest unused is for
 
 
 class RateLimiter:
-    """A token bucket per client: a minute's worth may come at once, then it refills evenly. The clock comes in."""
+    """A token bucket per client: a period's worth may come at once, then it refills evenly. The clock comes in."""
 
-    def __init__(self, per_minute: int) -> None:
-        self._per_minute = per_minute
+    def __init__(self, amount: int, period_s: float = 60.0) -> None:
+        self._amount = amount
+        self._period_s = period_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allow(self, client: str, now: float) -> float:
         """0 when the request may pass, else the seconds until it would."""
-        tokens, then = self._buckets.get(client, (float(self._per_minute), now))
-        tokens = min(self._per_minute, tokens + (now - then) * self._per_minute / 60)
+        tokens, then = self._buckets.get(client, (float(self._amount), now))
+        tokens = min(self._amount, tokens + (now - then) * self._amount / self._period_s)
         passes = tokens >= 1
         self._buckets[client] = (tokens - 1 if passes else tokens, now)
         self._buckets.move_to_end(client)
         if len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
-        return 0.0 if passes else (1 - tokens) * 60 / self._per_minute
+        return 0.0 if passes else (1 - tokens) * self._period_s / self._amount
+
+
+class Bounds:
+    """What one dialect, or all that have no limits of their own, is held to."""
+
+    def __init__(self, limits: Limits, open_access: bool, setting: str, limiter: RateLimiter | None = None) -> None:
+        self.limits = limits
+        self.setting = setting  # the one that a request too large is told of
+        rate = limits.requests_per_minute
+        self.limiter = (limiter or RateLimiter(rate)) if rate else None
+        # With open access and no rate limit there is nothing to ask of the caller of an inference.
+        self.nothing_to_ask = open_access and self.limiter is None
 
 
 class Admission:
-    """Bytes are taken when a body's length is known and given back when its reply is written."""
+    """Bytes are taken when a body's length is known and given back when its reply is written.
 
-    def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:
+    `own` has the limits of dialects that are not held to those of all; one count per client serves both where both
+    have one.
+    """
+
+    def __init__(
+        self, access: Access, limits: Limits, max_bytes_in_flight: int, own: Mapping[str, Limits] | None = None
+    ) -> None:
         self._access = access
-        self.limits = limits
         self._budget = max_bytes_in_flight
         self.bytes_in_flight = 0
-        rate = limits.requests_per_minute
-        self._limiter = RateLimiter(rate) if rate else None
-        # With open access and no rate limit there is nothing to ask of the caller of an inference.
-        self._nothing_to_ask = access.open and self._limiter is None
+        self._all = Bounds(limits, access.open, "--http-max-input-size")
+        self._own = {
+            dialect: Bounds(each, access.open, "--max-request-size-mb", self._all.limiter)
+            for dialect, each in (own or {}).items()
+        }
 
-    def check_size(self, length: int) -> None:
+    def max_bytes(self, dialect: str = "") -> int:
+        return self._own.get(dialect, self._all).limits.max_bytes
+
+    def check_size(self, length: int, dialect: str = "") -> None:
         """Called before the body is read: a body that is too large is refused by its announcement."""
-        if length > self.limits.max_bytes:
-            raise RequestTooLarge(
-                f"the request has {length} bytes, at most {self.limits.max_bytes} are taken (--http-max-input-size)"
-            )
+        bounds = self._own.get(dialect, self._all)
+        if length > (most := bounds.limits.max_bytes):
+            raise RequestTooLarge(f"the request has {length} bytes, at most {most} are taken ({bounds.setting})")
 
     def has_room(self, length: int) -> bool:
         return self.bytes_in_flight + length <= self._budget
@@ -64,14 +85,15 @@ class Admission:
     def give_back(self, length: int) -> None:
         self.bytes_in_flight -= length
 
-    def admit(self, headers: Mapping[str, str], peer: str, action: Action) -> None:
+    def admit(self, headers: Mapping[str, str], peer: str, action: Action, dialect: str = "") -> None:
         """Raises Unauthenticated, Forbidden or RateLimited. Asked once per request, before its body is read."""
-        if action is Action.HEALTH or (self._nothing_to_ask and action is not Action.ADMIN):
+        bounds = self._own.get(dialect, self._all)
+        if action is Action.HEALTH or (bounds.nothing_to_ask and action is not Action.ADMIN):
             return
         identity = self._access.identify(headers, peer)
         authorize(identity, action)
-        if self._limiter is not None and identity.client and action is Action.INFER:
-            wait = self._limiter.allow(identity.client, monotonic())
+        if bounds.limiter is not None and identity.client and action is Action.INFER:
+            wait = bounds.limiter.allow(identity.client, monotonic())
             if wait:
-                rate = self.limits.requests_per_minute
+                rate = bounds.limits.requests_per_minute
                 raise RateLimited(f"more than {rate} requests a minute (safeguards.rate_limit)", int(wait) + 1)

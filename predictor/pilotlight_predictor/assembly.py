@@ -41,8 +41,11 @@ class Assembly:
         self._bringing = Bringing(settings.model.cache_dir, self._progress)
         sources = Sources(settings, self._bringing.model, self._bringing.repository)
         self.server = Server(settings, lifecycle, sources, metrics)
-        self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
-        self._dispatcher = Dispatcher(self.server, dialects(), self._admission)
+        spoken = dialects()
+        own = {dialect.name: dialect.limits(settings) for dialect in spoken if dialect.limits is not None}
+        budget = settings.server.max_bytes_in_flight
+        self._admission = Admission(Access(settings.server), self.server.limits, budget, own)
+        self._dispatcher = Dispatcher(self.server, spoken, self._admission)
         self._fronts: list[HttpFront] = []
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None

@@ -1,7 +1,7 @@
 """A request and its reply between the HTTP front and the routes: what aiohttp and the fast lane both speak."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pilotlight.wire.http1 import Buffer
 
@@ -24,6 +24,22 @@ class Reply:
         self.body = [] if body is None else body
         self.content_type = content_type
         self.headers = headers
+
+
+class Session(Protocol):
+    """A WebSocket as its handler sees it: each message received is answered by one sent, in order.
+
+    `call` is the request that asked for it. What a message holds counts as bytes in flight until its answer is sent.
+    """
+
+    call: "Call"
+
+    async def receive(self, timeout_s: float) -> Buffer | None:
+        """The next message; None when the client or the server ends it. Raises TimeoutError, and PredictorError for a
+        message that there is no room for."""
+
+    async def send(self, text: Buffer) -> None: ...
+    async def close(self, code: int, reason: str) -> None: ...
 
 
 class Call:

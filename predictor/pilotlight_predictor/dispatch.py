@@ -13,18 +13,20 @@ from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import Call, Reply, Session
 from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
 from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.protocol.compression import decompress
 
 if TYPE_CHECKING:
     from pilotlight_predictor.server import Server
+    from pilotlight_predictor.settings import Limits, Settings
     from pilotlight_predictor.watch import CallWatch
 
 # A handler answers at once, later (an awaitable), or by calling `call.finish` itself (None).
 Handler = Callable[["Server", Call], Reply | Awaitable[Reply] | None]
 ErrorBody = Callable[[PredictorError], Reply]
+SocketHandler = Callable[["Server", Session], Awaitable[None]]
 
 
 class Route(NamedTuple):
@@ -36,12 +38,14 @@ class Route(NamedTuple):
     handler: Handler
     action: Action
     hot: bool = False
+    socket: SocketHandler | None = None  # who talks when the client asks for a WebSocket here
 
 
 class Dialect(NamedTuple):
     name: str
     routes: tuple[Route, ...]
     error_body: ErrorBody
+    limits: "Callable[[Settings], Limits] | None" = None  # its own, where those of all dialects do not bind it
 
 
 class Match(NamedTuple):
@@ -103,7 +107,7 @@ class Dispatcher:
     def admit(self, call: Call) -> Match:
         """The route of a call whose body is still to be read; raises what the caller is to be told instead."""
         match = self.match(call.method, call.path)
-        self.admission.admit(call.headers, call.peer, match.route.action)
+        self.admission.admit(call.headers, call.peer, match.route.action, match.dialect.name)
         return match
 
     def serve(self, call: Call, match: Match) -> None:
@@ -115,6 +119,11 @@ class Dispatcher:
             self._spawn(self._unpack_and_handle(call, match))
         else:
             self._handle(call, match)
+
+    async def converse(self, session: Session, match: Match) -> None:
+        """Lets the route's own handler talk over an admitted WebSocket, until either side ends it."""
+        assert match.route.socket is not None
+        await match.route.socket(self._server, session)
 
     def _handle(self, call: Call, match: Match) -> None:
         try:
@@ -129,7 +138,8 @@ class Dispatcher:
 
     async def _unpack_and_handle(self, call: Call, match: Match) -> None:
         """In a thread: a small body may unpack for a tenth of a second, and zlib leaves the interpreter to others."""
-        body, encoding, limit = call.body, call.headers["content-encoding"], self.admission.limits.max_bytes
+        body, encoding = call.body, call.headers["content-encoding"]
+        limit = self.admission.max_bytes(match.dialect.name)
         try:
             plain = await self._server.codecs.run(lambda: decompress(body, encoding, limit))
             if call.abandoned:

@@ -65,7 +65,9 @@ class HttpFront:
         if match is self or self._dispatcher is None:
             return True
         try:
-            self._dispatcher.admission.admit(head.headers, peer, match.route.action)
+            admission, dialect = self._dispatcher.admission, match.dialect.name
+            admission.check_size(head.length, dialect)
+            admission.admit(head.headers, peer, match.route.action, dialect)
         except PredictorError:
             return False
         return True
@@ -74,7 +76,7 @@ class HttpFront:
         if self._dispatcher is None:
             return 0 if length <= BOOT_BODY else None
         admission = self._dispatcher.admission
-        if length > admission.limits.max_bytes or not admission.has_room(length):
+        if not admission.has_room(length):
             return None
         admission.take(length)
         return length
@@ -166,6 +168,8 @@ class HttpFront:
         let_nobody_new_in(self._listener)
         await asyncio.sleep(ON_THE_WAY_S)
         self._server.close()
+        if self._full is not None:
+            self._full.end_sockets()
         for connection in accept_all(self._listener):
             await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
 

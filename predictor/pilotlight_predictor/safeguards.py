@@ -11,10 +11,16 @@ from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import Shape, Tensor, bf16_to_float
 
 
-def check_values(request: InferRequest, max_sequence_length: int, batched: bool) -> None:
-    """Raises BadRequest with the input that is refused. `batched`: the first dimension is that of the batch."""
+def check_values(
+    request: InferRequest, max_sequence_length: int, batched: bool, fixed: frozenset[str] = frozenset()
+) -> None:
+    """Raises BadRequest with the input that is refused. `batched`: the first dimension is that of the batch.
+
+    Inputs in `fixed` have one length only, which the model itself demands.
+    """
     for name, tensor in request.inputs.items():
-        _check_length(name, sequence_length(tensor.array.shape, batched), max_sequence_length)
+        if name not in fixed:
+            _check_length(name, sequence_length(tensor.array.shape, batched), max_sequence_length)
         if not _finite(tensor):
             raise BadRequest(
                 f"input '{name}' has NaN or an infinity, which this server refuses (safeguards.input_validation)"

@@ -44,6 +44,7 @@ class ServedVersion:
         self._loaded = next(_LOADS)
         self.verbs: frozenset[str] = frozenset()  # what of V1 the model does itself, given the JSON as it came
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
+        self._fixed = frozenset(t.name for t in config.inputs if t.dims and t.dims[-1] != -1)
 
     def infer(
         self, request: InferRequest, done: Done, limits: Limits | None = None, held: Held | None = None
@@ -58,7 +59,7 @@ class ServedVersion:
         if limits is not None:
             timeout_s = limits.timeout_s
             if limits.max_sequence_length is not None:
-                check_values(request, limits.max_sequence_length, self.config.max_batch_size > 0)
+                check_values(request, limits.max_sequence_length, self.config.max_batch_size > 0, self._fixed)
         runs = held or self.executor
         if self._cache is not None and request.document is None:
             return self._infer_cached(request, done, rows, signature, timeout_s, runs)

@@ -11,6 +11,7 @@ from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.settings import Settings, limits
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import FewThreads
+from pilotlight_predictor.version_choice import VersionChoice
 
 
 class Server:
@@ -24,6 +25,8 @@ class Server:
         self.registry = ModelRegistry(settings, metrics)
         self.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)
+        self.predict_limits = limits(settings, predict=True)
+        self.versions = VersionChoice(settings.model)
         self.find = self.registry.find
         self.codecs = FewThreads(2)  # (un)packing leaves the interpreter to others, reading and writing JSON hardly
         self.not_ready_status = settings.server.not_ready_status

@@ -19,6 +19,7 @@ class Sources:
         self._path = settings.model.path
         self._name = settings.model.name
         self._version = settings.model.version
+        self._labels = settings.model.version_labels
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
@@ -42,7 +43,9 @@ class Sources:
         of Triton's format names."""
         if is_repository(path):
             return scan(path)
-        return [_of_version(plain_source(path, self._name or None), self._version)]
+        source = plain_source(path, self._name or None)
+        wish = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
+        return [_of_version(source, self._version if wish is None else str(wish))]
 
     def _tell(self, name: str, repository: str) -> None:
         """Once: a repository that is polled is read every few seconds."""
@@ -53,11 +56,17 @@ class Sources:
 
 
 def _of_version(source: ModelSource, wish: str) -> ModelSource:
-    """A file is served as the version that was asked for; of a directory with versions that one alone is served."""
-    if wish == "latest":
+    """A file is served as the version that was asked for; of a directory with versions that one alone is served.
+
+    A label that stands for no number is the name of a file's only version.
+    """
+    numbered = wish.isascii() and wish.isdigit() and len(wish) <= 18
+    if wish == "latest" or (source.plain and wish and not wish.isdigit()):
         return source
-    if not (wish.isascii() and wish.isdigit() and len(wish) <= 18):
-        raise LoadFailed(f"model.version = '{wish}', must be latest or a number (--model-version)")
+    if not numbered:
+        raise LoadFailed(
+            f"model.version = '{wish}', must be latest or a number, or a label of one (--model-version, --version-label)"
+        )
     number = int(wish)
     if source.plain:
         return replace(source, versions={number: source.versions[1]})

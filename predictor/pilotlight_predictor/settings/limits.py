@@ -1,6 +1,6 @@
 """Which limits bind a dialect: only those that were set, except that `/predict` has them from the start.
 
-No dialect `/predict` is served yet; its limits stand here with the others so that one table tells them all.
+`Admission` counts and measures by them, `ServedVersion.infer` checks values and time.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class Limits:
     timeout_s: float
     requests_per_minute: int | None
     max_sequence_length: int | None
+    messages_per_second: int | None = None  # on one connection that streams
 
 
 def limits(settings: Settings, *, predict: bool = False) -> Limits:
@@ -29,14 +30,16 @@ def limits(settings: Settings, *, predict: bool = False) -> Limits:
         timeout_s=settings.performance.inference_timeout_s or (PREDICT_TIMEOUT_S if predict else 0.0),
         requests_per_minute=rate.requests_per_minute if _binds(rate.enabled, predict) else None,
         max_sequence_length=check.max_sequence_length if _binds(check.enabled, predict) else None,
+        messages_per_second=rate.messages_per_second if _binds(rate.enabled, predict) else None,
     )
 
 
 def _max_bytes(settings: Settings, predict: bool) -> int:
     megabytes = settings.safeguards.max_request_size_mb
-    if megabytes is None and predict:
-        megabytes = PREDICT_MAX_REQUEST_MB
-    return settings.server.http_max_input_size if megabytes is None else int(megabytes * MIB)
+    if megabytes is not None:
+        return int(megabytes * MIB)
+    most = settings.server.http_max_input_size
+    return min(most, int(PREDICT_MAX_REQUEST_MB * MIB)) if predict else most
 
 
 def _binds(enabled: bool | None, predict: bool) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from pilotlight import contract
-from pilotlight_predictor.settings import kinds
+from pilotlight_predictor.settings import kinds, shares
 from pilotlight_predictor.settings.kinds import (
     BOOL,
     BYTES,
@@ -122,7 +122,15 @@ class ModelSettings:
     name: str = setting(
         "", TEXT, "--model-name", "Name under which --model-path is served; empty: derived from the path."
     )
-    version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as.")
+    version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as, or its label.")
+    version_labels: Mapping[str, int] = setting(
+        {}, shares.LABELS, "--version-label",
+        "Name of a version, such as v1.2.0=3, that /predict takes and gives; may be repeated.",
+    )  # fmt: skip
+    version_weights: Mapping[str, float] = setting(
+        {}, shares.WEIGHTS, "--version-weight",
+        "Share of a version in what /predict is asked without model_version, together 100; may be repeated.",
+    )  # fmt: skip
     repositories: tuple[str, ...] = setting(
         (), TEXTS, "--model-repository", "Directory or URI of a model repository; may be repeated."
     )
@@ -180,6 +188,12 @@ class PerformanceSettings:
     max_queue_size: int = setting(
         1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
     )
+    stream_idle_timeout_s: float = setting(
+        60.0,
+        SECONDS,
+        "--stream-idle-timeout-s",
+        "How long a WebSocket of /predict/stream may be silent; 0 is for ever.",
+    )
     response_cache_bytes: int = setting(
         0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0 is off."
     )
@@ -195,6 +209,9 @@ class RateLimitSettings:
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
     requests_per_minute: int = setting(
         1000, count(1), "--rate-limit-per-minute", "Requests that one client may send in a minute."
+    )
+    messages_per_second: int = setting(
+        100, count(1), "--rate-limit-messages-per-second", "Messages a second on one WebSocket of /predict/stream."
     )
 
 

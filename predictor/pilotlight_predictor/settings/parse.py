@@ -12,6 +12,7 @@ from pilotlight_predictor.settings.flags import ANSWERED, read_flags
 from pilotlight_predictor.settings.limits import limits
 from pilotlight_predictor.settings.model import Settings
 from pilotlight_predictor.settings.reading import Reading
+from pilotlight_predictor.settings.shares import wrong_shares
 from pilotlight_predictor.settings.table import CONFIG, ROWS, build
 
 EXIT_USAGE = 2
@@ -88,7 +89,13 @@ def _contradictions(given: Reading) -> list[str]:
     """Values that are right alone and wrong together."""
     settings = build(given.values, ())
     missing = [] if given.incomplete else _missing(settings)
-    return [*missing, *_load_models(settings, given.origins), *_ports(settings, given.origins)]
+    return [*missing, *_load_models(settings, given.origins), *_weights(given), *_ports(settings, given.origins)]
+
+
+def _weights(given: Reading) -> Iterator[str]:
+    weights, labels = (given.values.get(f"model.version_{name}", {}) for name in ("weights", "labels"))
+    for problem in wrong_shares(weights, labels):
+        yield f"{given.origins['model.version_weights']}: {problem}"
 
 
 def _missing(settings: Settings) -> list[str]:

@@ -28,8 +28,8 @@ too. A setting that may be repeated is separated by commas in a variable and is 
 each mistake.
 """
 SAFEGUARDS = """
-The `/predict` dialect, which is not served yet, has them from the start: 10 MB, 1000 requests a minute, sequences of
-512, 30 s.
+The `/predict` dialect has them from the start: 10 MB, 1000 requests a minute, sequences of 512, 30 s, 100 messages a
+second on a stream ([page](predict.md)).
 """
 
 

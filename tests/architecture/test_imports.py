@@ -50,8 +50,8 @@ FORBIDDEN = (
 
 # Imported by whoever needs them inside the function that does: import time is the first part of every cold start.
 HEAVY = (
-    "boto3", "grpc", "huggingface_hub", "jwt", "kserve", "kubernetes", "obstore", "onnx", "onnxruntime", "opentelemetry", "pynvml",
-    "safetensors", "tensorflow", "tensorrt", "tokenizers", "torch", "transformers", "yaml",
+    "boto3", "grpc", "huggingface_hub", "jwt", "kserve", "kubernetes", "obstore", "onnx", "onnxruntime",
+    "opentelemetry", "pynvml", "safetensors", "tensorflow", "tensorrt", "tokenizers", "torch", "transformers", "yaml",
 )  # fmt: skip
 
 

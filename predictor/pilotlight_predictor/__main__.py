@@ -18,6 +18,10 @@ def main(argv: list[str]) -> int:
     from pilotlight_predictor.settings import command_line
 
     settings = command_line(argv, os.environ)
+    if settings.server.workers > 1:
+        from pilotlight_predictor.workers import run as run_several
+
+        return run_several(settings, lifecycle, argv)
     from pilotlight_predictor.app import run
 
     return run(settings, lifecycle)

@@ -21,6 +21,7 @@ from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.assembly import Assembly
+    from pilotlight_predictor.workers.seat import Seat
 
 
 class Signals:
@@ -37,9 +38,12 @@ class Signals:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
-def run(settings: Settings, lifecycle: Lifecycle) -> int:
-    """Blocks until a signal has ended the server; the exit code."""
+def run(settings: Settings, lifecycle: Lifecycle, seat: "Seat | None" = None) -> int:
+    """Blocks until a signal has ended the server; the exit code. `seat`: this is one of several workers."""
     configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+    if seat is not None:
+        seat.number_logs()
+        return _runner()(_serve(settings, lifecycle, seat.http[0], seat.metrics, seat))
     for warning in settings.warnings:
         log("setting", warning, level="WARNING")
     server = settings.server
@@ -60,10 +64,15 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
     return uvloop.run
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens: whoever connects from here on waits in its backlog instead of being refused."""
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that listens: whoever connects from here on waits in its backlog instead of being refused.
+
+    `shared`: one of several on the port, over which the kernel spreads connections.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -75,16 +84,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    settings: Settings, lifecycle: Lifecycle, listener: socket.socket, metrics: socket.socket | None
+    settings: Settings,
+    lifecycle: Lifecycle,
+    listener: socket.socket,
+    metrics: socket.socket | None,
+    seat: "Seat | None" = None,
 ) -> int:
     signals = Signals()
     front = HttpFront(lambda call: boot_reply(lifecycle, settings.server.not_ready_status, call))
-    await front.listen(listener)
+    await (front.listen(listener) if seat is None else seat.join(front, signals))
     lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
     try:
-        assembly = await _assemble(settings, lifecycle, signals.stop)
+        assembly = await _assemble(settings, lifecycle, signals.stop, seat)
     except PredictorError as error:  # a setting that shows to be wrong only now, such as a token file that is not there
         log("failed", str(error), level="ERROR")
         return 1
@@ -103,7 +116,9 @@ async def _serve(
     return 1 if failed or signals.hurry.is_set() else 0
 
 
-async def _assemble(settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event) -> "Assembly | None":
+async def _assemble(
+    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, seat: "Seat | None"
+) -> "Assembly | None":
     """The imports take a tenth of a second, or more on a cold disk: in a thread, so that probes are answered and a
     signal is heard meanwhile. None when the server was told to stop first."""
 
@@ -118,7 +133,7 @@ async def _assemble(settings: Settings, lifecycle: Lifecycle, stop: asyncio.Even
     stopped.cancel()
     if not imported.done():
         return None
-    assembly = imported.result()(settings, lifecycle)
+    assembly = imported.result()(settings, lifecycle, seat)
     lifecycle.finish_phase("import", perf_counter())
     return assembly
 

@@ -6,13 +6,13 @@ import os
 import socket
 from collections.abc import Awaitable
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.bringing import Bringing
-from pilotlight_predictor.dispatch import Dispatcher
+from pilotlight_predictor.dispatch import Dialect, Dispatcher
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.gpu import GpuSampler
 from pilotlight_predictor.lifecycle import Lifecycle, State
@@ -26,15 +26,19 @@ from pilotlight_predictor.storage import Progress
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.tracing import ENV_TRACES_ENDPOINT, Tracer
 
+if TYPE_CHECKING:
+    from pilotlight_predictor.workers.seat import Seat
+
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
 PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
 class Assembly:
-    def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, seat: "Seat | None" = None) -> None:
         self._settings = settings
         self._lifecycle = lifecycle
+        self._seat = seat
         if settings.model.predictor_host:  # by whichever way it was told, user code finds it in one place
             os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
@@ -45,10 +49,16 @@ class Assembly:
         own = {dialect.name: dialect.limits(settings) for dialect in spoken if dialect.limits is not None}
         budget = settings.server.max_bytes_in_flight
         self._admission = Admission(Access(settings.server), self.server.limits, budget, own)
-        self._dispatcher = Dispatcher(self.server, spoken, self._admission)
+        self._dialects = spoken
+        self._dispatcher = self._routes(spoken)
         self._fronts: list[HttpFront] = []
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None
+
+    def _routes(self, table: tuple[Dialect, ...]) -> Dispatcher:
+        """With several workers, calls that concern all of them ask all of them."""
+        rows = table if self._seat is None else self._seat.spread(table)
+        return Dispatcher(self.server, rows, self._admission)
 
     async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
         """From here on every route answers; a second port serves the metrics alone."""
@@ -58,9 +68,12 @@ class Assembly:
             from pilotlight_predictor.routes import status
 
             alone = HttpFront(lambda call: status.metrics(self.server, call))
-            alone.open(Dispatcher(self.server, (status.DIALECT,), self._admission))
+            alone.open(self._routes((status.DIALECT,)))
             await alone.listen(metrics)
             self._fronts.append(alone)
+        if self._seat is not None:
+            plain = Dispatcher(self.server, self._dialects, self._admission)
+            self._seat.open(self.server, plain, self._fronts[1:])
 
     async def work(self, stop: asyncio.Event) -> None:
         """Loads what is required, then follows the repository; a start that fails may end the process."""

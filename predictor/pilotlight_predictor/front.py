@@ -34,17 +34,25 @@ class HttpFront:
         self._dispatcher: Dispatcher | None = None
         self._full: FullServer | None = None
         self._full_task: asyncio.Task[None] | None = None
-        self._listener: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._doors: dict[socket.socket, asyncio.Server] = {}
+        self.others_accept = False  # whether other processes accept from the same sockets
         self._sweeper: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
         self._waiting: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 
     async def listen(self, listener: socket.socket) -> None:
+        if listener in self._doors or self.closing:
+            return
         loop = asyncio.get_running_loop()
-        self._listener = listener.dup()  # closing the server leaves this one, for those who were about to be accepted
-        self._server = await loop.create_server(lambda: Lane(self), sock=listener, backlog=BACKLOG)
-        self._sweeper = loop.create_task(self._sweep())
+        # The server gets a duplicate: closing it leaves this one, for those who were about to be accepted.
+        self._doors[listener] = await loop.create_server(lambda: Lane(self), sock=listener.dup(), backlog=BACKLOG)
+        self._sweeper = self._sweeper or loop.create_task(self._sweep())
+
+    def leave(self, listener: socket.socket) -> None:
+        """Accepts no more from it; whoever waits there is another process's to accept."""
+        server = self._doors.pop(listener, None)
+        if server is not None:
+            server.close()
 
     def open(self, dispatcher: "Dispatcher") -> None:
         self._dispatcher = dispatcher
@@ -163,15 +171,19 @@ class HttpFront:
 
     async def _stop_listening(self) -> None:
         """Whoever has connected believed in us: all of them are accepted, and the port is closed right behind."""
-        if self._server is None or self._listener is None:
-            return
-        let_nobody_new_in(self._listener)
-        await asyncio.sleep(ON_THE_WAY_S)
-        self._server.close()
         if self._full is not None:
             self._full.end_sockets()
-        for connection in accept_all(self._listener):
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
+        if self.others_accept:
+            for listener in list(self._doors):
+                self.leave(listener)
+            return
+        for listener in self._doors:
+            let_nobody_new_in(listener)
+        await asyncio.sleep(ON_THE_WAY_S)
+        for listener, server in self._doors.items():
+            server.close()
+            for connection in accept_all(listener):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
 
     async def _close_all(self, timeout_s: float) -> None:
         if self._sweeper is not None:

@@ -66,8 +66,8 @@ class ServerSettings:
     metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
     id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
     workers: int = setting(
-        1, count(1, 1024), "--workers", "Threads that execute models of a kind that may share them.",
-        idle="each instance of a model has a thread of its own (--instance-count)",
+        1, count(1, 1024), "--workers",
+        "Predictors that share the ports, each a process with its own copy of the models (docs/workers.md).",
     )  # fmt: skip
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",

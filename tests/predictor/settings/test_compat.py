@@ -41,7 +41,7 @@ def test_the_serving_capabilitys_file_loads_unchanged(tmp_path: Path) -> None:
     assert (model.path, model.version, model.device, model.precision) == ("models/production", "v1.2.0", "cuda", "fp16")
     assert (settings.performance.max_batch_size, settings.performance.batch_timeout_ms) == (64, 50.0)
     assert limits(settings) == limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512)
-    assert [warning.split()[1] for warning in settings.warnings] == ["server.workers"]
+    assert settings.warnings == ()
 
 
 def test_the_serving_capabilitys_variables_load_unchanged() -> None:
@@ -62,7 +62,7 @@ def test_the_serving_capabilitys_variables_load_unchanged() -> None:
     assert (settings.server.host, settings.server.http_port, settings.server.workers) == ("127.0.0.1", 9000, 4)
     assert (settings.model.path, settings.performance.max_batch_size) == ("models/production", 16)
     assert limits(settings) == Limits(5 << 20, 12.5, 60, None)
-    assert [warning.split()[1] for warning in settings.warnings] == ["server.workers"]
+    assert settings.warnings == ()
 
 
 def test_limits_bind_predict_alone_until_they_are_set() -> None:
@@ -183,11 +183,6 @@ def test_a_control_mode_that_is_given_wins_over_model_stores() -> None:
     [
         (["--grpc-port=9000"], "--grpc-port: server.grpc_port = 9000 has no effect: gRPC is not served yet"),
         (["--grpc-address=::1"], "--grpc-address: server.grpc_host = ::1 has no effect: gRPC is not served yet"),
-        (
-            ["--workers=4"],
-            "--workers: server.workers = 4 has no effect:"
-            " each instance of a model has a thread of its own (--instance-count)",
-        ),
     ],
 )
 def test_a_setting_that_has_no_effect_is_accepted_and_told(argv: list[str], warning: str) -> None:

@@ -1,0 +1,99 @@
+"""The scrapes of several workers → one scrape. Pure.
+
+Counters and histograms are summed. A gauge is summed where it counts what workers hold (requests), else the largest is
+told: of seconds that a load took, and of what is the machine's and not a worker's (GPU, CPU, memory), which all read
+alike. Lines are taken as `metrics.exposition` writes them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pilotlight.contract import METRIC_IN_FLIGHT, METRIC_QUEUE_DEPTH
+
+SUMMED_GAUGES: Final = frozenset({METRIC_IN_FLIGHT, METRIC_QUEUE_DEPTH, "nv_inference_pending_request_count"})
+OF_THE_MACHINE: Final = frozenset({"nv_energy_consumption"})  # a counter, and yet every worker reads the same meter
+EOF: Final = "# EOF"
+
+Number = int | float
+
+
+class Scrape:
+    """Families in the order in which they came: header lines, whether they are summed, and series by their labels."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, list[str]] = {}
+        self.summed: dict[str, bool] = {}
+        self.counts: dict[str, bool] = {}
+        self.series: dict[str, dict[str, Number]] = {}
+        self.ends = False
+
+    def add(self, text: str, *, departed: bool = False) -> None:
+        """`departed`: of a worker that is gone; what it counted stays counted, what it held it holds no more."""
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                family = self._family(*line.split(" ", 3)[2:])
+            if line.startswith("#"):
+                self._header(line)
+            elif line and not (departed and not self.counts[family]):
+                self._sample(family, *line.rsplit(" ", 1))
+
+    def _family(self, name: str, kind: str) -> str:
+        self.counts[name] = kind != "gauge" and name not in OF_THE_MACHINE
+        self.summed[name] = self.counts[name] or name in SUMMED_GAUGES
+        self.series.setdefault(name, {})
+        return name
+
+    def _header(self, line: str) -> None:
+        if line == EOF:
+            self.ends = True
+            return
+        lines = self.headers.setdefault(line.split(" ", 3)[2], [])
+        if not any(known.split(" ", 2)[1] == line.split(" ", 2)[1] for known in lines):
+            lines.append(line)
+
+    def _sample(self, family: str, series: str, written: str) -> None:
+        values, value = self.series[family], _number(written)
+        known = values.get(series)
+        values[series] = value if known is None else known + value if self.summed[family] else max(known, value)
+
+    def text(self) -> str:
+        lines: list[str] = []
+        for family, values in self.series.items():
+            if values:
+                lines += self.headers[family]
+                lines += [f"{series} {_written(value)}" for series, value in values.items()]
+        return "\n".join([*lines, EOF] if self.ends else lines) + "\n"
+
+
+def merge_metrics(living: Iterable[str], departed: Sequence[str] = ()) -> str:
+    scrape = Scrape()
+    for text in living:
+        scrape.add(text)
+    for text in departed:
+        scrape.add(text, departed=True)
+    return scrape.text()
+
+
+def left_behind(departed: Iterable[str]) -> str:
+    """What stays of workers that are gone, as one text."""
+    scrape = Scrape()
+    for text in departed:
+        scrape.add(text, departed=True)
+    scrape.ends = False
+    return scrape.text()
+
+
+def _number(written: str) -> Number:
+    try:
+        return int(written)
+    except ValueError:
+        return float(written)
+
+
+def _written(value: Number) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if value != value:
+        return "NaN"
+    return repr(value) if abs(value) != float("inf") else "+Inf" if value > 0 else "-Inf"

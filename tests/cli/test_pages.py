@@ -66,9 +66,14 @@ def test_what_the_readme_says_about_one_machine_works_as_it_stands_there(tmp_pat
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"PILOTLIGHT_HOME": str(home), "PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_API_PORT": "0"}
     env = {**os.environ, **own, "PILOTLIGHT_SERVICE_PORTS": "0", "PATH": path}
-    for command in typed:
-        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=90)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    try:
+        for command in typed:
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=90
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    finally:
+        subprocess.run([sys.executable, "-m", "platformctl", "down"], env=env, capture_output=True, timeout=60)
     assert processes_of(Home(home)) == []
 
 

@@ -1,5 +1,6 @@
 """Models that cannot be loaded, each in its own way: the revision before goes on serving, and `status` says why."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def after(platform: Platform, document: str) -> RevisionStatus:
     assert f"{good} keeps serving" in status.message
     assert platform.ask(ASK, seconds(0.01)).status == 200
     (serving,) = [row for row in status.revisions if row.name == good]
-    assert (serving.percent, serving.model_state) == (100, "Loaded")
+    assert (serving.percent, serving.model_state) == (100, "Loaded"), platform.events()
     (failed,) = [row for row in status.revisions if row.name != good]
     assert failed.model_state == "FailedToLoad"
     assert failed.reason in status.message
@@ -162,3 +163,23 @@ def test_a_revision_that_shares_set_by_hand_lead_past_is_started_once_and_ends(
     second = platform.status("slow").revisions[0]
     assert (second.name != good, second.percent) == (True, 0)
     platform.wait(lambda: platform.replicas() == before, "its replica to end")
+
+
+def test_a_pause_after_crashes_does_not_outlive_its_service(platform: Platform, tmp_path: Path) -> None:
+    """The next service of that name has nothing to do with it."""
+    platform.deploy(served(model(tmp_path / "bad", EXITS), name="reborn"))
+    platform.wait(lambda: crashes(platform) == 3, "the pause of two seconds")
+    over = time.monotonic() + 2.5
+    platform.target.delete(("default", "reborn"))
+    platform.wait(lambda: len(platform.target.list(None)) == 1, "it to be gone")
+    platform.deploy(served(model(tmp_path / "good"), name="reborn"))
+    platform.wait_phase("Ready", name="reborn")
+    replicas = platform.replicas()
+    platform.wait(lambda: time.monotonic() > over, "the pause to be over")
+    assert platform.replicas() == replicas
+    assert platform.status("reborn").phase == "Ready"
+    assert platform.target.releases(("default", "reborn"))
+
+
+def crashes(platform: Platform) -> int:
+    return sum(event.startswith("Failed:") for event in platform.events(("default", "reborn")))

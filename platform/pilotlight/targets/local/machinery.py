@@ -101,8 +101,11 @@ class Machinery:
         self._notes.close()
 
     def settle(self, run: ServiceRun) -> None:
-        """Brings everything in line with what has just changed about a service."""
-        if self._closing:
+        """Brings everything in line with what has just changed about a service.
+
+        One that was deleted has no say about another that has its name since.
+        """
+        if self._closing or self.runs.get(run.key) is not run:
             return
         self.fleet.adjust(run, self.clock())
         self._publisher.changed()
@@ -214,7 +217,7 @@ class Machinery:
             self._unreachable(word)
 
     def _woken(self, word: Wake, now: float) -> None:
-        for run in self.runs.values():
+        for run in list(self.runs.values()):
             revision = run.revisions.get(word.revision)
             if run.key[0] == word.namespace and revision is not None:
                 self._scaler.wake(run, run.unit_of(revision, now), word.waiting)

@@ -149,6 +149,7 @@ def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply
     """Before the routes are there: alive, not ready, come back in a second."""
     if call.path in {"/v2/health/live", "/api/health/live"}:
         return Reply(200, [b'{"live":true}'])
-    state = {"ready": False, "state": lifecycle.state.value, "reason": lifecycle.reason, "error": "initializing"}
+    why = {"reason": lifecycle.reason, "error": "initializing", "detail": "Model not loaded"}  # as dialects name it
+    state = {"ready": False, "state": lifecycle.state.value, **why}
     status = 200 if call.path == "/status" else not_ready_status if call.path.endswith("/ready") else 503
     return Reply(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})

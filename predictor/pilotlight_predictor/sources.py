@@ -65,7 +65,7 @@ def _of_version(source: ModelSource, wish: str) -> ModelSource:
         return source
     if not numbered:
         raise LoadFailed(
-            f"model.version = '{wish}', must be latest or a number, or a label of one (--model-version, --version-label)"
+            f"model.version = '{wish}', must be latest or a number (--model-version), or a label (--version-label)"
         )
     number = int(wish)
     if source.plain:

@@ -10,7 +10,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint format types unit bench charts lock docs clean
+.PHONY: help demo test test-long lint format types unit bench charts lock docs protos clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -67,6 +67,10 @@ docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m pilotlight_predictor.settings > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
 	$(BIN)/python -m pilotlight.lint.page > docs/lint.md
+
+protos: $(VENV)/.test ## compile protos/ for the predictor
+	cd protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I. \
+	  --descriptor_set_out=../predictor/pilotlight_predictor/rpc/descriptors.binpb $$(find . -name '*.proto' | sed 's|^\./||' | sort)
 
 lock: $(UV) ## bring requirements/*.txt in line with pyproject.toml and requirements/*.in
 	$(BIN)/python requirements/lock.py $(if $(UPGRADE),--upgrade)

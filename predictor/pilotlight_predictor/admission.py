@@ -85,6 +85,11 @@ class Admission:
     def give_back(self, length: int) -> None:
         self.bytes_in_flight -= length
 
+    def asks(self, action: Action, dialect: str = "") -> bool:
+        """Whether `admit` may refuse anybody."""
+        bounds = self._own.get(dialect, self._all)
+        return action is not Action.HEALTH and (action is Action.ADMIN or not bounds.nothing_to_ask)
+
     def admit(self, headers: Mapping[str, str], peer: str, action: Action, dialect: str = "") -> None:
         """Raises Unauthenticated, Forbidden or RateLimited. Asked once per request, before its body is read."""
         bounds = self._own.get(dialect, self._all)

@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.assembly import Assembly
+    from pilotlight_predictor.rpc.front import RpcFront
     from pilotlight_predictor.workers.seat import Seat
 
 
@@ -107,7 +108,8 @@ async def _serve(
         work = asyncio.get_running_loop().create_task(assembly.work(signals.stop))
     await signals.stop.wait()
     failed = lifecycle.state is State.FAILED
-    finished = await _drain(settings, lifecycle, front, signals.hurry)
+    rpc = assembly.rpc if assembly is not None else None
+    finished = await _drain(settings, lifecycle, (front,) if rpc is None else (front, rpc), signals.hurry)
     if work is not None:
         work.cancel()
     if assembly is not None and not signals.hurry.is_set():
@@ -138,11 +140,15 @@ async def _assemble(
     return assembly
 
 
-async def _drain(settings: Settings, lifecycle: Lifecycle, front: HttpFront, hurry: asyncio.Event) -> bool:
+async def _drain(
+    settings: Settings, lifecycle: Lifecycle, fronts: "Sequence[HttpFront | RpcFront]", hurry: asyncio.Event
+) -> bool:
     """Unready at once, still taking requests for the drain delay; then finishes what is in flight, within a bound."""
     lifecycle.move(State.STOPPING, "the server is stopping")
-    log("stopping", in_flight=front.in_flight(), drain_delay_s=settings.server.drain_delay_s)
-    return await front.drain(settings.server.drain_delay_s, settings.server.exit_timeout_s, hurry)
+    log("stopping", in_flight=sum(front.in_flight() for front in fronts), drain_delay_s=settings.server.drain_delay_s)
+    server = settings.server
+    drains = (front.drain(server.drain_delay_s, server.exit_timeout_s, hurry) for front in fronts)
+    return all(await asyncio.gather(*drains))
 
 
 def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply:

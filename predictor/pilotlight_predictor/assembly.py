@@ -19,6 +19,8 @@ from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, identity_labels
 from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.rpc.front import RpcFront
+from pilotlight_predictor.rpc.port import hold
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
+RPC_PATIENCE_S: Final = 1.0  # for a load to end, before grpcio is imported beside it
 PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
@@ -52,6 +55,8 @@ class Assembly:
         self._dialects = spoken
         self._dispatcher = self._routes(spoken)
         self._fronts: list[HttpFront] = []
+        held = hold(settings.server)
+        self.rpc = RpcFront(held, settings) if held is not None else None
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None
 
@@ -80,7 +85,9 @@ class Assembly:
         told = self._settings.observability
         traced = told.otel_endpoint or os.environ.get(ENV_TRACES_ENDPOINT)
         early = [self._watch_calls()] if told.access_log or traced else []
-        await asyncio.gather(self._load(), *(_survived("traces", duty) for duty in early))
+        loading = asyncio.ensure_future(self._load())
+        rpc = _survived("gRPC", self._serve_rpc(loading))
+        await asyncio.gather(loading, rpc, *(_survived("traces", duty) for duty in early))
         if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
             stop.set()
             return
@@ -130,6 +137,12 @@ class Assembly:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
+
+    async def _serve_rpc(self, loading: "asyncio.Future[None]") -> None:
+        """Not before the models: a quick load has the machine for itself, a long one is told of over gRPC too."""
+        if self.rpc is not None:
+            await asyncio.wait({loading}, timeout=RPC_PATIENCE_S)
+            await self.rpc.start(self.server, self._admission, lambda: self._dispatcher.watch)
 
     async def _watch_gpus(self) -> None:
         if not self._settings.observability.gpu_metrics:

@@ -23,7 +23,7 @@ def index(server: Server, call: Call) -> Reply:
 
 async def load(server: Server, call: Call) -> Reply:
     name, parameters = _model(call), _parameters(call)
-    config, files = _override(parameters), _files(parameters)
+    config, files = config_override(parameters), _files(parameters)
     if files and not server.settings.model.allow_inline_files:
         raise Forbidden("parameters: model files within a request are refused by this server (--allow-inline-files)")
     if files and config is None:
@@ -72,7 +72,7 @@ def _parameters(call: Call) -> dict[str, Any]:
     return parameters
 
 
-def _override(parameters: dict[str, Any]) -> dict[str, Any] | None:
+def config_override(parameters: dict[str, Any]) -> dict[str, Any] | None:
     """A ModelConfig as a JSON string, as Triton takes it, or as an object."""
     config = parameters.get("config")
     if config is None or isinstance(config, dict):

@@ -13,7 +13,7 @@ from pilotlight_predictor.settings.reading import Reading
 
 TRANSLATED = {
     "--allow-http": "HTTP is served; false is refused while it is the only protocol.",
-    "--allow-grpc": "false sets server.grpc_port to -1; gRPC is not served yet.",
+    "--allow-grpc": "gRPC has a port; false sets server.grpc_port to -1.",
     "--allow-metrics": "Metrics have a port; false sets server.metrics_port to -1.",
     "--log-verbose": "Above 0 sets observability.log_level to debug.",
     "--log-info": "With the next two: the least level that is on becomes observability.log_level.",

@@ -28,7 +28,6 @@ T = TypeVar("T")
 MIB = 1 << 20
 ANY = "0 lets the system choose."
 OFF = "0 lets the system choose, -1 or none is off."
-NO_GRPC = "gRPC is not served yet"
 
 
 def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yaml: str = "", idle: str = "") -> T:
@@ -55,8 +54,8 @@ class ServerSettings:
         env="INFERENCE_PORT",
         yaml="port",
     )
-    grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}", idle=NO_GRPC)
-    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.", idle=NO_GRPC)
+    grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}")
+    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
     metrics_port: int = setting(
         contract.METRICS_PORT,
         PORT_OR_OFF,

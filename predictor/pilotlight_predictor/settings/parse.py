@@ -38,7 +38,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     if problems:
         raise SettingsError(problems)
     settings = build(merged.values, ())
-    return build(merged.values, (*merged.warnings, *_idle(merged), *_cautions(settings)))
+    return build(merged.values, (*merged.warnings, *_idle(merged), *_no_grpc(merged), *_cautions(settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -129,6 +129,17 @@ def _idle(given: Reading) -> Iterator[str]:
     for row in ROWS:
         if row.idle and row.key in given.origins and given.values[row.key] != -1:
             yield f"{given.origins[row.key]}: {row.key} = {given.values[row.key]} has no effect: {row.idle}"
+
+
+def _no_grpc(given: Reading) -> Iterator[str]:
+    """A port that was asked for and cannot be served; the default one asks for nothing."""
+    key = "server.grpc_port"
+    if key not in given.origins or given.values[key] < 0:
+        return
+    from importlib.util import find_spec
+
+    if find_spec("grpc") is None:
+        yield f"{given.origins[key]}: {key} = {given.values[key]} is not served: install pilotlight[grpc]"
 
 
 def _cautions(settings: Settings) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_a_long_triton_command_line_works() -> None:
     ignored = {warning.partition(" ")[0] for warning in settings.warnings}
     assert ignored == {
         "--allow-cpu-metrics", "--rate-limit", "--cuda-memory-pool-byte-size", "--disable-auto-complete-config",
-        "--backend-config", "--grpc-use-ssl", "--grpc-port:",
+        "--backend-config", "--grpc-use-ssl",
     }  # fmt: skip
 
 
@@ -178,19 +178,15 @@ def test_a_control_mode_that_is_given_wins_over_model_stores() -> None:
     assert parse(["--model-repository=/m"], {}).model.control_mode == "none"
 
 
-@pytest.mark.parametrize(
-    ("argv", "warning"),
-    [
-        (["--grpc-port=9000"], "--grpc-port: server.grpc_port = 9000 has no effect: gRPC is not served yet"),
-        (["--grpc-address=::1"], "--grpc-address: server.grpc_host = ::1 has no effect: gRPC is not served yet"),
-    ],
-)
-def test_a_setting_that_has_no_effect_is_accepted_and_told(argv: list[str], warning: str) -> None:
-    assert parse(["--model-path=m", *argv], {}).warnings == (warning,)
+def test_a_grpc_port_without_grpcio_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    warning = "--grpc-port: server.grpc_port = 9000 is not served: install pilotlight[grpc]"
+    assert parse(["--model-path=m", "--grpc-port=9000"], {}).warnings == (warning,)
 
 
 @pytest.mark.parametrize("argv", [[], ["--grpc-port=-1"], ["--allow-grpc=false"], ["--compat=triton"]])
-def test_who_did_not_ask_for_it_is_told_nothing(argv: list[str]) -> None:
+def test_who_did_not_ask_for_grpc_is_told_nothing(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert parse(["--model-path=m", *argv], {}).warnings == ()
 
 

@@ -1,0 +1,73 @@
+"""`grpc.health.v1.Health`, which Kubernetes and load balancers probe: the server, one of its services, or a model."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.errors import NotFound
+from pilotlight_predictor.lifecycle import State
+from pilotlight_predictor.rpc.descriptors import descriptors
+from pilotlight_predictor.rpc.messages import decode, encode
+from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single
+from pilotlight_predictor.server import Server
+
+PACKAGE: Final = "grpc.health.v1"
+LOOK_S: Final = 0.2  # how soon who watches learns of a change
+
+
+def check(server: Server, call: RpcCall) -> bytes:
+    name = decode(f"{PACKAGE}.HealthCheckRequest", call.body).get("service", "")
+    status = _status(server, name)
+    if status == "SERVICE_UNKNOWN":
+        raise NotFound(f"service = '{name[:100]}' is neither a service nor a model of this server")
+    return _response(status)
+
+
+def everything(server: Server, _: RpcCall) -> bytes:
+    names = ("", *_services(), *server.registry.names())
+    statuses = {name: {"status": _status(server, name)} for name in names}
+    return encode(f"{PACKAGE}.HealthListResponse", {"statuses": statuses})
+
+
+async def watch(server: Server, _: RpcCall, messages: Messages, __: Single) -> AsyncIterator[bytes]:
+    """The status and then each change of it, until the server stops."""
+    name = decode(f"{PACKAGE}.HealthCheckRequest", await anext(messages, b"")).get("service", "")
+    told = ""
+    while True:
+        status = _status(server, name)
+        if status != told:
+            told = status
+            yield _response(status)
+        if server.lifecycle.state is State.STOPPING:
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _status(server: Server, name: str) -> str:
+    if not name or name in _services():
+        return "SERVING" if server.readiness().ready else "NOT_SERVING"
+    if name not in server.registry.names():
+        return "SERVICE_UNKNOWN"
+    return "SERVING" if server.registry.is_ready(name) else "NOT_SERVING"
+
+
+def _services() -> tuple[str, ...]:
+    return tuple(name for file in descriptors().files.values() for name in file.services)
+
+
+def _response(status: str) -> bytes:
+    return encode(f"{PACKAGE}.HealthCheckResponse", {"status": status})
+
+
+SERVICES = (
+    Service(
+        f"{PACKAGE}.Health",
+        "grpc-health",
+        (
+            Method("Check", Action.HEALTH, check),
+            Method("List", Action.READ, everything),
+            Method("Watch", Action.HEALTH, stream=watch),
+        ),
+    ),
+)

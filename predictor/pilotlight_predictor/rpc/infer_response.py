@@ -1,0 +1,79 @@
+"""InferResponse → ModelInferResponse. Pure.
+
+Whoever sent raw contents gets raw contents, whoever sent typed ones gets those, as from KServe and MLServer. Triton
+answers raw whatever was sent, and so does a server that stands in for it. All outputs of an answer have one form.
+"""
+
+import struct
+from functools import lru_cache
+from typing import Any, Final
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.inference import InferResponse, Parameters
+from pilotlight_predictor.protocol.raw import encode_raw
+from pilotlight_predictor.rpc import wire
+from pilotlight_predictor.rpc.contents import FIELDS, encode_contents
+from pilotlight_predictor.tensors import Shape
+
+FINAL: Final[Parameters] = {"triton_final_response": True}
+_RAW_TAG: Final = wire.tag(6, wire.BYTES)
+_DOUBLE: Final = struct.Struct("<d")
+
+
+def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:
+    """The message in pieces."""
+    pieces: list[Buffer] = [_start(response.model, response.version)]
+    if response.id:
+        pieces.append(wire.delimited(3, response.id.encode()))
+    pieces.extend(_parameter(key, value) for key, value in response.parameters.items())
+    tensors = response.outputs.items()
+    if not raw and all(datatype in FIELDS for _, (datatype, _) in tensors):
+        for name, tensor in tensors:
+            head = _output(name, tensor.datatype, tensor.array.shape)
+            pieces.append(wire.delimited(5, head + wire.delimited(5, encode_contents(tensor))))
+        return pieces
+    pieces.extend(_raw_output(name, datatype, array.shape) for name, (datatype, array) in tensors)
+    for _, tensor in tensors:
+        blob = encode_raw(tensor)
+        pieces += (_RAW_TAG, wire.varint(len(blob)), blob)
+    return pieces
+
+
+def encode_streamed(pieces: list[Buffer]) -> list[Buffer]:
+    """A ModelStreamInferResponse that holds the answer of these pieces."""
+    return [wire.tag(2, wire.BYTES), wire.varint(sum(map(len, pieces))), *pieces]
+
+
+def encode_stream_error(message: str, identity: str) -> bytes:
+    """The request's id tells a client which of its requests failed."""
+    answer = wire.delimited(3, identity.encode()) if identity else b""
+    return wire.delimited(1, message.encode("utf-8", "replace")) + wire.delimited(2, answer)
+
+
+@lru_cache(1024)
+def _start(model: str, version: int) -> bytes:
+    return wire.delimited(1, model.encode()) + wire.delimited(2, str(version).encode())
+
+
+@lru_cache(1024)
+def _raw_output(name: str, datatype: str, shape: Shape) -> bytes:
+    return wire.delimited(5, _output(name, datatype, shape))
+
+
+def _output(name: str, datatype: str, shape: Shape) -> bytes:
+    dims = wire.delimited(3, b"".join(map(wire.varint, shape))) if shape else b""
+    return wire.delimited(1, name.encode()) + wire.delimited(2, datatype.encode()) + dims
+
+
+def _parameter(key: str, value: Any) -> bytes:
+    return wire.delimited(4, wire.delimited(1, key.encode()) + wire.delimited(2, _value(value)))
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return wire.tag(1, wire.VARINT) + wire.varint(value)
+    if isinstance(value, int):
+        return wire.tag(2 if value < 1 << 63 else 5, wire.VARINT) + wire.varint(value)
+    if isinstance(value, float):
+        return wire.tag(4, wire.FIXED64) + _DOUBLE.pack(value)
+    return wire.delimited(3, str(value).encode())

@@ -1,0 +1,57 @@
+"""Server reflection, by which tools such as grpcurl call without a .proto file; in both versions that tools speak."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.rpc.descriptors import ProtoFile, descriptors
+from pilotlight_predictor.rpc.messages import Message, decode, encode
+from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single, Stream
+from pilotlight_predictor.server import Server
+
+NOT_FOUND: Final = 5  # of google.rpc.Code
+
+
+def answer(request: Message) -> dict[str, Any]:
+    """The message that answers one question, as a dictionary."""
+    if "list_services" in request:
+        names = [name for file in descriptors().files.values() for name in file.services]
+        return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
+    file = _file(request)
+    if file is None:
+        return {"error_response": {"error_code": NOT_FOUND, "error_message": "this server has no such file or symbol"}}
+    return {"file_descriptor_response": {"file_descriptor_proto": [each.raw for each in _with_needs(file)]}}
+
+
+def _file(request: Message) -> ProtoFile | None:
+    files = descriptors().files
+    if "file_by_filename" in request:
+        return files.get(request["file_by_filename"])
+    symbol = request.get("file_containing_symbol", "")
+    return next((file for file in files.values() if symbol in file.symbols), None)
+
+
+def _with_needs(file: ProtoFile) -> Iterator[ProtoFile]:
+    yield file
+    for name in file.needs:
+        yield from _with_needs(descriptors().files[name])
+
+
+def _info(package: str) -> Stream:
+    async def info(_: Server, __: RpcCall, messages: Messages, ___: Single) -> AsyncIterator[bytes]:
+        async for message in messages:
+            request = decode(f"{package}.ServerReflectionRequest", message)
+            told = {"valid_host": request.get("host", ""), "original_request": request, **answer(request)}
+            yield encode(f"{package}.ServerReflectionResponse", told)
+
+    return info
+
+
+SERVICES = tuple(
+    Service(
+        f"{package}.ServerReflection",
+        "grpc-reflection",
+        (Method("ServerReflectionInfo", Action.READ, stream=_info(package)),),
+    )
+    for package in ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+)

@@ -1,0 +1,56 @@
+"""What a gRPC service is made of: rows of methods, as a dialect is of routes. desk.py serves what stands in them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from time import perf_counter
+from typing import NamedTuple
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.server import Server
+
+
+def _nobody_watches(_: Reply) -> None:
+    pass
+
+
+class RpcCall(Call):
+    """One message of a client. `served` is the version that it asked, once that is known: its metrics are of it.
+
+    `time_left` gives the seconds to the client's deadline, None without one.
+    """
+
+    __slots__ = ("served", "time_left")
+
+    def __init__(self, path: str, headers: Mapping[str, str], peer: str, time_left: Callable[[], float | None]) -> None:
+        super().__init__("POST", path, "", headers, b"", peer, _nobody_watches, perf_counter())
+        self.served: ServedVersion | None = None
+        self.time_left = time_left
+
+    def another(self) -> "RpcCall":
+        """For the next message of the same client on the same stream."""
+        return RpcCall(self.path, self.headers, self.peer, self.time_left)
+
+
+Messages = AsyncIterator[bytes]
+Answer = Callable[[Server, RpcCall], bytes | Awaitable[bytes]]
+Single = Callable[[RpcCall], Awaitable[bytes]]  # the row's `answer`, through gate and metrics
+Stream = Callable[[Server, RpcCall, Messages, Single], Messages]
+
+
+class Method(NamedTuple):
+    """A row. `answer` takes one message, in `call.body`, and gives one. Where there is a `stream` too, that takes and
+    gives any number of messages, and may have each of them answered by `answer`."""
+
+    name: str
+    action: Action
+    answer: Answer | None = None
+    stream: Stream | None = None
+
+
+class Service(NamedTuple):
+    """`name` with its package; `protocol` is the label of its inferences in the metrics."""
+
+    name: str
+    protocol: str
+    methods: tuple[Method, ...]

@@ -35,7 +35,7 @@ class VersionChoice:
             return NEWEST
         if text.isascii() and text.isdigit() and len(text) <= 18:
             return int(text)
-        known = [*self._names(model), LATEST]
+        known = dict.fromkeys([*self._names(model), LATEST])
         raise NotFound(f"model_version = '{text[:60]}' is not found, must be a number or one of {', '.join(known)}")
 
     def label(self, model: str, version: int) -> str:

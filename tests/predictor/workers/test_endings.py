@@ -1,0 +1,109 @@
+"""One worker dies or leaves, all end together, the parent is killed: who is answered, and what is left."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import Serve
+from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, write_pid
+from tests.serving import Answer, RunningServer
+
+
+@pytest.fixture
+def two(serve: Serve, tmp_path: Path) -> RunningServer:
+    return serve(write_pid(tmp_path), "--workers", "2")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_that_is_killed_is_replaced_while_the_other_serves(two: RunningServer) -> None:
+    first, second = wait_for_all(two)
+    assert pids_of(two, 20) == {first, second}
+    counted = count_of(two, "nv_inference_count")
+    os.kill(first, signal.SIGKILL)
+    two.wait_until(lambda: not alive(first), "rid of it")
+    assert pids_of(two, 10) == {second}
+    assert count_of(two, "nv_inference_count") == counted + 10
+    fresh = wait_for_all(two, other_than=first)
+    two.wait_until(lambda: pids_of(two, 10) == set(fresh), "complete again")
+    died = next(line for line in two.log() if line["event"] == "worker.died")
+    assert (died["worker"], died["code"]) == (0, -signal.SIGKILL)
+
+
+def test_a_worker_that_is_told_to_leave_loses_no_request(two: RunningServer) -> None:
+    pids = wait_for_all(two)
+    done = threading.Event()
+    seen: list[int] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            seen.append(pid_of(two))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    os.kill(pids[1], signal.SIGTERM)
+    try:
+        fresh = wait_for_all(two, other_than=pids[1])
+        two.wait_until(lambda: fresh[1] in seen, "answering by the new one")
+    finally:
+        done.set()
+        asking.join()
+    assert {pids[0], fresh[1]} <= set(seen) <= {*pids, fresh[1]}
+
+
+def in_flight(server: RunningServer, requests: int, wait_s: float) -> tuple[list[Answer], Callable[[], None]]:
+    """That many slow requests, each on its connection; their answers come into the list."""
+    answers: list[Answer] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.infer("pid", seconds(wait_s)))) for _ in range(requests)
+    ]
+    for thread in threads:
+        thread.start()
+    server.wait_until(lambda: server.get("/status").json()["in_flight"] == requests, "busy")
+    return answers, lambda: [thread.join() for thread in threads] and None
+
+
+def test_all_workers_finish_what_they_have_when_the_parent_is_told_to_stop(two: RunningServer) -> None:
+    pids = wait_for_all(two)
+    answers, join = in_flight(two, 4, 0.2)
+    two.process.send_signal(signal.SIGTERM)
+    join()
+    assert [answer.status for answer in answers] == [200] * 4
+    assert two.process.wait(20) == 0
+    assert not [pid for pid in pids if alive(pid)]
+    with pytest.raises(ConnectionRefusedError):
+        two.connect()
+
+
+def test_a_second_signal_ends_all_at_once(two: RunningServer) -> None:
+    pids = wait_for_all(two)
+    connection = two.connect()
+    connection.sendall(b"POST /v2/models/pid/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n")
+    two.process.send_signal(signal.SIGTERM)
+    two.wait_for_event("stopping")
+    two.process.send_signal(signal.SIGTERM)
+    assert two.process.wait(10) == 1
+    connection.close()
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_workers_finish_and_end_when_the_parent_is_killed(two: RunningServer) -> None:
+    pids = wait_for_all(two)
+    answers, join = in_flight(two, 2, 0.3)
+    two.process.kill()
+    join()
+    assert [answer.status for answer in answers] == [200] * 2
+    ends = threading.Event()
+    for _ in range(500):
+        if not any(alive(pid) for pid in pids):
+            break
+        ends.wait(0.02)
+    assert not [pid for pid in pids if alive(pid)]

@@ -58,9 +58,8 @@ RUNNING = (
 
 def test_what_the_readme_says_about_one_machine_works_as_it_stands_there(tmp_path: Path) -> None:
     """In their order, on a platform of its own."""
-    typed = re.findall(
-        rf"^\$ (platformctl (?:{'|'.join(RUNNING)})\b.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
+    blocks = "".join(re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    typed = re.findall(rf"^\$ (platformctl (?:{RUNNING})\b.*)$", blocks, re.MULTILINE)
     assert typed[-1].startswith("platformctl down")
     home = tmp_path / "home"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

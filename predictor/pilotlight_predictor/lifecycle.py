@@ -51,6 +51,9 @@ class Lifecycle:
         self.phases["warmup"] = slowest.get("warmup", 0.0)
         self.phases["total"] = now - self._executed
 
+    def uptime(self, now: float) -> float:
+        return now - self._executed
+
     def move(self, state: State, reason: str = "") -> None:
         """A server that stops stays stopping, whatever loads still end."""
         if self.state is not State.STOPPING:

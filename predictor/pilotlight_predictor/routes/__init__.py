@@ -9,6 +9,7 @@ from pilotlight_predictor.plugins import plugins
 TABLE: Final = (
     "pilotlight_predictor.routes.v2",
     "pilotlight_predictor.routes.v1",
+    "pilotlight_predictor.routes.trtis",
     "pilotlight_predictor.routes.predict",
     "pilotlight_predictor.routes.status",
 )

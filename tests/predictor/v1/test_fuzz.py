@@ -44,7 +44,7 @@ def fuzz(examples: int) -> Any:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_no_document_is_our_mistake(server: RunningServer, full: bool) -> None:
-    @fuzz(700)
+    @fuzz(300)
     @given(path=PATHS, model=st.sampled_from(MODELS), document=DOCUMENTS)
     def holds(path: str, model: str, document: Any) -> None:
         refused_or_answered(server, path.format(model), json.dumps(document).encode(), full)
@@ -56,7 +56,7 @@ def test_no_document_is_our_mistake(server: RunningServer, full: bool) -> None:
 def test_no_text_is_our_mistake(server: RunningServer) -> None:
     pieces = st.sampled_from([b'{"instances":', b"[", b"]", b"}", b"1", b"NaN", b'"', b",", b"\xff", b"\\u", b"1e999"])
 
-    @fuzz(400)
+    @fuzz(200)
     @given(model=st.sampled_from(MODELS), parts=st.lists(pieces, max_size=12))
     def holds(model: str, parts: list[bytes]) -> None:
         refused_or_answered(server, f"/v1/models/{model}:predict", b"".join(parts), False)

@@ -142,7 +142,11 @@ class Assembly:
         """Not before the models: a quick load has the machine for itself, a long one is told of over gRPC too."""
         if self.rpc is not None:
             await asyncio.wait({loading}, timeout=RPC_PATIENCE_S)
-            await self.rpc.start(self.server, self._admission, lambda: self._dispatcher.watch)
+            spread = None
+            if self._seat is not None:
+                await self._seat.taken.wait()
+                spread = self._seat.spread_services
+            await self.rpc.start(self.server, self._admission, lambda: self._dispatcher.watch, spread)
 
     async def _watch_gpus(self) -> None:
         if not self._settings.observability.gpu_metrics:

@@ -9,11 +9,13 @@ from typing import Any, Final
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.rpc.port import HeldPort
+from pilotlight_predictor.rpc.service import Service
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.threads import in_thread
 from pilotlight_predictor.watch import CallWatch
 
+Spread = Callable[[tuple[Service, ...]], tuple[Service, ...]]
 MAX_MESSAGE: Final = (1 << 31) - 1
 MIB: Final = 1 << 20
 
@@ -24,14 +26,19 @@ class RpcFront:
         self._server: Any = None
         self._desk: Any = None
 
-    async def start(self, server: Server, admission: Admission, watch: Callable[[], CallWatch | None]) -> None:
-        """Does nothing where grpcio is not installed: who asked for the port was told so by the settings."""
+    async def start(
+        self, server: Server, admission: Admission, watch: Callable[[], CallWatch | None], spread: Spread | None = None
+    ) -> None:
+        """Does nothing where grpcio is not installed: who asked for the port was told so by the settings.
+
+        `spread` changes the rows of services where there are several workers.
+        """
         try:
             aio, desk, services = await in_thread(_import_all)
         except ImportError:
             self._held.holder.close()
             return
-        self._desk = desk(server, admission, services(), watch)
+        self._desk = desk(server, admission, spread(services()) if spread else services(), watch)
         self._server = aio.server(handlers=(self._desk,), options=_options(self._settings))
         port = self._server.add_insecure_port(self._held.place)
         await self._server.start()

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -15,16 +16,21 @@ Hear = Callable[["Member", Frame], None]
 
 
 class Member:
-    """`joined`: its routes are there. `ready`: it may take connections. `leaving`: it ends by its own."""
+    """`joined`: its routes are there. `well`: it says that it is ready. `ready`: it takes connections. `leaving`: it
+    ends by its own."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.number = number
         self.process = process
-        self.joined = self.ready = self.leaving = False
+        self.joined = self.well = self.ready = self.leaving = False
         self.scrape = ""  # its last metrics, which outlive it
         self._writer = writer
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer | None]] = {}
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
 
     def tell(self, kind: str, **told: Any) -> None:
         self.send(Frame({"kind": kind, **told}))
@@ -49,7 +55,7 @@ class Member:
                     waiting.set_result(Answer.of(frame))
             else:
                 hear(self, frame)
-        self.joined = self.ready = False
+        self.joined = self.well = self.ready = False
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_result(None)

@@ -105,7 +105,7 @@ class Parent:
         self._tell_all("hurry")
         await asyncio.wait([all_ended], timeout=HURRY_S)
         for member in self._members.values():
-            member.process.kill()
+            member.kill()
         await all_ended
 
     async def _keep(self, number: int) -> None:
@@ -137,7 +137,11 @@ class Parent:
 
     async def _live(self, number: int) -> int:
         """A worker from start to end; its exit code, negative for a signal."""
-        member, reader = await start(number, self._argv, self._metrics, self._http)
+        try:
+            member, reader = await start(number, self._argv, self._metrics, self._http)
+        except OSError as error:
+            log("failed", f"worker {number} cannot be started: {error.strerror}", level="ERROR", worker=number)
+            return 1
         self._members[number] = member
         self._share()
         if self._stop.is_set():  # it was being started when all were told
@@ -168,7 +172,13 @@ class Parent:
         elif frame.kind == "leaving":
             member.leaving = True
             self._share()
-        elif frame.head["ready"]:
+        else:
+            self._judged(member, frame.head["ready"])
+
+    def _judged(self, member: Member, ready: bool) -> None:
+        """A worker says that it is ready, or is so no more: then others have its socket until it is again."""
+        member.well = ready
+        if ready:
             self._spawn(self._admit(member))
         else:
             member.ready = False
@@ -178,7 +188,9 @@ class Parent:
         """A worker that became ready takes connections once it serves what the others do."""
         others = [other for other in self._members.values() if other.ready]
         if self._settings.model.control_mode == "explicit" and not await self._control.catch_up(member, others):
-            member.process.kill()
+            member.kill()
+            return
+        if not member.well:  # it changed its mind meanwhile
             return
         member.ready = self._served = True
         self._share()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.dispatch import Dialect, Dispatcher
     from pilotlight_predictor.front import HttpFront
     from pilotlight_predictor.repository.model_config import ModelConfig
+    from pilotlight_predictor.rpc.service import Service
     from pilotlight_predictor.server import Server
     from pilotlight_predictor.workers.link import Link
 
@@ -41,6 +42,7 @@ class Seat:
         self._fronts: list[HttpFront] = []
         self._ending: Ending | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.taken = asyncio.Event()  # it was given a socket: it is ready, or there is nobody else
         self._wanted: asyncio.Queue[list[int]] = asyncio.Queue()
 
     def number_logs(self) -> None:
@@ -74,6 +76,12 @@ class Seat:
         assert self._link is not None
         return spread(dialects, self._link)
 
+    def spread_services(self, services: "tuple[Service, ...]") -> "tuple[Service, ...]":
+        from pilotlight_predictor.workers.spread_rpc import spread_services
+
+        assert self._link is not None
+        return spread_services(services, self._link)
+
     def open(self, server: "Server", plain: "Dispatcher", also: "Sequence[HttpFront]") -> None:
         """`plain` answers the parent; `also` is the front of the metrics port, whose socket all workers share."""
         assert self._link is not None
@@ -98,7 +106,10 @@ class Seat:
         self._link.tell(kind, **told)
 
     def _listen(self, frame: Frame) -> None:
-        self._wanted.put_nowait(frame.head["sockets"])
+        sockets = frame.head["sockets"]
+        self._wanted.put_nowait(sockets)
+        if sockets:
+            self.taken.set()
 
     async def _follow(self, front: "HttpFront") -> None:
         """One order after the other: listening takes turns of the loop."""

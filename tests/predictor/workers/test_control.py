@@ -1,7 +1,10 @@
 """Loads and unloads by call hold in every worker, or in none."""
 
+import os
+import signal
 from pathlib import Path
 
+import pytest
 from tests.conftest import Serve
 from tests.predictor.workers.several import PID, pids_of, seconds, wait_for_all, write_pid
 from tests.serving import RunningServer
@@ -32,8 +35,20 @@ def state_of(server: RunningServer, model: str) -> tuple[str, str]:
     return next((row["state"], row["reason"]) for row in rows if row["name"] == model)
 
 
-def test_a_model_is_loaded_and_unloaded_in_all_workers(serve: Serve, tmp_path: Path) -> None:
-    server = serve(write_pid(tmp_path), *EXPLICIT)
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, serve_module: Serve) -> RunningServer:
+    server = serve_module(repository, *EXPLICIT)
+    wait_for_all(server)
+    return server
+
+
+def test_a_model_is_loaded_and_unloaded_in_all_workers(server: RunningServer, repository: Path) -> None:
+    write_pid(repository)
     pids = wait_for_all(server)
     assert statuses(server, "pid") == {404}
     load(server, "pid")
@@ -43,9 +58,8 @@ def test_a_model_is_loaded_and_unloaded_in_all_workers(serve: Serve, tmp_path: P
     assert statuses(server, "pid") == {404}
 
 
-def test_a_load_that_fails_in_one_worker_is_taken_back_in_the_others(serve: Serve, tmp_path: Path) -> None:
-    server = serve(write_pid(tmp_path, "once", ONCE), *EXPLICIT)
-    wait_for_all(server)
+def test_a_load_that_fails_in_one_worker_is_taken_back_in_the_others(server: RunningServer, repository: Path) -> None:
+    write_pid(repository, "once", ONCE)
     answer = server.post("/v2/repository/models/once/load")
     assert answer.status == 400
     assert "failed to load 'once'" in answer.error
@@ -53,15 +67,25 @@ def test_a_load_that_fails_in_one_worker_is_taken_back_in_the_others(serve: Serv
     assert statuses(server, "once") == {404}
 
 
-def test_a_reload_that_fails_in_one_worker_takes_nothing_away(serve: Serve, tmp_path: Path) -> None:
-    server = serve(write_pid(tmp_path), *EXPLICIT)
-    wait_for_all(server)
-    tagged = {"parameters": {"config": '{"max_batch_size": 0, "metric_tags": {"kept": "yes"}}'}}
-    load(server, "pid", tagged)
-    (tmp_path / "pid" / "1" / "model.py").write_text(ONCE)
-    answer = server.post("/v2/repository/models/pid/load")
+def test_a_reload_that_fails_in_one_worker_takes_nothing_away(server: RunningServer, repository: Path) -> None:
+    write_pid(repository, "again")
+    load(server, "again")
+    (repository / "again" / "1" / "model.py").write_text(ONCE)
+    answer = server.post("/v2/repository/models/again/load")
     assert answer.status == 400, answer.body
-    assert statuses(server, "pid") == {200}
+    assert statuses(server, "again") == {200}
+
+
+def test_a_model_that_needs_one_memory_for_its_sequences_is_refused(server: RunningServer, repository: Path) -> None:
+    config = """
+        max_batch_size: 1
+        input [ { name: "seconds" data_type: TYPE_FP32 dims: [ 1 ] } ]
+        output [ { name: "pid" data_type: TYPE_INT64 dims: [ 1 ] } ]
+        sequence_batching { }
+    """
+    write_pid(repository, "sequence", config=config)
+    answer = server.post("/v2/repository/models/sequence/load")
+    assert (answer.status, "sequence_batching" in answer.error) == (400, True)
 
 
 def test_a_worker_that_comes_late_serves_what_was_loaded_before_it_came(serve: Serve, tmp_path: Path) -> None:
@@ -70,16 +94,9 @@ def test_a_worker_that_comes_late_serves_what_was_loaded_before_it_came(serve: S
     pids = wait_for_all(server)
     load(server, "pid", {"parameters": {"config": '{"max_batch_size": 0, "parameters": {"a": {"string_value": "b"}}}'}})
     assert server.post("/v2/repository/models/started/unload").status == 200
-    kill(pids[0])
+    os.kill(pids[0], signal.SIGKILL)
     fresh = wait_for_all(server, other_than=pids[0])
     assert pids_of(server, 40) == set(fresh)
     assert statuses(server, "started") == {404}
     configs = {server.get("/v2/models/pid/config").json()["parameters"]["a"]["string_value"] for _ in range(20)}
     assert configs == {"b"}
-
-
-def kill(pid: int) -> None:
-    import os
-    import signal
-
-    os.kill(pid, signal.SIGKILL)

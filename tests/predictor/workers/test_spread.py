@@ -1,0 +1,50 @@
+"""Which calls concern all workers, told by the tables of the dialects themselves."""
+
+import pytest
+
+from pilotlight_predictor.access import Action
+from pilotlight_predictor.calls import Reply
+from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.errors import Unsupported
+from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.routes.v2_infer import error_body
+from pilotlight_predictor.rpc import services
+from pilotlight_predictor.workers.link import Link
+from pilotlight_predictor.workers.spread import MERGED, how, spread
+from pilotlight_predictor.workers.spread_rpc import ASKING, spread_services
+
+NOBODY: Link = Link({}, lambda: None)
+
+
+def test_every_row_that_is_merged_exists() -> None:
+    patterns = {route.pattern for dialect in dialects() for route in dialect.routes}
+    assert patterns >= MERGED.keys()
+
+
+def test_every_method_that_asks_all_exists() -> None:
+    assert {method.name for service in services() for method in service.methods} >= ASKING.keys()
+
+
+def test_each_call_that_needs_an_operator_concerns_all() -> None:
+    of_operators = [route for dialect in dialects() for route in dialect.routes if route.action is Action.ADMIN]
+    assert of_operators
+    assert all(how(route) for route in of_operators)
+
+
+def test_inference_and_health_are_any_ones_own_and_their_rows_stay_as_they_are() -> None:
+    for before, after in zip(dialects(), spread(dialects(), NOBODY), strict=True):
+        hot = [route for route in before.routes if route.action in {Action.INFER, Action.HEALTH}]
+        assert set(hot) <= set(after.routes)
+
+
+def test_shared_memory_is_refused() -> None:
+    row = Route("POST", "/v2/systemsharedmemory/region/{name}/register", lambda *_: Reply(), Action.ADMIN)
+    (dialect,) = spread((Dialect("x", (row,), error_body),), NOBODY)
+    with pytest.raises(Unsupported, match="--workers 1"):
+        dialect.routes[0].handler(None, None)  # type: ignore[arg-type]
+
+
+def test_the_rows_of_grpc_that_ask_nobody_stay_as_they_are() -> None:
+    before = {m for service in services() for m in service.methods}
+    after = {m for service in spread_services(services(), NOBODY) for m in service.methods}
+    assert {method.name for method in before - after} == set(ASKING)

@@ -40,7 +40,7 @@ def test_the_serving_capabilitys_file_loads_unchanged(tmp_path: Path) -> None:
     model = settings.model
     assert (model.path, model.version, model.device, model.precision) == ("models/production", "v1.2.0", "cuda", "fp16")
     assert (settings.performance.max_batch_size, settings.performance.batch_timeout_ms) == (64, 50.0)
-    assert limits(settings) == limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512)
+    assert limits(settings) == limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512, 100)
     assert settings.warnings == ()
 
 
@@ -61,13 +61,13 @@ def test_the_serving_capabilitys_variables_load_unchanged() -> None:
     )
     assert (settings.server.host, settings.server.http_port, settings.server.workers) == ("127.0.0.1", 9000, 4)
     assert (settings.model.path, settings.performance.max_batch_size) == ("models/production", 16)
-    assert limits(settings) == Limits(5 << 20, 12.5, 60, None)
+    assert limits(settings) == Limits(5 << 20, 12.5, 60, None, 100)
     assert settings.warnings == ()
 
 
 def test_limits_bind_predict_alone_until_they_are_set() -> None:
     settings = parse(["--model-path=m"], {})
-    assert limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512)
+    assert limits(settings, predict=True) == Limits(10 << 20, 30.0, 1000, 512, 100)
     assert limits(settings) == Limits(64 << 20, 0.0, None, None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.settings import Settings, kinds, parse
+from pilotlight_predictor.settings import Settings, kinds, parse, shares
 from pilotlight_predictor.settings.table import ROWS, Row
 
 MODEL = ["--model-path", "m.onnx"]
@@ -22,6 +22,8 @@ SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
     kinds.SECONDS: ("7.5", 7.5),
     kinds.TEXT: ("some text", "some text"),
     kinds.TEXTS: ("one", ("one",)),
+    shares.LABELS: ("v1.2.0=3", {"v1.2.0": 3}),
+    shares.WEIGHTS: ("3=100", {"3": 100.0}),
 }
 
 

@@ -1,0 +1,88 @@
+"""docs/trtis.md says what is so, and the image client classifies with a real model."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.onnx_models import write_model
+from tests.serving import ROOT, RunningServer
+
+from pilotlight_predictor.routes.trtis import DIALECT
+
+PAGE = (ROOT / "docs" / "trtis.md").read_text()
+CLIENT = ROOT / "examples" / "clients" / "trtis_image_client.py"
+WRITTEN_FOR = "http://127.0.0.1:8080"
+COLOURS = """
+max_batch_size: 4
+input [ { name: "x" format: FORMAT_NCHW dims: [ 3, 8, 8 ] } ]
+output [ { name: "y" dims: [ 3 ] label_filename: "labels.txt" } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[..., RunningServer]) -> RunningServer:
+    """iris, and a model that says which of red, green and blue a picture has most of."""
+    repository = tmp_path_factory.mktemp("classifiers")
+    shutil.copytree(ROOT / "examples" / "iris" / "repository", repository, dirs_exist_ok=True)
+    (repository / "iris" / "1").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "examples" / "iris" / "model.onnx", repository / "iris" / "1" / "model.onnx")
+    nodes = [("GlobalAveragePool", ["x"], ["mean"]), ("Flatten", ["mean"], ["y"])]
+    folder = write_model(
+        repository, "colours", nodes, {"x": ("FP32", ("n", 3, 8, 8))}, {"y": ("FP32", ("n", 3))}, COLOURS
+    )
+    (folder / "labels.txt").write_text("red\ngreen\nblue\n")
+    return serve_module(repository)
+
+
+def client(served: RunningServer, *arguments: str) -> str:
+    command = [sys.executable, str(CLIENT), "-u", served.url, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@pytest.mark.parametrize("text", re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL))
+def test_a_command_runs(served: RunningServer, text: str) -> None:
+    script = text.replace(WRITTEN_FOR, served.url)
+    assert served.url in script
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, env={"PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "setosa" in done.stdout or "MODEL_READY" in done.stdout
+
+
+def test_the_client_classifies_flowers(served: RunningServer) -> None:
+    setosa, virginica = client(served, "-m", "iris", "-c", "2", "examples/iris/flowers.csv").splitlines()
+    assert setosa.startswith("flowers.csv: 0 (setosa) = 0.999")
+    assert virginica.startswith("flowers.csv: 2 (virginica) = 0.996")
+
+
+@pytest.mark.parametrize("scaling", ["NONE", "INCEPTION", "VGG"])
+def test_the_client_classifies_pictures(served: RunningServer, tmp_path: Path, scaling: str) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for colour in ("red", "blue"):
+        image.new("RGB", (20, 10), colour).save(tmp_path / f"{colour}.png")
+    files = [str(tmp_path / "red.png"), str(tmp_path / "blue.png")]
+    red, blue = client(served, "-m", "colours", "-s", scaling, *files).splitlines()
+    assert red.startswith("red.png: 0 (red)")
+    assert blue.startswith("blue.png: 2 (blue)")
+
+
+def test_the_client_tells_what_the_server_refuses(served: RunningServer) -> None:
+    command = [sys.executable, str(CLIENT), "-u", served.url, "-m", "nobody", "examples/iris/flowers.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "code: NOT_FOUND" in done.stderr) == (1, True)
+
+
+def test_every_route_is_on_the_page() -> None:
+    for route in DIALECT.routes:
+        assert f"`{route.method} {route.pattern}`" in PAGE

@@ -7,7 +7,7 @@ from typing import Final
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.lifecycle import State
-from pilotlight_predictor.rpc.descriptors import descriptors
+from pilotlight_predictor.rpc import services
 from pilotlight_predictor.rpc.messages import decode, encode
 from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single
 from pilotlight_predictor.server import Server
@@ -53,7 +53,7 @@ def _status(server: Server, name: str) -> str:
 
 
 def _services() -> tuple[str, ...]:
-    return tuple(name for file in descriptors().files.values() for name in file.services)
+    return tuple(service.name for service in services())
 
 
 def _response(status: str) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 from pilotlight_predictor.access import Action
+from pilotlight_predictor.rpc import services
 from pilotlight_predictor.rpc.descriptors import ProtoFile, descriptors
 from pilotlight_predictor.rpc.messages import Message, decode, encode
 from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single, Stream
@@ -15,8 +16,8 @@ NOT_FOUND: Final = 5  # of google.rpc.Code
 def answer(request: Message) -> dict[str, Any]:
     """The message that answers one question, as a dictionary."""
     if "list_services" in request:
-        names = [name for file in descriptors().files.values() for name in file.services]
-        return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
+        names = sorted(service.name for service in services())
+        return {"list_services_response": {"service": [{"name": name} for name in names]}}
     file = _file(request)
     if file is None:
         return {"error_response": {"error_code": NOT_FOUND, "error_message": "this server has no such file or symbol"}}

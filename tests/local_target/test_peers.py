@@ -21,7 +21,6 @@ INNER = f"{HERE}/iris-predictor@{PEERS.key('default', 'iris-predictor')}"
         ("iris-predictor.default", INNER),
         ("iris-predictor.default.svc", INNER),
         ("http://iris-predictor.default.svc.cluster.local:80/v2", f"http://{INNER}/v2"),
-        ("--predictor_host=iris-predictor.default", f"--predictor_host={INNER}"),
         # What is asked from outside is reached as from outside.
         ("iris.default", f"{HERE}/iris"),
         ("iris-transformer.default", f"{HERE}/iris"),
@@ -35,8 +34,36 @@ INNER = f"{HERE}/iris-predictor@{PEERS.key('default', 'iris-predictor')}"
 def test_a_component_of_the_service_is_found_through_the_gateway(written: str, reached: str) -> None:
     spec = service_spec("iris-transformer", "iris-predictor")
     made = PEERS.located(container(args=(written,), env={"WHERE": written}), spec)
-    assert made.args == (reached,)
+    assert made.args == (written if "@" in reached else reached,)
     assert made.env == {"WHERE": reached}
+
+
+@pytest.mark.parametrize(
+    "args", [("--predictor_host", "iris-predictor.default"), ("--predictor-host=iris-predictor.default.svc",)]
+)
+def test_the_way_to_the_predictor_is_told_by_a_variable_since_anybody_can_read_arguments(args: tuple[str, ...]) -> None:
+    spec = service_spec("iris-transformer", "iris-predictor")
+    given = container(args=("--model_name", "iris", *args, "--x"), env={"INFERENCE_PREDICTOR_HOST": "overruled"})
+    made = PEERS.located(given, spec)
+    assert made.args == ("--model_name", "iris", "--x")
+    assert made.env == {"INFERENCE_PREDICTOR_HOST": INNER}
+
+
+def test_a_predictor_elsewhere_stays_an_argument() -> None:
+    args = ("--predictor_host", "example.com")
+    made = PEERS.located(container(args=args), service_spec("iris-transformer", "iris-predictor"))
+    assert (made.args, made.env) == (args, {})
+
+
+def test_any_other_argument_that_would_show_a_key_is_refused() -> None:
+    first = revision("iris-transformer-1", "iris-transformer", Fixed(1))
+    shown = replace(first, container=container(args=("--repository=http://iris-predictor.default",)))
+    predictor = workload(revision("iris-predictor-1", "iris-predictor", Fixed(1)), mode="raw")
+    message = r"^iris-transformer: argument --repository=\S+ names a component .* tell it by a variable"
+    with pytest.raises(PlatformError, match=message):
+        check(service(workload(shown, mode="raw"), predictor))
+    told = replace(first, container=container(args=("--predictor_host", "iris-predictor.default")))
+    check(service(workload(told, mode="raw"), predictor))
 
 
 def test_each_component_has_a_key_of_its_own_that_outlives_the_control_process() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.embedded.models import write_model
-from tests.embedded import FLOWER, IRIS, Platform, load
+from tests.embedded import FLOWER, IRIS, Platform, commands_of, load
 
 from pilotlight.errors import PlatformError
 
@@ -175,6 +175,10 @@ def test_a_transformer_asks_its_predictor_through_the_gateway(platform: Platform
     gateway = f"http://127.0.0.1:{platform.address.gateway_port}"
     assert outputs["asked"][0].startswith(f"{gateway}/default/two-predictor@")
     assert platform.ask("/default/two-predictor/v2/models/two/infer", FLOWER).status == 404  # only with the key
+    key = outputs["asked"][0].partition("@")[2].partition("/")[0]
+    shown = [command for _, command in commands_of(platform.home)]
+    assert key
+    assert not [command for command in shown if key in command], "any user of the machine could read it"
     platform.wait(
         lambda: all(row.requests == 1 for row in platform.status("two").revisions), "both to have counted the request"
     )

@@ -4,10 +4,13 @@ import asyncio
 import socket
 from contextlib import suppress
 
+import pytest
 from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, error_of, play, read_answer, route, until
 
 from pilotlight.gateway.delivery import never_delivered
 from pilotlight.gateway.messages import Unreachable
+
+WARM = 30  # requests ahead of the one in question
 
 
 def closed_port() -> int:
@@ -21,40 +24,49 @@ def pair() -> tuple[socket.socket, socket.socket]:
         return client, listener.accept()[0]
 
 
-def read_end(client: socket.socket) -> bytes:
+def ended(client: socket.socket) -> bool:
+    """Whether the end that comes is an ordinary one, and no reset."""
     try:
-        return client.recv(10)
+        return client.recv(10) == b""
     except ConnectionError:
-        return b""
+        return False
 
 
-def test_a_connection_that_was_closed_before_the_request_came_has_not_delivered_it() -> None:
+def warm(client: socket.socket, server: socket.socket) -> int:
+    """Bytes that were sent. A connection that has gone to and fro for a while acknowledges with a delay."""
+    for _ in range(WARM):
+        client.sendall(b"x" * 100)
+        server.sendall(server.recv(100))
+        assert client.recv(100)
+    return WARM * 100
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_connection_that_was_closed_before_the_request_came_has_not_delivered_it(used: bool) -> None:
     client, server = pair()
     with client:
-        client.sendall(b"first")
-        server.sendall(server.recv(10))
-        assert client.recv(10) == b"first"
+        before = warm(client, server) if used else 0
         server.close()
         client.sendall(b"second")
-        assert read_end(client) == b""
-        assert never_delivered(client, sent_before=5)
+        assert never_delivered(client, before, ended(client))
 
 
-def test_a_request_that_was_read_or_lay_ready_to_be_read_may_have_been_acted_upon() -> None:
-    for read in (100, 10, 0):
-        client, server = pair()
-        with client:
-            client.sendall(b"x" * 100)
-            if read:
-                server.recv(read)
-            server.close()
-            assert read_end(client) == b""
-            assert not never_delivered(client, sent_before=0)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("read", [100, 10, 0])
+def test_a_request_that_was_read_or_lay_ready_to_be_read_may_have_been_acted_upon(read: int, used: bool) -> None:
+    client, server = pair()
+    with client:
+        before = warm(client, server) if used else 0
+        client.sendall(b"x" * 100)
+        if read:
+            server.recv(read)
+        server.close()
+        assert not never_delivered(client, before, ended(client))
 
 
 def test_what_the_kernel_cannot_tell_is_not_repeated() -> None:
     with socket.socket(socket.AF_UNIX) as other:
-        assert not never_delivered(other, 0)
+        assert not never_delivered(other, 0, ended=True)
 
 
 def test_a_replica_that_refuses_is_told_of_and_another_one_answers() -> None:
@@ -166,31 +178,63 @@ def test_a_kept_connection_whose_end_is_already_here_is_not_used() -> None:
     play(case)
 
 
-def test_a_request_that_meets_a_closed_connection_before_the_loop_has_heard_of_it_is_sent_again() -> None:
-    """The listener and its connections are plain sockets: everything between two awaits happens at one moment."""
+RAW = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
 
+
+async def warmed(bed: Bed, listener: socket.socket) -> tuple[socket.socket, Reader, Writer]:
+    """The replica's side of a connection that has served a while, and its client.
+
+    Listener and connection are plain sockets: everything between two awaits happens at one moment.
+    """
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    bed.publish(route("iris", backend("iris-1", listener.getsockname()[1])))
+    reader, writer = await bed.connect()
+    writer.write(RAW)
+    first, _ = await loop.sock_accept(listener)
+    first.setblocking(False)
+    for number in range(WARM):
+        if number:
+            writer.write(RAW)
+        await loop.sock_recv(first, 1000)
+        await loop.sock_sendall(first, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        assert (await read_answer(reader)).status == 200
+    return first, reader, writer
+
+
+def test_a_request_that_meets_a_closed_connection_before_the_loop_has_heard_of_it_is_sent_again() -> None:
     async def case(bed: Bed) -> None:
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)
-            bed.publish(route("iris", backend("iris-1", listener.getsockname()[1])))
-            reader, writer = await bed.connect()
-            raw = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
-            writer.write(raw)
-            first, _ = await loop.sock_accept(listener)
-            first.setblocking(False)
-            await loop.sock_recv(first, 1000)
-            await loop.sock_sendall(first, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            assert (await read_answer(reader)).status == 200
+            first, reader, _ = await warmed(bed, listener)
             (client,) = bed.plane.clients
             first.close()
-            client.data_received(raw)  # in the same moment
+            client.data_received(RAW)  # in the same moment
             second, _ = await loop.sock_accept(listener)
             with second:
                 assert (await loop.sock_recv(second, 1000)).endswith(b"\r\n\r\nbody")
                 await loop.sock_sendall(second, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nagain")
                 assert (await read_answer(reader)).body == b"again"
             assert bed.unreachable == []
+
+    play(case)
+
+
+def test_a_replica_that_dies_with_some_of_the_request_unread_does_not_get_it_repeated() -> None:
+    """The end is a reset then, which does not acknowledge what was read."""
+
+    async def case(bed: Bed) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            first, reader, writer = await warmed(bed, listener)
+            writer.write(RAW)
+            assert (await loop.sock_recv(first, 10)).startswith(b"POST")
+            first.close()
+            async with asyncio.timeout(5):
+                assert (await read_answer(reader)).status == 502
+            assert len(bed.unreachable) == 1
+            with pytest.raises(BlockingIOError):
+                listener.accept()
 
     play(case)
 

@@ -1,9 +1,9 @@
 """Whether a request can have been received by a replica that closed the connection on it.
 
-The kernel counts what the other side has acknowledged. A request of which no byte was acknowledged met a connection
-that was closed before it arrived, and can be sent elsewhere: nobody has read it. Anything else may have been acted
-upon. The end of a connection acknowledges all that was read from it, so a process that died at its work is never
-mistaken for one that had closed before.
+The kernel counts what the other side has acknowledged, and an ordinary end acknowledges all that had arrived by then.
+So a request met a connection that was closed before it arrived, and can be sent elsewhere, when the end came and no
+byte of the request was acknowledged: nobody has read it. Anything else may have been acted upon. A reset alone proves
+nothing: a process that dies with bytes unread ends so, and acknowledges nothing of what it had read.
 """
 
 import socket
@@ -15,8 +15,13 @@ _OPENING: Final = 1  # the handshake of the side that connects counts as a byte
 _TCP_INFO: Final = 11
 
 
-def never_delivered(connection: socket.socket, sent_before: int) -> bool:
-    """`sent_before` bytes were sent on the connection ahead of the request in question; False where unknown."""
+def never_delivered(connection: socket.socket, sent_before: int, ended: bool) -> bool:
+    """`sent_before` bytes were sent on the connection ahead of the request in question; False where unknown.
+
+    `ended`: the other side's ordinary end has come, whether or not a reset came after it.
+    """
+    if not ended:
+        return False
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_ACKED + 8)
     except OSError:

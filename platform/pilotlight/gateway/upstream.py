@@ -22,7 +22,7 @@ BODILESS: Final = frozenset({204, 304})
 
 class Upstream(asyncio.Protocol):
     __slots__ = (
-        "_body", "_buffer", "_paused", "_probe", "_reusable", "_sent", "_sent_before", "_status", "closing",
+        "_body", "_buffer", "_ended", "_paused", "_probe", "_reusable", "_sent", "_sent_before", "_status", "closing",
         "exchange", "idle_since", "replica", "transport",
     )  # fmt: skip
 
@@ -34,6 +34,7 @@ class Upstream(asyncio.Protocol):
         self.idle_since = 0.0
         self._probe: socket.socket | None = None
         self._sent = self._sent_before = 0
+        self._ended = False  # by the replica, and not by a reset
         self._buffer = b""
         self._body: Body | None = None
         self._status = 0
@@ -50,7 +51,9 @@ class Upstream(asyncio.Protocol):
         self.closing = True
         self.replica.forget(self)
         exchange, self.exchange = self.exchange, None
-        unread = exchange is not None and self._never_delivered()
+        # A broken pipe is what a writer gets for a reset that came after the end; without the end it is told "reset".
+        ended = self._ended or isinstance(exc, BrokenPipeError)
+        unread = exchange is not None and self._never_delivered(ended)
         self._drop_probe()
         if exchange is None:
             return
@@ -72,12 +75,12 @@ class Upstream(asyncio.Protocol):
             self._probe = None
 
     def eof_received(self) -> bool:
-        self.closing = True
+        self.closing = self._ended = True
         return False
 
-    def _never_delivered(self) -> bool:
+    def _never_delivered(self, ended: bool) -> bool:
         nothing_came = self._body is None and not self._buffer
-        return nothing_came and self._probe is not None and never_delivered(self._probe, self._sent_before)
+        return nothing_came and self._probe is not None and never_delivered(self._probe, self._sent_before, ended)
 
     def send(self, exchange: "Exchange", parts: list[bytes]) -> None:
         """A request's head with what there is of its body."""

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -14,8 +17,9 @@ from tests.onnx_models import write_python
 from tests.serving import ANSWER_S, json_tensor, read_answer, rendered
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.local.home import ENV_HOME
+from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.model import Probe
+from pilotlight.targets.local.supervisor.pilot import PilotLights
 from pilotlight.targets.local.supervisor.process import identify, marked
 
 STARTUP = Probe(READY.path, 8080, period_s=1.0, failure_threshold=60)
@@ -311,5 +315,39 @@ def test_closing_ends_all_or_none(tmp_path: Path) -> None:
             await stage.supervisor.close(leave_running=True)
             assert alive(pid)
             assert {name for _, name in marked(stage.home)} == {"a"}
+
+    asyncio.run(play())
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """This process can open so many files more."""
+    spare = [os.dup(0) for _ in range(count + 1)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for descriptor in spare:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("pilot", [False, True])
+@pytest.mark.parametrize("left", range(6))
+def test_a_start_that_finds_no_descriptor_ends_with_its_reason(tmp_path: Path, left: int, pilot: bool) -> None:
+    async def play() -> None:
+        home = Home(tmp_path / "home").create()
+        lights = PilotLights(home, light_after_s=60.0) if pilot else None
+        async with Stage(tmp_path, python=program(tmp_path, "exec sleep 60"), pilot=lights) as stage:
+            with descriptors_left(left):
+                begun = stage.supervisor.launch(launch())
+                assert begun.state == "starting"
+                await eventually(lambda: bool(stage.told))
+            last = stage.told[-1]
+            assert last.state == "starting" or last.reason.startswith("could not be started: ")
+            assert last.crashed or left > 2, "the ports alone need three"
+            stage.supervisor.launch(launch("iris-predictor-1f3a9c07-later"))
+            await eventually(lambda: any(told.pid for told in stage.told))
 
     asyncio.run(play())

@@ -72,8 +72,10 @@ class Supervisor:
         environment.command(launch.revision.container, self._python)
         running = self._take_on(_record(launch, self._home), launch)
         running.quiet = True  # the caller sees what is returned
-        self._try(running)
-        running.quiet = False
+        try:
+            self._try(running)
+        finally:
+            running.quiet = False
         return running.record
 
     def drain(self, replica_id: str, grace_s: float) -> None:
@@ -156,6 +158,17 @@ class Supervisor:
         self._spawn(running)
 
     def _spawn(self, running: Running) -> None:
+        try:
+            self._begin(running)
+        except OSError as error:  # no descriptor left, for one
+            self._not_started(running, error)
+
+    def _not_started(self, running: Running, error: OSError) -> None:
+        """In a moment: whoever asked for the start hears first that it was begun."""
+        reason = f"could not be started: {error.strerror or error}"
+        asyncio.get_running_loop().call_soon(self._forget, running, Exit(), reason)
+
+    def _begin(self, running: Running) -> None:
         launch = running.launch
         assert launch is not None
         ports = environment.free_ports()
@@ -180,21 +193,22 @@ class Supervisor:
         try:
             running.started_by(shim.start(argv, env, self._home.root, log, running.exit_file))
         except OSError as error:
-            reason = f"could not be started: {error.strerror}"
-            asyncio.get_running_loop().call_soon(self._forget, running, Exit(), reason)
+            self._not_started(running, error)
 
     def _fork(self, running: Running, pilot: PilotLights, command: Command, env: Mapping[str, str], log: int) -> None:
         """By a pilot light where one burns; without it, or when it says no, as any other process."""
         own_log = os.dup(log)
 
         def answered(pid: int) -> None:
-            if pid:
-                running.forked_by(pid)
-            elif running.asked:
-                self._forget(running, Exit(), "ended before it could start")
-            else:
-                self._execute(running, command.argv, env, own_log)
-            os.close(own_log)
+            try:
+                if pid:
+                    running.forked_by(pid)
+                elif running.asked:
+                    self._forget(running, Exit(), "ended before it could start")
+                else:
+                    self._execute(running, command.argv, env, own_log)
+            finally:
+                os.close(own_log)
 
         running.exit_file.unlink(missing_ok=True)
         errand = Errand(command.predictor_args or (), env, str(self._home.root), str(running.exit_file))
@@ -212,7 +226,8 @@ class Supervisor:
         """The last word on a replica. What it held goes to those who wait."""
         record = running.record
         running.stop_probing()
-        del self._running[record.id]
+        if self._running.pop(record.id, None) is None:
+            return  # it was told before, or left to the supervisor that comes next
         if not self._running:
             self._none_left.set()
         running.exit_file.unlink(missing_ok=True)

@@ -35,13 +35,12 @@ def merge(how: str, answers: Mapping[int, Answer], departed: str = "", roster: S
 
 
 def worst(answers: Iterable[Answer]) -> Answer:
-    """Of a call that must succeed everywhere: the first that did not, else any."""
-    first = NOBODY
-    for answer in answers:
-        if answer.status != 200:
-            return answer
-        first = answer
-    return first
+    """Of a call that must succeed everywhere: the first that did not, else the first; text is told one by one."""
+    told = list(answers)
+    chosen = next((answer for answer in told if answer.status != 200), told[0] if told else NOBODY)
+    if chosen.status == 200 and chosen.content_type.startswith("text/plain"):
+        return chosen._replace(body=b"\n".join(answer.body for answer in told))
+    return chosen
 
 
 def _statistics(documents: Iterable[Row]) -> Row:

@@ -98,7 +98,7 @@ class Seat:
                 ready = not ready
                 self._tell("ready", ready=ready)
                 if ready and self.number == 0:
-                    _warn_of_gpus(server)
+                    warn_of_gpus(server)
             await asyncio.sleep(LATER_S if ready else SOON_S)
 
     def _tell(self, kind: str, **told: Any) -> None:
@@ -162,7 +162,7 @@ def inherited(environ: MutableMapping[str, str]) -> Seat | None:
     return Seat(number, socket.socket(fileno=end), socket.socket(fileno=metrics) if metrics >= 0 else None, sockets)
 
 
-def _warn_of_gpus(server: "Server") -> None:
+def warn_of_gpus(server: "Server") -> None:
     on_gpu = sorted({served.name for served in server.registry.serving() if _on_gpu(server, served.config)})
     if on_gpu:
         message = "every worker holds its own copy of these models on the GPU; --workers 1 holds one"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
-from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, write_pid
+from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, workers, write_pid
 from tests.serving import Answer, RunningServer
 
 
@@ -36,6 +36,25 @@ def test_a_worker_that_is_killed_is_replaced_while_the_other_serves(two: Running
     two.wait_until(lambda: pids_of(two, 10) == set(fresh), "complete again")
     died = next(line for line in two.log() if line["event"] == "worker.died")
     assert (died["worker"], died["code"]) == (0, -signal.SIGKILL)
+
+
+def test_a_worker_whose_model_died_takes_no_more_connections(two: RunningServer) -> None:
+    pids = set(wait_for_all(two))
+    assert two.infer("pid", seconds(-1)).status == 500
+    two.wait_until(lambda: sum(row["ready"] for row in workers(two)) == 1, "down to one")
+    (left,) = {row["pid"] for row in workers(two) if row["ready"]}
+    two.wait_until(lambda: answered(two) == {(200, left)}, "served by the other alone")
+    assert {two.get("/v2/health/ready").status for _ in range(10)} == {200}
+    (row,) = two.post("/v2/repository/index").json()
+    sick = next(row["worker"] for row in workers(two) if not row["ready"])
+    assert (row["state"], row["reason"].startswith(f"worker {sick}: ")) == ("UNAVAILABLE", True)
+    assert {row["pid"] for row in workers(two)} == pids
+
+
+def answered(server: RunningServer) -> set[tuple[int, int]]:
+    """Status and process of answers to a few connections."""
+    answers = [server.infer("pid", seconds(0)) for _ in range(10)]
+    return {(a.status, a.json()["outputs"][0]["data"][0] if a.status == 200 else 0) for a in answers}
 
 
 def test_a_worker_that_is_told_to_leave_loses_no_request(two: RunningServer) -> None:

@@ -120,7 +120,12 @@ def test_who_has_no_answer_does_not_spoil_that_of_the_others() -> None:
 def test_of_what_must_hold_everywhere_the_first_refusal_is_told() -> None:
     bad = answer({"error": "x"}, 400)
     assert worst([answer(1), bad, answer(2)]) == bad
-    assert worst([answer(1), answer(2)]).status == 200
+    assert worst([answer(1), answer(2)]) == answer(1)
+    assert worst([]).status == 503
+
+
+def test_texts_for_people_are_told_one_after_the_other() -> None:
+    assert worst([Answer(200, b"a", "text/plain"), Answer(200, b"b", "text/plain")]).body == b"a\nb"
 
 
 def test_the_status_has_every_worker_also_one_that_does_not_answer_yet() -> None:

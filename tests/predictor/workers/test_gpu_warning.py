@@ -1,0 +1,44 @@
+"""Whoever starts several workers on a GPU is told that each holds the models."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from pilotlight_predictor.repository.model_config import InstanceGroup, ModelConfig
+from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.workers import seat
+
+
+@dataclass
+class Served:
+    config: ModelConfig
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+
+@dataclass
+class House:
+    """Settings and a registry of two models: what the warning reads of a server."""
+
+    settings: Settings = field(
+        default_factory=lambda: replace(Settings(), server=replace(Settings().server, workers=4))
+    )
+
+    @property
+    def registry(self) -> "House":
+        return self
+
+    def serving(self) -> list[Served]:
+        on_cpu = ModelConfig("on_cpu", instance_groups=(InstanceGroup(1, kind="CPU"),))
+        return [Served(ModelConfig("anywhere")), Served(on_cpu)]
+
+
+@pytest.mark.parametrize(("gpus", "told"), [(0, []), (1, [["anywhere"]])])
+def test_the_models_on_the_gpu_are_named(gpus: int, told: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[list[str]] = []
+    monkeypatch.setattr("pilotlight_predictor.devices.gpu_count", lambda: gpus)
+    monkeypatch.setattr(seat, "log", lambda *_, models, **__: lines.append(models))
+    seat.warn_of_gpus(House())  # type: ignore[arg-type]
+    assert lines == told

@@ -16,6 +16,7 @@ from pilotlight.gateway.addresses import CannotListen
 from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake
 from pilotlight.gateway.table import Replica, Table
 from pilotlight.targets.local import gateway_link
+from pilotlight.targets.local.launching import leftovers
 
 # A control process that publishes one table and then only lives.
 CONTROL = """
@@ -322,3 +323,16 @@ async def test_a_dropped_connection_is_made_again_to_the_same_gateway(tmp_path: 
         thief.close()
         assert (hello.pid, hello.generation) == (pid, 1)
         assert (await made.link.publish(Table(9, (route(one.config),)))).generation == 9
+
+
+@in_loop
+async def test_asking_whether_a_gateway_lives_disturbs_nobody(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made:
+        await made.publish()
+        channel = made.link._channel
+        assert leftovers(made.home)
+        for _ in range(3):
+            await made.publish()
+        assert made.link._channel is channel
+        assert sum(isinstance(word, Hello) for word in made.words) == 1
+    assert not leftovers(made.home)

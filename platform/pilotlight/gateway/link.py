@@ -89,6 +89,21 @@ class ControlPort:
             self._on_lost()
 
 
+def lives(folder: Path) -> bool:
+    """Whether a gateway takes requests here. Only its lock is tried: who connects is taken for the control process."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 async def _locked(path: Path, wait_s: float) -> int:
     """The lock belongs to the open file: it is gone with the process, however that ends."""
     loop = asyncio.get_running_loop()

@@ -122,12 +122,9 @@ def leftovers(home: Home) -> bool:
 
 
 def _gateway_lives(home: Home) -> bool:
-    from pilotlight.gateway.sockets import connect
+    from pilotlight.gateway.link import lives
 
-    found = connect(home.gateway_socket)
-    if found is not None:
-        found.close()
-    return found is not None
+    return lives(home.root)
 
 
 def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
-RPC_PATIENCE_S: Final = 1.0  # for a load to end, before grpcio is imported beside it
+RPC_PATIENCE_S: Final = 3.0  # for a load to end, before the import of grpcio takes a share of its processor
 PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 

@@ -14,13 +14,14 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from pilotlight.contract import API_PORT, GATEWAY_PORT
 from pilotlight.errors import PlatformError
+from pilotlight.gateway import loop
 from pilotlight.targets.local.home import Home, home
 
 log = logging.getLogger("pilotlight.daemon")
@@ -91,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         log.info("another control process serves %s", given.home.root)
         return 0
     with held:
-        return _runner()(serve(given))
+        return loop.run(serve(given))
 
 
 def lock(folder: Home) -> IO[bytes] | None:
@@ -103,14 +104,6 @@ def lock(folder: Home) -> IO[bytes] | None:
         file.close()
         return None
     return file
-
-
-def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
 
 
 async def serve(given: Options) -> int:

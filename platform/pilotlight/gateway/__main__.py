@@ -4,17 +4,15 @@ The first is one machine's gateway, which obeys a control process; the second is
 replicas by itself.
 """
 
-import asyncio
 import os
-import resource
 import shlex
 import sys
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.gateway import loop
 
 USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route)"
 
@@ -24,10 +22,10 @@ def main(arguments: Sequence[str]) -> int:
         if list(arguments) == ["route"]:
             from pilotlight.gateway import router, router_settings
 
-            _run(router.run(router_settings.read(os.environ)))
+            loop.run(router.run(router_settings.read(os.environ)))
         else:
             folder, respawn = _options(arguments)
-            _run(_serve(folder, respawn))
+            loop.run(_serve(folder, respawn))
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -46,20 +44,6 @@ async def _serve(folder: Path, respawn: Sequence[str]) -> None:
     from pilotlight.gateway.process import Gateway
 
     await Gateway(folder, respawn).run()
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where it is installed, with as many open files as the system lets us have."""
-    with suppress(ValueError, OSError):
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
 
 
 if __name__ == "__main__":

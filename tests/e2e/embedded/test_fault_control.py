@@ -5,6 +5,7 @@ Its gateway brings it back. What it finds is the state before or after what was 
 
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -163,3 +164,14 @@ def test_a_delete_that_was_interrupted_is_finished(platform: Platform) -> None:
     platform.wait(lambda: not platform.target.list(None) and not platform.replicas(), "it to be gone")
     platform.deploy(steady(100))
     platform.wait_phase("Ready")
+
+
+def test_the_control_process_may_open_as_many_files_as_the_system_lets_it(tmp_path: Path) -> None:
+    """Every service holds sockets there, even at zero."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1, 1024), hard))
+    try:
+        with Platform(tmp_path / "home") as platform:
+            assert resource.prlimit(platform.address.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, cast
 
+import pytest
+
 from pilotlight.gateway.messages import Applied
 from pilotlight.gateway.table import Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
@@ -30,8 +32,20 @@ class Stage:
         self.gone: list[str] = []
         self.told: list[tuple[Route, ...]] = []
         self.publisher = Publisher(
-            cast(GatewayLink, self.link), lambda: self.routes, self.gone.append, self._tell
+            cast(GatewayLink, self.link), self._routed, self._farewell, self._tell
         )  # fmt: skip
+        self.trouble: list[Exception] = []  # of the next farewells
+        self.unroutable: list[Exception] = []  # of the next tables
+
+    def _routed(self) -> tuple[Route, ...]:
+        if self.unroutable:
+            raise self.unroutable.pop()
+        return self.routes
+
+    def _farewell(self, replica: str) -> None:
+        if self.trouble:
+            raise self.trouble.pop()
+        self.gone.append(replica)
 
     def _tell(self, routes: Iterable[Route]) -> None:
         assert len(self.link.tables) == len(self.told), "before the gateway hears of it"
@@ -111,3 +125,28 @@ def test_generations_go_on_from_what_a_living_gateway_has() -> None:
         await stage.until(lambda: [table.generation for table in stage.link.tables] == [42])
 
     staged(case)
+
+
+def test_a_farewell_that_fails_is_told_and_said_again_and_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def case(stage: Stage) -> None:
+        stage.link.confirmed.set()
+        stage.trouble = [OSError("Too many open files")]
+        stage.publisher.retire("a")
+        await stage.until(lambda: not stage.trouble)
+        stage.publisher.retire("b")
+        await stage.until(lambda: {"a", "b"} == set(stage.gone))
+        assert stage.publisher.retiring == set()
+
+    staged(case)
+    assert "the farewell of a failed" in caplog.text
+
+
+def test_a_table_that_cannot_be_made_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def case(stage: Stage) -> None:
+        stage.link.confirmed.set()
+        stage.unroutable = [KeyError("iris")]
+        stage.publisher.changed()
+        await stage.until(lambda: len(stage.link.tables) == 1)
+
+    staged(case)
+    assert "a table for the gateway failed" in caplog.text

@@ -1,11 +1,14 @@
 """The beat of the autoscaler, with a clock of its own: who is asked, what is taken over, and when it rests."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import cast
 
+import pytest
 from tests.local_target.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.gateway.messages import BackendReport
+from pilotlight.targets.local import scaler
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.model import TrafficShare
 from pilotlight.targets.local.scaler import Scaler
@@ -37,6 +40,9 @@ class Silence:
 
     def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
         return {}
+
+    def follow(self, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
+        pass
 
 
 class Stage:
@@ -153,3 +159,24 @@ def test_how_many_a_start_an_activation_and_the_minimum_are() -> None:
     table = {Kpa(): (1, 1, 0), Kpa(initial_scale=3, min_scale=2): (3, 2, 2), Fixed(4): (4, 4, 4), hpa: (2, 2, 2)}
     for scaling, (first, woken, low) in table.items():
         assert (initial(scaling), activation(scaling), least(scaling)) == (first, woken, low), scaling
+
+
+def test_the_beat_goes_on_though_metrics_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def follow(silence: Silence, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
+        asked.append(now)
+        raise OSError("Too many open files")
+
+    async def play() -> None:
+        stage = staged(Fixed(1))
+        stage.scaler.start()
+        stage.scaler.stir()
+        async with asyncio.timeout(30):
+            while len(asked) < 2:
+                await asyncio.sleep(0.01)
+        await stage.scaler.close()
+
+    monkeypatch.setattr(Silence, "follow", follow)
+    monkeypatch.setattr(scaler, "BEAT_S", 0.01)
+    asyncio.run(play())

@@ -7,9 +7,13 @@ it any more is it told to end; what it still has in flight it finishes.
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Final
 
 from pilotlight.gateway.table import Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
+from pilotlight.targets.local.rounds import survived
+
+AGAIN_S: Final = 1.0  # after a round that failed
 
 
 class Publisher:
@@ -57,13 +61,25 @@ class Publisher:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            leaving = set(self.retiring)
-            routes = tuple(self._routes())
-            if routes != self._published:
-                self.generation += 1
-                self._told(routes)
-                await self.link.publish(Table(self.generation, routes))
-                self._published = routes
+            if not await self._round():
+                self._changed.set()
+                await asyncio.sleep(AGAIN_S)
+
+    async def _round(self) -> bool:
+        """Whether everything was done."""
+        leaving = set(self.retiring)
+        with survived("a table for the gateway"):
+            await self._publish(tuple(self._routes()))
             for replica in leaving:
-                self.retiring.discard(replica)
-                self._farewell(replica)
+                with survived(f"the farewell of {replica}"):
+                    self._farewell(replica)
+                    self.retiring.discard(replica)
+            return self.retiring.isdisjoint(leaving)
+        return False
+
+    async def _publish(self, routes: tuple[Route, ...]) -> None:
+        if routes != self._published:
+            self.generation += 1
+            self._told(routes)
+            await self.link.publish(Table(self.generation, routes))
+            self._published = routes

@@ -5,12 +5,12 @@ nothing runs any more.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local.rounds import survived
 from pilotlight.targets.local.scaling.model import Decision, Observed
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
@@ -18,7 +18,6 @@ from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.units import Revision, Unit, activation, least
 
 BEAT_S: Final = 1.0
-log = logging.getLogger("pilotlight.scaler")
 
 
 class Scaler:
@@ -66,16 +65,18 @@ class Scaler:
         while True:
             await self._active.wait()
             await asyncio.sleep(BEAT_S)
-            now = self._clock()
-            busy = False
-            for run in list(self._runs()):
-                try:
-                    busy = self.step(run, now) or busy
-                except Exception:  # the beat of all services goes on, whatever one of them has
-                    log.exception("%s cannot be scaled; this is a defect of ours", "/".join(run.key))
-            self._signals.follow(self._fleet, list(self._runs()), now)
-            if not busy:
-                self._active.clear()
+            with survived("the autoscaler's beat"):
+                if not self._round(self._clock()):
+                    self._active.clear()
+
+    def _round(self, now: float) -> bool:
+        """Whether another will be needed."""
+        busy = False
+        for run in list(self._runs()):
+            with survived(f"scaling {'/'.join(run.key)}"):  # the beat of the others goes on
+                busy = self.step(run, now) or busy
+        self._signals.follow(self._fleet, list(self._runs()), now)
+        return busy
 
     def step(self, run: ServiceRun, now: float) -> bool:
         """One beat of one service; whether there will be something to decide at the next."""

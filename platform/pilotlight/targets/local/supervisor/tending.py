@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pilotlight.targets.local.rounds import survived
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import usage
 from pilotlight.targets.local.supervisor.reasons import over_limit
@@ -37,9 +38,11 @@ class Tending:
             if not self._running:
                 return
             looks += 1
-            self._guard_memory()
+            with survived("a look at the memory of replicas"):
+                self._guard_memory()
             if looks % ROTATE_EVERY == 0:
-                await asyncio.to_thread(_rotate, [Path(running.record.log) for running in self._running.values()])
+                with survived("cutting logs"):
+                    await asyncio.to_thread(_rotate, [Path(running.record.log) for running in self._running.values()])
 
     def _guard_memory(self) -> None:
         """Where no control group does it. Memory shared with a pilot light counts too: the kernel tells no better."""

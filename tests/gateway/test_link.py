@@ -262,6 +262,24 @@ async def test_a_gateway_ended_by_a_signal_answers_what_it_has_and_its_successor
 
 
 @in_loop
+async def test_a_second_signal_to_a_gateway_that_ends_does_not_unseat_its_successor(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made, replica(ready=False) as one:
+        await made.publish(route(one.config))
+        slow = asyncio.create_task(ask(made.port, "/iris/slow"))
+        await until(lambda: one.asked, "the slow request")
+        ended = made.link.pid
+        os.kill(ended, signal.SIGTERM)
+        await until(lambda: made.link.pid != ended, "a successor")
+        successor = made.link._channel
+        os.kill(ended, signal.SIGTERM)
+        one.open.set()
+        assert (await slow).status == 200
+        await until(lambda: not made.link._leaving, "the end of the first")
+        assert made.link._channel is successor
+        assert (await made.publish(route(one.config))).generation == 2
+
+
+@in_loop
 async def test_a_request_held_by_a_gateway_that_ends_gets_its_replica(tmp_path: Path) -> None:
     async with linked(tmp_path) as made, replica() as one:
         await made.publish(route())

@@ -253,10 +253,10 @@ class GatewayLink:
                 self._answers.popleft()(word, came)
             return
         if isinstance(word, Leaving):
-            if self._closing:  # it ends in any case, and that is waited for
-                return
-            self._see_off(channel)
-            self._bereave()
+            # One that is leaving already may be told twice; at our own end it ends in any case, and that is waited for.
+            if channel is self._channel and not self._closing:
+                self._see_off(channel)
+                self._bereave()
             return
         if isinstance(word, Hello) and self._greeted is not None and not self._greeted.done():
             self._greeted.set_result(word)

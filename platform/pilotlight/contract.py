@@ -13,6 +13,7 @@ METRICS_PORT: Final = 8082
 COMPAT_HTTP_PORT: Final = 8000
 COMPAT_GRPC_PORT: Final = 8001
 COMPAT_METRICS_PORT: Final = 8002
+SERVING_GRPC_PORT: Final = 50051
 
 # Ports of the embedded platform: the one address of all services, and the control API.
 GATEWAY_PORT: Final = 8090

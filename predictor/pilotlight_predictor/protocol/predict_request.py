@@ -62,7 +62,11 @@ def read_body(body: Buffer) -> Asked:
         raise Invalid("inputs and batch are both there; send one of them")
     texts = (_text(document, name) for name in ("model_name", "model_version", "sticky_key", "output"))
     rows: Any = [single] if batch is None else _rows(batch)
-    asked = Asked(rows, batch is not None, *texts)
+    return checked(Asked(rows, batch is not None, *texts))
+
+
+def checked(asked: Asked) -> Asked:
+    """As it is, when each of its lists has numbers, and not too many."""
     for index, row in enumerate(asked.rows):
         _check_numbers(asked.place(index), row)
     return asked

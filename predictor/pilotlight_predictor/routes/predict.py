@@ -14,7 +14,7 @@ from pilotlight_predictor.dispatch import Dialect, ErrorBody, Route
 from pilotlight_predictor.errors import Cancelled, NotReady, PredictorError
 from pilotlight_predictor.inference import RequestedOutput
 from pilotlight_predictor.protocol.pieces import LONG
-from pilotlight_predictor.protocol.predict_request import Asked, Invalid, parts, read_body
+from pilotlight_predictor.protocol.predict_request import Asked, Invalid, Part, parts, read_body
 from pilotlight_predictor.routes.predict_run import NAME, Run
 from pilotlight_predictor.routes.predict_stream import Conversation
 from pilotlight_predictor.served import ServedVersion
@@ -55,12 +55,18 @@ async def _predict_long(server: Server, call: Call, told: ErrorBody) -> Reply:
 
 
 def _prepare(server: Server, call: Call, asked: Asked, told: ErrorBody) -> Run:
-    served = choose(server, asked, call.header(STICKY_HEADER))
+    served, work = plan(server, asked, call.header(STICKY_HEADER))
+    return Run(server, call, served, work, told, asked.batch)
+
+
+def plan(server: Server, asked: Asked, sticky: str) -> tuple[ServedVersion, list[Part]]:
+    """Who answers, and what it is asked for."""
+    served = choose(server, asked, sticky)
     work = parts(asked, served.name, served.version, _only_input(served), served.config.max_batch_size)
     wanted = asked.output or next((output.name for output in served.outputs), "")
     for part in work:
         part.request.outputs = (RequestedOutput(wanted),) if wanted else ()
-    return Run(server, call, served, work, told, asked.batch)
+    return served, work
 
 
 def choose(server: Server, asked: Asked, sticky: str = "") -> ServedVersion:

@@ -67,7 +67,7 @@ def _read_file(found: Descriptors, view: memoryview) -> None:
         _read_message(found, package, message)
     for enum in parts.all(5):
         _read_enum(found, package, enum)
-    services = tuple(f"{package}.{_Parts(service).text(1)}" for service in parts.all(6))
+    services = tuple(_within(package, _Parts(service).text(1)) for service in parts.all(6))
     methods = {
         f"{name}.{_Parts(method).text(1)}"
         for name, service in zip(services, parts.all(6), strict=True)
@@ -80,7 +80,7 @@ def _read_file(found: Descriptors, view: memoryview) -> None:
 
 def _read_message(found: Descriptors, scope: str, view: memoryview) -> None:
     parts = _Parts(view)
-    name = f"{scope}.{parts.text(1)}"
+    name = _within(scope, parts.text(1))
     types = [_field_type(each) for each in parts.all(2)]
     is_map = any(_Parts(options).number(7) for options in parts.all(7))
     found.messages[name] = MessageType({t.number: t for t in types}, {t.name: t for t in types}, is_map)
@@ -99,7 +99,12 @@ def _field_type(view: memoryview) -> FieldType:
 def _read_enum(found: Descriptors, scope: str, view: memoryview) -> None:
     parts = _Parts(view)
     values = [_Parts(value) for value in parts.all(2)]
-    found.enums[f"{scope}.{parts.text(1)}"] = {value.text(1): value.number(2) for value in values}
+    found.enums[_within(scope, parts.text(1))] = {value.text(1): value.number(2) for value in values}
+
+
+def _within(scope: str, name: str) -> str:
+    """A file may have no package."""
+    return f"{scope}.{name}" if scope else name
 
 
 def _view(value: int | memoryview) -> memoryview:

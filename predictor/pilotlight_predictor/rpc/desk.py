@@ -60,7 +60,7 @@ class Desk:
 
         if method.stream is not None:
             return grpc.stream_stream_rpc_method_handler(stream)
-        if self._admission.asks(method.action):
+        if self._admission.asks(method.action, service.protocol):
             return grpc.stream_unary_rpc_method_handler(judged)
         return grpc.unary_unary_rpc_method_handler(unary)
 
@@ -88,7 +88,7 @@ class _Post:
 
     async def judge(self, call: RpcCall, context: Any) -> None:
         try:
-            self._admission.admit(call.headers, call.peer, self._method.action)
+            self._admission.admit(call.headers, call.peer, self._method.action, self._protocol)
         except PredictorError as error:
             self._count(call, error.status)
             await _refuse(call, error, context)
@@ -154,7 +154,7 @@ class _Post:
     async def _next_single(self, call: RpcCall) -> bytes:
         """A stream counts in the rate limit as often as it asks."""
         try:
-            self._admission.admit(call.headers, call.peer, self._method.action)
+            self._admission.admit(call.headers, call.peer, self._method.action, self._protocol)
         except PredictorError as error:
             self._count(call, error.status)
             raise

@@ -1,8 +1,8 @@
 """ModelInfer and ModelStreamInfer: decode, hand to the model, encode when it answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
@@ -77,10 +77,17 @@ async def _joined(server: Server, response: InferResponse, raw: bool, *, streame
     return await server.codecs.run(join) if elements > LONG // 4 else join()
 
 
-async def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
-    """Answers in the order of the requests, many of which may be under way; one that fails does not end the stream."""
-    under_way: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(MAX_AHEAD)
-    reader = asyncio.ensure_future(_read(call, messages, single, under_way))
+def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
+    """A request that fails does not end the stream."""
+    return in_order(messages, lambda message: _one(call, message, single))
+
+
+async def in_order(
+    messages: Messages, answer: Callable[[bytes], Coroutine[Any, Any, bytes]], ahead: int = MAX_AHEAD
+) -> AsyncIterator[bytes]:
+    """Answers in the order of the requests, many of which may be under way."""
+    under_way: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(ahead)
+    reader = asyncio.ensure_future(_read(messages, answer, under_way))
     task: asyncio.Task[bytes] | None = None
     try:
         while (task := await under_way.get()) is not None:
@@ -94,11 +101,13 @@ async def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -
 
 
 async def _read(
-    call: RpcCall, messages: Messages, single: Single, under_way: "asyncio.Queue[asyncio.Task[bytes] | None]"
+    messages: Messages,
+    answer: Callable[[bytes], Coroutine[Any, Any, bytes]],
+    under_way: "asyncio.Queue[asyncio.Task[bytes] | None]",
 ) -> None:
     try:
         async for message in messages:
-            await under_way.put(asyncio.ensure_future(_one(call, message, single)))
+            await under_way.put(asyncio.ensure_future(answer(message)))
     finally:
         await under_way.put(None)
 

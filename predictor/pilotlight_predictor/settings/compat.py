@@ -70,6 +70,11 @@ def implied_by(compat: str) -> dict[str, Any]:
     }
 
 
+def implied_by_dialect(dialect: str) -> dict[str, Any]:
+    """What `--dialect` puts in place of the defaults."""
+    return {"server.grpc_port": contract.SERVING_GRPC_PORT} if dialect == "serving" else {}
+
+
 def ignore(flag: str, text: str, reading: Reading) -> None:
     """Accepts a flag without effect; one that protects the server is refused unless it is off."""
     reason = REFUSED.get(flag)

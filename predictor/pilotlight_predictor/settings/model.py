@@ -73,6 +73,10 @@ class ServerSettings:
         "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002, status 400 while not ready, "
         "strict readiness, and an exit when a model required at start fails.",
     )  # fmt: skip
+    dialect: str = setting(
+        "", choice("", "serving"), "--dialect",
+        f"serving: gRPC on {contract.SERVING_GRPC_PORT}, where clients of the serving capability look for it.",
+    )  # fmt: skip
     strict_readiness: bool = setting(
         False, BOOL, "--strict-readiness", "Ready only while every model is; else while those required at start are."
     )

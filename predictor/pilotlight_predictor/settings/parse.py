@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pilotlight import contract
-from pilotlight_predictor.settings.compat import implied_by
+from pilotlight_predictor.settings.compat import implied_by, implied_by_dialect
 from pilotlight_predictor.settings.document import read_document
 from pilotlight_predictor.settings.environment import read_environment
 from pilotlight_predictor.settings.flags import ANSWERED, read_flags
@@ -72,7 +72,10 @@ def _merge(readings: Sequence[Reading]) -> Reading:
         given.origins |= reading.origins
         given.warnings += reading.warnings
         given.incomplete |= reading.incomplete
-    given.implied = implied_by(given.values.get("server.compat", "")) | given.implied | _enabled(given.values)
+    ports = implied_by(given.values.get("server.compat", "")) | implied_by_dialect(
+        given.values.get("server.dialect", "")
+    )
+    given.implied = ports | given.implied | _enabled(given.values)
     given.values = given.implied | given.values
     return given
 

@@ -22,7 +22,8 @@ DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PATH": "/usr/bin:/b
 
 @pytest.fixture(scope="module")
 def iris(serve_module: Callable[..., RunningServer]) -> RunningServer:
-    return serve_module(None, "--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris")
+    flags = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris", "--grpc-port", "0")
+    return serve_module(None, *flags)
 
 
 def run(*words: str, **variables: str) -> str:
@@ -42,10 +43,21 @@ def test_the_commands_run(iris: RunningServer) -> None:
 
 
 def test_the_program_runs(iris: RunningServer, tmp_path: Path) -> None:
-    (text,) = blocks("python")
+    (text,) = (block for block in blocks("python") if "requests" in block and "grpc" not in block)
     program = tmp_path / "client.py"
     program.write_text(text.replace(HOST, iris.address))
     assert run(sys.executable, str(program)).count("predictions") == 2
+
+
+def test_the_generated_client_runs(iris: RunningServer, tmp_path: Path) -> None:
+    (command,) = (block for block in blocks("bash") if "protoc" in block)
+    words = command.replace("-I protos", f"-I {ROOT / 'protos'}").replace("_out=.", f"_out={tmp_path}").split()
+    run(sys.executable, *words[1:])
+    (text,) = (block for block in blocks("python") if "grpc" in block)
+    program = tmp_path / "client.py"
+    port = iris.wait_for_event("grpc.listening")["grpc_port"]
+    program.write_text(text.replace("127.0.0.1:8081", f"127.0.0.1:{port}"))
+    assert len(run(sys.executable, str(program)).splitlines()) == 3
 
 
 def test_the_example_runs(iris: RunningServer) -> None:

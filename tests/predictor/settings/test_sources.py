@@ -30,6 +30,8 @@ SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
 def sample(row: Row) -> tuple[str, Any]:
     if row.key == "model.load_models":
         return "iris", ("iris",)
+    if row.key == "server.dialect":
+        return "serving", "serving"
     if row.kind is kinds.BOOL:
         return ("false", False) if row.default else ("true", True)
     if row.kind in SAMPLES:

@@ -67,15 +67,15 @@ class Publisher:
 
     async def _round(self) -> bool:
         """Whether everything was done."""
-        leaving = set(self.retiring)
+        leaving, done = set(self.retiring), False
         with survived("a table for the gateway"):
             await self._publish(tuple(self._routes()))
             for replica in leaving:
                 with survived(f"the farewell of {replica}"):
                     self._farewell(replica)
                     self.retiring.discard(replica)
-            return self.retiring.isdisjoint(leaving)
-        return False
+            done = self.retiring.isdisjoint(leaving)
+        return done
 
     async def _publish(self, routes: tuple[Route, ...]) -> None:
         if routes != self._published:

@@ -11,6 +11,7 @@ from typing import Final
 
 from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.inference import NEWEST
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.settings.model import ModelSettings
 from pilotlight_predictor.settings.shares import shares_by_model
 
@@ -25,6 +26,7 @@ class VersionChoice:
             self._labels.setdefault(settings.version, 1)  # a file without versions is served as its first
         self._shares = shares_by_model(settings.version_weights)
         self._turns = count(1)
+        self._told: set[tuple[str, str]] = set()
 
     def number(self, model: str, text: str) -> int:
         """The version that a client means; raises NotFound with those that have a name."""
@@ -51,9 +53,17 @@ class VersionChoice:
         weights = {self.number(model, text): weight for text, weight in shares.items()}
         point = _point(key) if key else next(self._turns) * _GOLDEN % 1
         chosen = _at(weights, point)
+        self._tell_absent(model, {text for text in shares if self.number(model, text) not in ready})
         if chosen in ready:
             return chosen
         return _at({version: weight for version, weight in weights.items() if version in ready}, point)
+
+    def _tell_absent(self, model: str, versions: set[str]) -> None:
+        """Once for each: an experiment without one of its sides should not go unseen."""
+        for version in versions - {text for name, text in self._told if name == model}:
+            self._told.add((model, version))
+            message = f"'{model}' has a share for version {version}, which does not serve: the others take it"
+            log("model.share_absent", message, level="WARNING", model=model)
 
     def _names(self, model: str) -> dict[str, int]:
         own = {key.partition("/")[2]: number for key, number in self._labels.items() if key.startswith(f"{model}/")}

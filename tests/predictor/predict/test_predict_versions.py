@@ -56,6 +56,13 @@ def test_a_key_sticks_and_only_its_own_version_moves_it() -> None:
     assert versions.draw("m", set(), "a") == NEWEST
 
 
+def test_a_share_whose_version_does_not_serve_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    versions = choice("--version-weight", "1=40", "--version-weight", "2=60")
+    assert {versions.draw("m", {1}, "") for _ in range(20)} == {1}
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["'m' has a share for version 2, which does not serve: the others take it"]
+
+
 def test_a_model_may_have_shares_of_its_own() -> None:
     versions = choice("--version-weight", "iris/1=100")
     assert (versions.shared("iris"), versions.shared("m")) == (True, False)

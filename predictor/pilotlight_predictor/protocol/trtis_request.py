@@ -73,21 +73,27 @@ def read_header(model: str, text: str) -> Header:
         raise BadRequest(f"unable to parse request for model '{model}': {error}") from None
 
 
+@lru_cache(256)
+def _read_known(text: str) -> Header:
+    return _read(text)
+
+
 def _read(text: str) -> Header:
     try:
         text = text.encode("latin-1").decode()
     except UnicodeError:
         raise BadRequest(f"{HEADER} is not UTF-8 text") from None
-    values = document_from_message(parse_pbtxt(text, HEADER), REQUEST_HEADER).values
+    return header_of(document_from_message(parse_pbtxt(text, HEADER), REQUEST_HEADER).values)
+
+
+def header_of(values: Mapping[str, Any]) -> Header:
+    """From fields by name; those that the client left out are not among them."""
     inputs = tuple(_input(item) for item in values.get("input", ()))
     outputs = tuple(_output(index, item) for index, item in enumerate(values.get("output", ())))
     _check_names("input", [item.name for item in inputs])
     _check_names("output", [item.name for item in outputs])
     old = any(item.byte_size is not None for item in (*inputs, *outputs))
     return Header(values.get("batch_size", 0), inputs, outputs, old, values.get("id", 0), _sequence(values))
-
-
-_read_known = lru_cache(256)(_read)
 
 
 def _input(values: Mapping[str, Any]) -> AskedInput:
@@ -123,10 +129,45 @@ def _sequence(values: Mapping[str, Any]) -> Parameters:
     return {"sequence_id": values["correlation_id"], **edges}
 
 
+class Measured(NamedTuple):
+    """One input of a request: its whole shape, and its bytes."""
+
+    spec: TensorSpec
+    shape: Shape
+    size: int
+
+
 def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -> InferRequest:
+    """`body` has the inputs one after the other."""
+    measured = _measured(header, model)
+    blobs, view, position = [], memoryview(body), 0
+    for spec, _, size in measured:
+        if position + size > len(view):
+            raise BadRequest(
+                f"unexpected size for input '{spec.name}': {size} bytes are announced, {len(view) - position} are left"
+            )
+        blobs.append(view[position : position + size])
+        position += size
+    if position != len(view):
+        extra = len(view) - position
+        raise BadRequest(f"unexpected additional input data for model '{model.model}': {extra} bytes")
+    return _request(header, model, version, _tensors(measured, blobs))
+
+
+def decode_parts(header: Header, model: Signature, version: int, parts: Sequence[Buffer]) -> InferRequest:
+    """`parts` are the inputs, one each."""
+    measured = _measured(header, model)
+    if len(parts) != len(measured):
+        raise BadRequest(f"raw_input has {len(parts)} tensors, meta_data.input {len(measured)}; must be one for each")
+    for (spec, _, size), part in zip(measured, parts, strict=True):
+        if len(part) != size:
+            raise BadRequest(f"unexpected size {len(part)} for inference input '{spec.name}', expecting {size}")
+    return _request(header, model, version, _tensors(measured, parts))
+
+
+def _measured(header: Header, model: Signature) -> list[Measured]:
     rows = _rows(header, model)
-    inputs: Inputs = {}
-    view, position = memoryview(body), 0
+    measured = []
     for asked in header.inputs:
         spec = model.inputs.get(asked.name)
         if spec is None:
@@ -135,19 +176,15 @@ def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -
                 f"unexpected inference input '{asked.name}' for model '{model.model}'; it takes {known or 'none'}"
             )
         shape, size = _measure(asked, spec, rows)
-        if position + size > len(view):
-            raise BadRequest(
-                f"unexpected size for input '{asked.name}': {size} bytes are announced, {len(view) - position} are left"
-            )
-        whole = (rows, *shape) if model.batched else shape
-        inputs[asked.name] = decode_raw(
-            f"input '{asked.name}'", spec.datatype, whole, view[position : position + size]
-        )  # fmt: skip
-        position += size
-    if position != len(view):
-        extra = len(view) - position
-        raise BadRequest(f"unexpected additional input data for model '{model.model}': {extra} bytes")
-    return _request(header, model, version, inputs)
+        measured.append(Measured(spec, (rows, *shape) if model.batched else shape, size))
+    return measured
+
+
+def _tensors(measured: Sequence[Measured], blobs: Sequence[Buffer]) -> Inputs:
+    return {
+        spec.name: decode_raw(f"input '{spec.name}'", spec.datatype, shape, blob)
+        for (spec, shape, _), blob in zip(measured, blobs, strict=True)
+    }
 
 
 def _request(header: Header, model: Signature, version: int, inputs: Inputs) -> InferRequest:

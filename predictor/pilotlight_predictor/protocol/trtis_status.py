@@ -21,7 +21,7 @@ _OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
 ALL_SIZES: Final = 0  # the key of figures that are not kept by batch size
 
 
-def failure(error: PredictorError) -> dict[str, Any]:
+def refusal(error: PredictorError) -> dict[str, Any]:
     """The values of a RequestStatus; codes that were never heard of in 2018 are UNKNOWN."""
     code = _OTHER_CODES.get(error.code, error.code)
     return {"code": code if code in CODES.numbers else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}

@@ -18,7 +18,7 @@ from pilotlight_predictor.lifecycle import State
 from pilotlight_predictor.protocol.trtis_request import HEADER, decode_infer, read_header, signature
 from pilotlight_predictor.protocol.trtis_response import encode_infer
 from pilotlight_predictor.protocol.trtis_schema import REQUEST_STATUS, SERVER_STATUS
-from pilotlight_predictor.protocol.trtis_status import SERVER_STATES, failure, model_status
+from pilotlight_predictor.protocol.trtis_status import SERVER_STATES, model_status, refusal
 from pilotlight_predictor.protocol.trtis_wire import Values, write_binary, write_text
 from pilotlight_predictor.routes import trtis_profile
 from pilotlight_predictor.routes.asking import ask
@@ -38,11 +38,24 @@ def error_body(error: PredictorError) -> Reply:
 
 
 def _status(values: Values) -> str:
-    return write_text({**values, "request_id": next(_REQUESTS)}, REQUEST_STATUS, one_line=True)
+    return write_text(values, REQUEST_STATUS, one_line=True)
 
 
 def _succeeded(server: Server) -> dict[str, str]:
-    return {STATUS: _status({"code": "SUCCESS", "server_id": server.settings.server.id})}
+    return {STATUS: _status(success(server))}
+
+
+def success(server: Server) -> Values:
+    """The values of a RequestStatus."""
+    return {"code": "SUCCESS", "server_id": server.settings.server.id, "request_id": next(_REQUESTS)}
+
+
+def failure(error: PredictorError) -> Values:
+    return {**refusal(error), "request_id": next(_REQUESTS)}
+
+
+def is_ready(server: Server) -> bool:
+    return server.readiness().ready or _content(server)
 
 
 def live(server: Server, _: Call) -> Reply:
@@ -50,9 +63,9 @@ def live(server: Server, _: Call) -> Reply:
 
 
 def ready(server: Server, _: Call) -> Reply:
-    verdict = server.readiness()
-    if verdict.ready or _content(server):
+    if is_ready(server):
         return Reply(200, [], TEXT, _succeeded(server))
+    verdict = server.readiness()
     reply = error_body(NotReady(f"Server not ready: {verdict.state} {verdict.reason}".rstrip()))
     reply.status = server.not_ready_status
     return reply

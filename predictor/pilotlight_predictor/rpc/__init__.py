@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = (
     "pilotlight_predictor.rpc.v2",
+    "pilotlight_predictor.rpc.trtis",
     "pilotlight_predictor.rpc.predict",
     "pilotlight_predictor.rpc.health",
     "pilotlight_predictor.rpc.reflection",

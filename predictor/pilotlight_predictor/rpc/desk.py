@@ -116,7 +116,7 @@ class _Post:
         try:
             outcome = self._method.answer(self._server, call)
             answer = outcome if isinstance(outcome, bytes) else await outcome
-            status = 200
+            status = call.status
         except PredictorError as error:
             status = error.status
             raise

@@ -17,15 +17,17 @@ def _nobody_watches(_: Reply) -> None:
 class RpcCall(Call):
     """One message of a client. `served` is the version that it asked, once that is known: its metrics are of it.
 
-    `time_left` gives the seconds to the client's deadline, None without one.
+    `time_left` gives the seconds to the client's deadline, None without one. `status` is what an answer counts as: a
+    service whose messages tell of failures sets it.
     """
 
-    __slots__ = ("served", "time_left")
+    __slots__ = ("served", "status", "time_left")
 
     def __init__(self, path: str, headers: Mapping[str, str], peer: str, time_left: Callable[[], float | None]) -> None:
         super().__init__("POST", path, "", headers, b"", peer, _nobody_watches, perf_counter())
         self.served: ServedVersion | None = None
         self.time_left = time_left
+        self.status = 200
 
     def another(self) -> "RpcCall":
         """For the next message of the same client on the same stream."""

@@ -40,10 +40,10 @@ async def _infer(server: Server, call: RpcCall) -> tuple[InferRequest, InferResp
     if server.settings.server.compat:
         request.binary_output = True
     request.request_id = call.headers.get(HEADER_REQUEST_ID) or request.id[:MAX_ID]
-    return request, await _run(server, served, request)
+    return request, await run(server, served, request)
 
 
-async def _run(server: Server, served: ServedVersion, request: InferRequest) -> InferResponse:
+async def run(server: Server, served: ServedVersion, request: InferRequest) -> InferResponse:
     """A call that is cancelled, by its client or its deadline, gives its place back."""
     answered: asyncio.Future[InferResponse | Exception] = asyncio.get_running_loop().create_future()
 

@@ -36,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[...,
         repository, "colours", nodes, {"x": ("FP32", ("n", 3, 8, 8))}, {"y": ("FP32", ("n", 3))}, COLOURS
     )
     (folder / "labels.txt").write_text("red\ngreen\nblue\n")
-    return serve_module(repository)
+    return serve_module(repository, "--grpc-port", "0")
 
 
 def client(served: RunningServer, *arguments: str) -> str:
@@ -58,6 +58,17 @@ def test_a_command_runs(served: RunningServer, text: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "setosa" in done.stdout or "MODEL_READY" in done.stdout
+
+
+@pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_a_program_runs(served: RunningServer, text: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    program = tmp_path / "example.py"
+    port = served.wait_for_event("grpc.listening")["grpc_port"]
+    assert "127.0.0.1:8081" in text
+    program.write_text(text.replace("127.0.0.1:8081", f"127.0.0.1:{port}"))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout.split()[::2]) == (0, ["setosa", "virginica"]), done.stderr
 
 
 def test_the_client_classifies_flowers(served: RunningServer) -> None:

@@ -367,3 +367,55 @@ def test_a_client_that_leaves_takes_its_request_from_the_replica() -> None:
         assert (report.in_flight, report.errors) == (0, 0)
 
     play(case)
+
+
+def test_a_client_that_has_ended_its_own_side_gets_all_it_asked_for() -> None:
+    async def case(bed: Bed) -> None:
+        go = asyncio.Event()
+
+        async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
+            await go.wait()
+            await fine(seen, reader, writer)
+
+        await serving(bed, reply)
+        reader, writer = await bed.connect()
+        for number in range(3):
+            writer.write(b"POST /iris/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number)
+        writer.write_eof()
+        await until(lambda: any(client._ended for client in bed.plane.clients), "its end noticed")
+        go.set()
+        answers = [each for each in [await read_answer(reader) for _ in range(4)] if each.status != 100]
+        assert [each.json()["path"] for each in answers] == ["/0", "/1", "/2"]
+        assert await reader.read() == b""
+        await until(lambda: not bed.plane.clients, "its connection closed")
+
+    play(case)
+
+
+def test_a_client_of_http_1_0_that_has_ended_its_own_side_is_not_asked_whether_it_reads() -> None:
+    async def case(bed: Bed) -> None:
+        await serving(bed)
+        reader, writer = await bed.connect()
+        writer.write(b"GET /iris/x HTTP/1.0\r\n\r\n")
+        writer.write_eof()
+        assert (await read_answer(reader)).status == 200
+        assert await reader.read() == b""
+
+    play(case)
+
+
+def test_half_a_request_and_then_the_end_are_no_request() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await serving(bed)
+        for half in (b"GET /iris/x HT", b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"):
+            reader, writer = await bed.connect()
+            writer.write(half)
+            writer.write_eof()
+            assert await reader.read() == b""
+        reader, writer = await bed.connect()
+        writer.write(b"GET /iris/whole HTTP/1.1\r\nHost: a\r\n\r\nGET /iris/x HT")
+        writer.write_eof()
+        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 1
+        assert [seen.path for seen in origin.seen] == ["/whole"]
+
+    play(case)

@@ -7,8 +7,10 @@ before the last one is answered stays in the buffer.
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
+from pilotlight.gateway.departure import QUESTION, has_gone
 from pilotlight.gateway.exchange import Exchange
 from pilotlight.gateway.gate import Refusal
+from pilotlight.gateway.pacing import Paced
 from pilotlight.gateway.preparing import Prepared, prepare
 from pilotlight.gateway.replies import NOT_READ_ONLY, TOO_LONG, TOO_SLOW, page, rendered
 from pilotlight.gateway.routing import Key
@@ -26,15 +28,15 @@ IDLE_S: Final = 75.0
 LINGER_S: Final = 5.0  # for a client that still sends what will not be read to notice the answer
 
 
-class Client(asyncio.Protocol):
+class Client(Paced):
     __slots__ = (
-        "_body", "_buffer", "_clogged", "_half", "_head", "_lingering", "_own_port", "_paused", "_prepared",
-        "close_after", "exchange", "peer", "plane", "since", "transport",
+        "_body", "_buffer", "_clogged", "_ended", "_half", "_head", "_lingering", "_own_port", "_prepared",
+        "close_after", "exchange", "peer", "plane", "since",
     )  # fmt: skip
 
     def __init__(self, plane: "Plane", own_port: Key | None) -> None:
+        super().__init__()
         self.plane = plane
-        self.transport: asyncio.Transport = cast(asyncio.Transport, None)  # there from the first callback on
         self.peer = ""
         self.exchange: Exchange | None = None
         self.close_after = False
@@ -45,7 +47,7 @@ class Client(asyncio.Protocol):
         self._prepared: Prepared | None = None
         self._body: Body | None = None  # of the request that is being read
         self._half = False  # a head has begun to arrive
-        self._paused = False
+        self._ended = False  # the client sends nothing more, but may wait for its answer
         self._clogged = False  # the client does not read what it was sent
         self._lingering = False
 
@@ -61,6 +63,16 @@ class Client(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.abandon()
+
+    def eof_received(self) -> bool:
+        """What is whole is still answered, to a client that has not gone altogether."""
+        exchange = self.exchange
+        asked = exchange.whole if exchange is not None else bool(self._buffer) and not self._half
+        if asked and not self._ended and not self._lingering:
+            self._ended = True
+            if exchange is not None and exchange.minor and not exchange.began:
+                self.write(QUESTION)
+        return self._ended
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
@@ -95,7 +107,9 @@ class Client(asyncio.Protocol):
 
     def _await_head(self, data: bytes) -> None:
         self._buffer = data
-        if len(data) > MAX_HEAD:
+        if self._ended:
+            self.transport.close()  # the rest will not come
+        elif len(data) > MAX_HEAD:
             self._reject(TOO_LONG)
         elif data.count(b"\n") != data.count(b"\r\n"):
             self._reject(Refusal(400, "a line of the head does not end with CR LF"))
@@ -170,7 +184,7 @@ class Client(asyncio.Protocol):
         self.since = now
         if self._body is not None:
             self._linger()
-        elif self.close_after:
+        elif self.close_after or (self._ended and not self._buffer):
             self.transport.close()
         else:
             self._go_on()
@@ -199,16 +213,6 @@ class Client(asyncio.Protocol):
         """What was read beyond the request, for whoever takes the connection over."""
         data, self._buffer = self._buffer, b""
         return data
-
-    def pause(self) -> None:
-        if not self._paused and not self.transport.is_closing():
-            self._paused = True
-            self.transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._clogged = True
@@ -239,6 +243,9 @@ class Client(asyncio.Protocol):
 
     def end_if_overdue(self, now: float) -> None:
         """Ends a connection that is idle too long, or a request that does not come or is not answered in time."""
+        if self._ended and has_gone(self.transport):
+            self.transport.abort()
+            return
         if self.exchange is not None:
             self.exchange.expire(now)
             return

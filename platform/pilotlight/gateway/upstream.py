@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from pilotlight.gateway.delivery import never_delivered
+from pilotlight.gateway.pacing import Paced
 from pilotlight.gateway.replica import LiveReplica
 from pilotlight.wire.bodies import Body, Chunked, UntilClose, body_of
 from pilotlight.wire.heads import CHUNKED, MAX_HEAD, UNTIL_CLOSE, Malformed, ResponseHead, parse_response
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 BODILESS: Final = frozenset({204, 304})
 
 
-class Upstream(asyncio.Protocol):
+class Upstream(Paced):
     __slots__ = (
-        "_body", "_buffer", "_ended", "_paused", "_probe", "_reusable", "_sent", "_sent_before", "_status", "closing",
-        "exchange", "idle_since", "replica", "transport",
+        "_body", "_buffer", "_ended", "_probe", "_reusable", "_sent", "_sent_before", "_status", "closing", "exchange",
+        "idle_since", "replica",
     )  # fmt: skip
 
     def __init__(self, replica: LiveReplica) -> None:
+        super().__init__()
         self.replica = replica
-        self.transport: asyncio.Transport = cast(asyncio.Transport, None)  # there from the first callback on
         self.exchange: Exchange | None = None
         self.closing = False
         self.idle_since = 0.0
@@ -39,7 +40,6 @@ class Upstream(asyncio.Protocol):
         self._body: Body | None = None
         self._status = 0
         self._reusable = True
-        self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -178,17 +178,6 @@ class Upstream(asyncio.Protocol):
         self.exchange = None
         self.abort()
         exchange.lost(False)
-
-    def pause(self) -> None:
-        """The client does not keep up."""
-        if not self._paused and not self.closing:
-            self._paused = True
-            self.transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         if self.exchange is not None:

@@ -108,3 +108,13 @@ def test_a_replica_that_a_lease_could_not_reach_is_left_alone_for_a_while() -> N
         assert {other.replica.port for other in others} == {1001, 1002} - {lease.replica.port}
 
     play(case)
+
+
+def test_that_a_replica_cannot_be_reached_is_news_once() -> None:
+    async def case(bed: Bed) -> None:
+        service = route("iris", backend("iris-1", 1001))
+        bed.publish(service)
+        leases = [await take(bed, service) for _ in range(3)]
+        assert [lease.unreachable() for lease in leases] == [True, False, False]
+
+    play(case)

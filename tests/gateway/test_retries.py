@@ -144,6 +144,20 @@ def test_a_replica_that_dies_at_its_work_is_not_replaced_by_another() -> None:
     play(case)
 
 
+def test_a_replica_that_dies_with_many_requests_is_told_of_once() -> None:
+    async def case(bed: Bed) -> None:
+        many = 20
+        origin = await bed.origin(lambda seen, reader, writer: asyncio.Event().wait())
+        bed.publish(route("iris", backend("iris-1", origin)))
+        asked = [asyncio.ensure_future(bed.ask("GET", "/iris/x")) for _ in range(many)]
+        await until(lambda: len(origin.seen) == many)
+        await origin.stop()
+        assert [(await each).status for each in asked] == [502] * many
+        assert len(bed.unreachable) == 1
+
+    play(case)
+
+
 def test_half_an_answer_is_broken_off_and_not_ended_well() -> None:
     async def case(bed: Bed) -> None:
         async def die(seen: Seen, reader: Reader, writer: Writer) -> None:

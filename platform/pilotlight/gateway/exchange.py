@@ -109,7 +109,7 @@ class Exchange:
             self._send(upstream, self.now())
 
     def unconnected(self, replica: LiveReplica, reason: str) -> None:
-        if not replica.retired and replica.shunned_until <= self.now():
+        if not replica.retired and not replica.shunned(self.now()):
             self.client.plane.unreachable(replica, f"no connection: {reason}")
         if not self.over:
             assert self.backend is not None
@@ -208,8 +208,9 @@ class Exchange:
             return
         assert self.backend is not None
         assert self.replica is not None
+        if not self.replica.shunned(self.now()):  # told once, however many requests end with it
+            self.client.plane.unreachable(self.replica, "closed the connection without an answer")
         self.backend.shun(self.replica, self.now(), DOUBT_S)
-        self.client.plane.unreachable(self.replica, "closed the connection without an answer")
         self._fail(BROKEN)
 
     def expire(self, now: float) -> None:

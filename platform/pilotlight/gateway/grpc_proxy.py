@@ -99,8 +99,8 @@ class GrpcProxy:
             try:
                 return lease, await self._connections.get(lease.replica)
             except ConnectionError as error:
-                lease.unreachable()
-                self._on_unreachable(Unreachable(lease.replica.id, str(error)))
+                if lease.unreachable():
+                    self._on_unreachable(Unreachable(lease.replica.id, str(error)))
             except BaseException:
                 lease.release(499)
                 raise

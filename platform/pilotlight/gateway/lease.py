@@ -28,12 +28,17 @@ class Lease:
         self._backend.counts.answered(self._clock(), status, self._since)
         self._backend.leave(self._live)
 
-    def unreachable(self) -> None:
-        """Gives it back because the replica could not be connected to; it is left alone for a while."""
+    def unreachable(self) -> bool:
+        """Gives it back because the replica could not be connected to; it is left alone for a while.
+
+        Whether that is news: not while it is left alone already.
+        """
         now = self._clock()
+        news = not self._live.shunned(now)
         self._backend.counts.leave(now)
         self._backend.shun(self._live, now)
         self._backend.leave(self._live)
+        return news
 
 
 class LeaseRequest:

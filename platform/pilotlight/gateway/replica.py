@@ -36,6 +36,9 @@ class LiveReplica:
     def id(self) -> str:
         return self.config.id
 
+    def shunned(self, now: float) -> bool:
+        return self.shunned_until > now
+
     def pop(self) -> "Upstream | None":
         """A kept connection that is open as far as anybody here knows."""
         while self.idle:

@@ -11,7 +11,7 @@ from typing import Final
 
 from pilotlight.gateway.table import Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
-from pilotlight.targets.local.rounds import survived
+from pilotlight.targets.local.rounds import Survived
 
 AGAIN_S: Final = 1.0  # after a round that failed
 
@@ -67,15 +67,15 @@ class Publisher:
 
     async def _round(self) -> bool:
         """Whether everything was done."""
-        leaving, done = set(self.retiring), False
-        with survived("a table for the gateway"):
+        leaving = set(self.retiring)
+        with Survived("a table for the gateway"):
             await self._publish(tuple(self._routes()))
             for replica in leaving:
-                with survived(f"the farewell of {replica}"):
+                with Survived(f"the farewell of {replica}"):
                     self._farewell(replica)
                     self.retiring.discard(replica)
-            done = self.retiring.isdisjoint(leaving)
-        return done
+            return self.retiring.isdisjoint(leaving)
+        return False
 
     async def _publish(self, routes: tuple[Route, ...]) -> None:
         if routes != self._published:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight.targets.local.fleet import Fleet
-from pilotlight.targets.local.rounds import survived
+from pilotlight.targets.local.rounds import Survived
 from pilotlight.targets.local.scaling.model import Decision, Observed
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
@@ -65,7 +65,7 @@ class Scaler:
         while True:
             await self._active.wait()
             await asyncio.sleep(BEAT_S)
-            with survived("the autoscaler's beat"):
+            with Survived("the autoscaler's beat"):
                 if not self._round(self._clock()):
                     self._active.clear()
 
@@ -73,7 +73,7 @@ class Scaler:
         """Whether another will be needed."""
         busy = False
         for run in list(self._runs()):
-            with survived(f"scaling {'/'.join(run.key)}"):  # the beat of the others goes on
+            with Survived(f"scaling {'/'.join(run.key)}"):  # the beat of the others goes on
                 busy = self.step(run, now) or busy
         self._signals.follow(self._fleet, list(self._runs()), now)
         return busy

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pilotlight.targets.local.rounds import survived
+from pilotlight.targets.local.rounds import Survived
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import usage
 from pilotlight.targets.local.supervisor.reasons import over_limit
@@ -38,10 +38,10 @@ class Tending:
             if not self._running:
                 return
             looks += 1
-            with survived("a look at the memory of replicas"):
+            with Survived("a look at the memory of replicas"):
                 self._guard_memory()
             if looks % ROTATE_EVERY == 0:
-                with survived("cutting logs"):
+                with Survived("cutting logs"):
                     await asyncio.to_thread(_rotate, [Path(running.record.log) for running in self._running.values()])
 
     def _guard_memory(self) -> None:

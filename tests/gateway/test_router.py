@@ -16,6 +16,7 @@ from tests.gateway.linked import DEADLINE_S, Reply, SmallReplica, ask, in_loop, 
 from pilotlight.errors import UsageError
 from pilotlight.gateway import router_settings
 from pilotlight.gateway.endpoints import EndpointFile, EndpointNames, is_healthy
+from pilotlight.gateway.router import Pool, Router
 from pilotlight.gateway.strategy import Choice, overloaded, preferred, prompt_prefix
 from pilotlight.gateway.table import Replica
 
@@ -302,3 +303,28 @@ async def test_a_decoder_is_told_which_prefill_engine_was_chosen(tmp_path: Path)
         for reply in replies:
             assert {name: said for name, said in reply["headers"].items() if name.startswith("x-prefill")} == wanted
         assert not prompted(prefill)
+
+
+@in_loop
+async def test_a_router_that_cannot_look_for_its_engines_ends_with_an_error_that_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Router(
+        router_settings.read(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)})
+    )
+
+    class Broken:
+        looks = 0
+
+        async def find(self) -> tuple[Replica, ...]:
+            self.looks += 1
+            if self.looks > 1:
+                raise RuntimeError("no such source")
+            return ()
+
+    made._engines = Pool(Broken(), 1.0)
+    with pytest.raises(RuntimeError, match="no such source"):
+        await asyncio.wait_for(made.run(), DEADLINE_S)
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (failed,) = [line for line in said if line["event"] == "router.failed"]
+    assert (failed["level"], failed["message"]) == ("ERROR", "RuntimeError: no such source")

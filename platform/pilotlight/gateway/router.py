@@ -69,7 +69,7 @@ class Router:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until a signal."""
+        """Until a signal; what is in flight is finished even when the looking failed, which is raised then."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -78,12 +78,19 @@ class Router:
         server = await loop.create_server(self._plane.handler(self._plane.key), sock=listener, backlog=BACKLOG)
         log("router.listening", f"{self._settings.strategy}", http_port=listener.getsockname()[1])
         looking = asyncio.create_task(self._look())
-        await asyncio.wait([looking, asyncio.create_task(self._stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        failure = looking.exception() if looking.done() else None
         looking.cancel()
+        if failure is not None:
+            log("router.failed", f"{type(failure).__name__}: {failure}", level="ERROR")
         server.close()
         await self._plane.drain(DRAIN_S)
         self._reporter.close()
         log("router.ended", "nothing is in flight")
+        if failure is not None:
+            raise failure
 
     def _source(self, workload: str) -> Source:
         folder, namespace = self._settings.endpoints, self._settings.namespace

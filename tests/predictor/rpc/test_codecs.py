@@ -87,8 +87,11 @@ def test_raw_contents_are_views_of_the_message() -> None:
 
 
 def test_a_head_that_is_remembered_does_not_mix_requests_up() -> None:
-    first, second = (decode_infer(raw("INT32", struct.pack("<i", n), 1).SerializeToString()) for n in (1, 2))
+    messages = [raw("INT32", struct.pack("<i", n), 1) for n in (1, 2)]
+    messages[1].id = "second"
+    first, second = (decode_infer(message.SerializeToString()) for message in messages)
     first.parameters["mine"] = 1
+    assert (first.id, second.id) == ("", "second")
     assert (first.inputs["x"].array.tolist(), second.inputs["x"].array.tolist()) == ([1], [2])
     assert second.parameters == {}
 

@@ -146,6 +146,6 @@ def _with_field(component: Mapping[str, Any], percent: int | None) -> dict[str, 
 
 
 def again(release: "Release", percent: int | None, note: str) -> releasing.Wanted:
-    """A release's document to be deployed once more."""
+    """A release's document to be deployed once more, with the shares that it says and not those set by hand."""
     documents, capabilities = releasing.stored(release)
-    return releasing.Wanted(with_share(documents, percent), capabilities, note=note)
+    return releasing.Wanted(with_share(documents, percent), capabilities, retake=True, note=note)

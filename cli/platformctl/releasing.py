@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 PLANNED_WITH: Final = f"{DOMAIN}/planned-with"
 TRIES: Final = 5
 PAUSE_S: Final = 0.2
+Overrides = Mapping[str, Mapping[str, Any]]  # by workload: bounds and traffic that were set by hand
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Documents with what they are planned for. `reset` forgets what was set by hand."""
+    """Documents with what they are planned for. `reset` forgets what was set by hand, `retake` the shares alone."""
 
     documents: "Documents"
     capabilities: "Capabilities"
     reset: bool = False
+    retake: bool = False
     note: str = "deploy"
 
 
@@ -46,7 +48,7 @@ class Prepared:
     release: Release
     manifests: "tuple[Manifest, ...]"
     before: "tuple[Manifest, ...]"
-    overrides: Mapping[str, Mapping[str, Any]]
+    overrides: Overrides
 
     @property
     def key(self) -> Key:
@@ -62,8 +64,8 @@ def prepare(wanted: Wanted, target: "Target | None") -> "tuple[list[Prepared], S
     generations = {key: generation(target, key) for key in keys}
     live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
     found = {key: current_of(live[key]).get(key) for key in keys}
-    current = {key: _current(found[key], wanted.reset) for key in keys}
-    kept = {key: {} if wanted.reset or one is None else one.overrides for key, one in found.items()}
+    kept = {key: _kept(one, wanted) for key, one in found.items()}
+    current = {key: _current(found[key], kept[key]) for key in keys}
     planned = plan_documents(wanted.documents, wanted.capabilities, current)
     made = [
         _prepared(service, plan, wanted, live[key], generations[key], kept[key])
@@ -112,12 +114,24 @@ def stored(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capa
     return documents, _capabilities(documents.services)
 
 
-def _current(found: "Current | None", reset: bool) -> "Current":
+def _kept(found: "Current | None", wanted: Wanted) -> Overrides:
+    """What was set by hand and stays so."""
+    if found is None or wanted.reset:
+        return {}
+    if not wanted.retake:
+        return found.overrides
+    return {
+        workload: {name: value for name, value in written.items() if name != "traffic"}
+        for workload, written in found.overrides.items()
+    }
+
+
+def _current(found: "Current | None", kept: Overrides) -> "Current":
     from pilotlight.plan.model import Current
 
     if found is None:
         return Current()
-    return replace(found, overrides={} if reset else _for_plan(found))
+    return replace(found, overrides=_for_plan(replace(found, overrides=kept)))
 
 
 def _for_plan(current: "Current") -> dict[str, Mapping[str, Any]]:
@@ -134,7 +148,7 @@ def _for_plan(current: "Current") -> dict[str, Mapping[str, Any]]:
 
 def _prepared(
     service: "Service", plan: "Plan", wanted: Wanted, live: "tuple[Manifest, ...]", expected: int,
-    overrides: Mapping[str, Mapping[str, Any]],
+    overrides: Overrides,
 ) -> Prepared:  # fmt: skip
     from pilotlight.render import render
 

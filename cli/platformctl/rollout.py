@@ -36,7 +36,7 @@ def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: b
     documents.warn(warnings, strict)
     for one in prepared:
         ticker.say("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
-        for sentence in waiting.kept(one.overrides):
+        for sentence in waiting.kept(one.key, one.overrides):
             output.note(sentence)
     if how.differ:
         _show_changes(prepared, as_data=bool(how.dry_run))
@@ -44,7 +44,17 @@ def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: b
         _check(wanted, prepared, where if how.dry_run == "server" else None, ticker, quiet=how.differ)
         return
     applied = releasing.apply(wanted, prepared, where)
+    if wanted.retake:
+        applied = [(one, _shared_as_written(where, status)) for one, status in applied]
     views.show(_followed(applied, where, how, ticker), one=False, default="url")
+
+
+def _shared_as_written(where: "Target", status: "ServiceStatus") -> "ServiceStatus":
+    """Shares set by hand would hold against the release; they end once it is there, so that nothing else gets more."""
+    written = {name: {"traffic": each["traffic"]} for name, each in status.overrides.items() if each.get("traffic")}
+    for workload, shares in written.items():
+        output.note(f"cleared what was set by hand: {workload} {views.overridden(shares)}")
+    return where.traffic((status.namespace, status.name), None) if written else status
 
 
 def _followed(

@@ -185,12 +185,17 @@ def _typed(key: Key) -> str:
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def kept(overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """One sentence for each workload that something was set of by hand."""
+def kept(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """One sentence for each workload that something was set of by hand, with the verbs that take it back."""
     from platformctl.views import overridden
 
     return [
-        f"kept as set by hand: {workload} {overridden(written)} (--reset clears it)"
+        f"kept as set by hand: {workload} {overridden(written)} ({_cleared_by(key, written)})"
         for workload, written in overrides.items()
         if written
     ]
+
+
+def _cleared_by(key: Key, written: Mapping[str, object]) -> str:
+    verbs = ["traffic"] * ("traffic" in written) + ["scale"] * bool(set(written) - {"traffic"})
+    return " and ".join(f"platformctl {verb} {_typed(key)} --reset" for verb in verbs) + " clears it"

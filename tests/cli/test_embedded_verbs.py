@@ -179,11 +179,12 @@ def test_a_canary_is_promoted_and_rolled_back_at_once(call: Call, folder: Path, 
 
 
 def test_traffic_by_hand_holds_over_a_deploy_until_it_is_reset(
-    call: Call, folder: Path, names: tuple[str, str]
+    call: Call, folder: Path, platform: Platform, names: tuple[str, str]
 ) -> None:
     old, new = names
-    assert call("traffic", "iris", f"{old}=70,latest=30@try").code == 0
-    assert shares(call) == {new: 30, old: 70}
+    assert shares(call) == {new: 100}
+    assert call("traffic", "iris", f"{old.rpartition('-')[2]}=70,latest=30@try").code == 0
+    platform.wait(lambda: shares(call) == {new: 30, old: 70}, "a revision without requests to answer and get its share")
     assert call("infer", "iris", "--data", FLOWER, "--tag", "try").code == 0
     kept = call("deploy", "-f", str(folder / "new.yaml"))
     assert f"kept as set by hand: iris-predictor traffic {old} 70 % latest 30 %" in kept.err
@@ -193,6 +194,33 @@ def test_traffic_by_hand_holds_over_a_deploy_until_it_is_reset(
     assert call("traffic", "iris", "--reset").code == 0
     assert shares(call) == {new: 100}
     assert call("traffic", "iris", "nobody=100").code == 3
+
+
+def test_going_back_ends_the_shares_that_were_set_by_hand_and_keeps_the_bounds(
+    call: Call, names: tuple[str, str]
+) -> None:
+    old, new = names
+    assert call("scale", "iris", "--max", "2").code == 0
+    assert call("traffic", "iris", f"{new.rpartition('-')[2]}=100").code == 0
+    back = call("rollback", "iris")
+    assert back.code == 0, back.err
+    assert f"cleared what was set by hand: iris-predictor traffic {new} 100 %" in back.err
+    assert "kept as set by hand: iris-predictor maxReplicas 2 (platformctl scale iris --reset clears it)" in back.err
+    assert shares(call) == {old: 100}
+    assert call("scale", "iris", "--reset").code == 0
+    assert call("rollback", "iris", "--to", new).code == 0
+    assert shares(call) == {new: 100}
+
+
+def test_aborting_a_canary_ends_the_shares_that_were_set_by_hand(
+    call: Call, folder: Path, names: tuple[str, str]
+) -> None:
+    old, new = names
+    assert call("canary", "start", "-f", str(folder / "iris.yaml"), "--percent", "20").code == 0
+    assert call("traffic", "iris", "latest=100").code == 0
+    assert shares(call) == {old: 100}
+    assert call("canary", "abort", "iris").code == 0
+    assert shares(call) == {new: 100}
 
 
 def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(

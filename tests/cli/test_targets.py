@@ -95,10 +95,18 @@ def test_a_package_adds_a_target(call: Call, tmp_path: Path, monkeypatch: pytest
     [("a=90,b=5", "add up to 95, must be 100"), ("a", "a is not understood"), ("a=x", "a=x is not understood")],
 )
 def test_shares_that_are_none_are_refused(text: str, why: str) -> None:
-    from pilotlight.targets.target import ServiceStatus
-
     with pytest.raises(UsageError, match=why):
-        traffic.read(text, ServiceStatus("default", "iris", 1, "Ready", ""))
+        traffic.read(text)
+
+
+def test_shares_name_any_revision_by_its_end_and_none_of_them_twice() -> None:
+    names = ("iris-predictor-0a", "iris-predictor-1b")
+    found = traffic.read("0a=50,latest=50@new", names, "iris-predictor-1b")
+    assert [(share.revision, share.percent) for share in found] == [("iris-predictor-0a", 50), ("latest", 50)]
+    with pytest.raises(UsageError, match=r"iris-predictor-1b is named twice \(latest is that one\)"):
+        traffic.read("1b=50@old,latest=50@new", names, "iris-predictor-1b")
+    with pytest.raises(UsageError, match="iris-predictor-0a is named twice"):
+        traffic.read("0a=50,0a=50", names)
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,15 @@ class Engine:
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
         run = self._run(key)
         (workload, _), *others = run.spec.entry
-        if not others and run.spec.workload(workload).mode != "serverless":
+        if shares and not others and run.spec.workload(workload).mode != "serverless":
             message = f"{'/'.join(key)} is a Deployment with one side; a canary gives it a second"
             raise UsageError(message, f"platformctl canary start {key[1]} -f FILE --percent 10")
         _check_shares(run, shares or ())
-        kept = {name: value for name, value in self._override(run, workload).items() if name != "traffic"}
-        written = {"traffic": [msgspec.to_builtins(share) for share in shares]} if shares else {}
-        self._set_overrides(run, workload, {**kept, **written})
+        for side, written in tuple(run.overrides.items()):  # also of a side that a promotion has ended
+            self._set_overrides(run, side, {name: value for name, value in written.items() if name != "traffic"})
+        if shares:
+            given = [msgspec.to_builtins(share) for share in shares]
+            self._set_overrides(run, workload, {**self._override(run, workload), "traffic": given})
         told = ", ".join(f"{share.revision} {share.percent} %" for share in shares or ()) or "as the document says"
         self._tell(key, f"Service/{key[1]}", "TrafficChanged", f"by hand: {told}")
         return self._settled(run)

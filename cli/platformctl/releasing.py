@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.names import ANNOTATION_OVERRIDES, DOMAIN
+from pilotlight.names import ANNOTATION_OVERRIDES, ANNOTATION_PLANNED_WITH
 from pilotlight.targets.target import Key, Release
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus, Target
 
 # How the plan was made where that is not as usual, so that the same document gives the same revision again.
-PLANNED_WITH: Final = f"{DOMAIN}/planned-with"
+PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
 TRIES: Final = 5
 PAUSE_S: Final = 0.2
 Overrides = Mapping[str, Mapping[str, Any]]  # by workload: bounds and traffic that were set by hand

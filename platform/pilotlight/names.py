@@ -31,6 +31,20 @@ ACCESS_ANNOTATIONS: Final = (
     ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE,
     ANNOTATION_RATE,
 )  # fmt: skip
+ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # whatever begins so means to close a door
+
+# What a document may say beside: nothing else under our domain means anything, so anything else is a slip.
+ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
+ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
+ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
+ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
+ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # of a runtime: its container is our predictor
+ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # of a stored release: the flags of its deploy
+COMPONENT_ANNOTATIONS: Final = (ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET)
+SERVICE_ANNOTATIONS: Final = (
+    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_PLANNED_WITH
+)  # fmt: skip
+CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 
 TAG_LATEST: Final = "latest"
 TAG_PREVIOUS: Final = "prev"

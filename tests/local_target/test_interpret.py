@@ -10,6 +10,7 @@ from tests.local_target.rendering import document, rendered, revision
 
 from pilotlight.errors import PlatformError
 from pilotlight.plan.model import Current, Traffic
+from pilotlight.targets.local.access_rules import check as check_access
 from pilotlight.targets.local.interpret import check_queries, ignored, interpret, revisions_of
 from pilotlight.targets.local.model import Probe, TrafficShare
 from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa
@@ -436,7 +437,17 @@ def test_annotations_about_access_reach_the_service(tmp_path: Path, raw: bool) -
         "pilotlight.dev/auth-jwt-issuer": "https://issuer",
         "pilotlight.dev/rate-limit": "100/1m",
     }
-    manifests = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/other": "x"}, raw=raw))
+    manifests = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/planned-with": "x"}, raw=raw))
     assert interpret(manifests).access == annotations
     plain = revision(tmp_path, document(raw=raw)).name
     assert interpret(manifests).workloads[0].revision.name == plain, "access is no part of a revision"
+
+
+@pytest.mark.parametrize("place", ["object", "template"])
+def test_a_misspelt_annotation_about_access_is_refused_on_manifests_too(tmp_path: Path, place: str) -> None:
+    manifests = [dict(found) for found in rendered(tmp_path, document())]
+    workload = next(found for found in manifests if found["kind"] == "Service")
+    metadata = workload["metadata"] if place == "object" else workload["spec"]["template"]["metadata"]
+    metadata.setdefault("annotations", {})["pilotlight.dev/auth-token"] = "aa"
+    with pytest.raises(PlatformError, match=r"annotation pilotlight\.dev/auth-token is none of those"):
+        check_access(interpret(manifests).access)

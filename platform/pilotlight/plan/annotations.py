@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pilotlight.names import ACCESS_ANNOTATIONS, DOMAIN
+from pilotlight.names import (
+    ACCESS_ANNOTATIONS,
+    ANNOTATION_FORMULA,
+    ANNOTATION_FORMULA_TARGET,
+    ANNOTATION_TRIGGERS,
+    DOMAIN,
+)
 from pilotlight.spec.model import Component, Service
 
 DEPLOYMENT_MODE: Final = ("ome.io/deploymentMode", "serving.kserve.io/deploymentMode")
@@ -15,9 +21,9 @@ SCRAPING: Final = ("ome.io/enable-prometheus-scraping", "serving.kserve.io/enabl
 STORAGE_SECRET: Final = ("serving.kserve.io/storageSecretName",)
 STOP: Final = ("serving.kserve.io/stop", "ome.io/stop")
 
-TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
-FORMULA: Final = f"{DOMAIN}/scaling-formula"
-FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
+TRIGGERS: Final = ANNOTATION_TRIGGERS
+FORMULA: Final = ANNOTATION_FORMULA
+FORMULA_TARGET: Final = ANNOTATION_FORMULA_TARGET
 
 # OME's own overrides of a kedaConfig.
 KEDA_THRESHOLD: Final = "autoscaling.keda.sh/threshold"

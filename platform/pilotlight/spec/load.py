@@ -14,6 +14,7 @@ from pilotlight.spec import kserve, kserve_fields, ome, ome_fields
 from pilotlight.spec.edits import apply
 from pilotlight.spec.model import Service
 from pilotlight.spec.nodes import Node, parse
+from pilotlight.spec.own_annotations import check_annotations
 from pilotlight.spec.paths import under
 from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.types import suggestion
@@ -58,11 +59,13 @@ def load(
     for node in _documents(files, environ, stdin, problems):
         kind, version = node.text("kind"), node.text("apiVersion")
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
+            check_annotations(node, problems)
             others.append(node)
         elif kind in COMPANION_KINDS and version == "v1":
             companions += _named(node, problems)
         elif kind == "InferenceService" and version in _READERS:
             apply(node, tuple(sets), problems)
+            check_annotations(node, problems)
             services.append(_READERS[version](node, problems, namespace))
         else:
             _refuse(node, kind, version, problems)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from pilotlight.names import ANNOTATION_SIZE
 from pilotlight.spec.catalogue_types import model_type
 from pilotlight.spec.model import BaseModel, Catalogue, Component, Group, Reference, Service
 from pilotlight.spec.nodes import Node
@@ -18,7 +19,6 @@ from pilotlight.spec.sizes import parameters, quantity, size_of
 from pilotlight.spec.types import read, suggestion
 
 Json = Any
-ANNOTATION_SIZE: Final = "pilotlight.dev/model-size"
 FORMAT_OF_ENDING: Final = {
     ".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript",
     ".safetensors": "safetensors", ".py": "python", ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn",

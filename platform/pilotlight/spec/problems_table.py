@@ -41,6 +41,10 @@ CODES: Final[dict[str, Code]] = {
     "PL112": Code("A file cannot be read, or holds no document.", "Check its name, its permissions and its encoding."),
     "PL113": Code("Two services have one name and namespace.", "Rename one: each would overwrite the other."),
     "PL114": Code("The field has no effect anywhere (warning).", "Leave it out."),
+    "PL115": Code(
+        "There is no such annotation of ours, or it has no effect there.",
+        "Take the name that is suggested, or move it to where it belongs: a misspelt rule would leave a door open.",
+    ),
     "PL200": Code("The API version does not have this kind.", "Use the version that the message names."),
     "PL201": Code("A cluster-wide runtime has a namespace.", "Leave it out, or make it a ServingRuntime."),
     "PL202": Code("A runtime brings no container.", "Add `engineConfig.runner` (OME) or `containers` (KServe)."),

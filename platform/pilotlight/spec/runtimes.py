@@ -7,6 +7,7 @@ to `runtime_from`.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pilotlight.names import ANNOTATION_PREDICTOR
 from pilotlight.spec.catalogue_types import POD_FIELDS, RUNTIME_VERSIONS, runtime_type
 from pilotlight.spec.model import Runtime, SupportedFormat
 from pilotlight.spec.nodes import Node
@@ -17,7 +18,7 @@ from pilotlight.spec.types import read
 Json = Any
 SERVER_TYPE: Final = "serving.kserve.io/server-type"
 OUR_IMAGE: Final = "pilotlight/predictor"
-OURS: Final = "pilotlight.dev/predictor"
+OURS: Final = ANNOTATION_PREDICTOR
 # OME's weights for lines that name none.
 FORMAT_WEIGHT: Final = 10
 FRAMEWORK_WEIGHT: Final = 5

@@ -51,7 +51,7 @@ kind: InferenceService
 metadata:
   name: {name}
   annotations:
-    pilotlight.dev/described-by: a test
+    example.com/described-by: a test
 {annotations}
 spec:
   predictor:

@@ -11,6 +11,7 @@ from typing import Final
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.table import Access, Jwt, Rate
 from pilotlight.names import (
+    ACCESS_ANNOTATIONS,
     ANNOTATION_JWT_AUDIENCE,
     ANNOTATION_JWT_ISSUER,
     ANNOTATION_JWT_KEYS,
@@ -49,9 +50,17 @@ def rate(annotations: Mapping[str, str]) -> Rate | None:
 
 def check(annotations: Mapping[str, str]) -> None:
     """Raises PlatformError when they make no sense: before anything is stored."""
+    _check_names(annotations)
     _check_tokens(annotations)
     _check_jwt(annotations)
     rate(annotations)
+
+
+def _check_names(annotations: Mapping[str, str]) -> None:
+    unknown = [name for name in annotations if name not in ACCESS_ANNOTATIONS]
+    if unknown:
+        known = ", ".join(ACCESS_ANNOTATIONS)
+        raise PlatformError(f"annotation {unknown[0]} is none of those that say who may ask and how often: {known}")
 
 
 def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -246,8 +246,18 @@ def _hosts(namespace: str, service: str, objects: Objects) -> tuple[str, ...]:
 
 
 def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """The annotations about tokens and rates, from where the requests enter."""
+    """The annotations about tokens and rates, from where the requests enter; a misspelt one from anywhere."""
     first = entry[0][0] if entry else ""
-    workload = next((found for found in objects.workloads() if name_of(found) == first), {})
-    written = mapping_at(workload, "metadata", "annotations")
-    return {key: str(written[key]) for key in names.ACCESS_ANNOTATIONS if key in written}
+    found: dict[str, str] = {}
+    for workload in objects.workloads():
+        written = mapping_at(workload, "metadata", "annotations")
+        anywhere = {**mapping_at(template_of(workload), "metadata", "annotations"), **written}
+        found |= {key: str(value) for key, value in anywhere.items() if _misspelt(key)}
+        if name_of(workload) == first:
+            found |= {key: str(written[key]) for key in names.ACCESS_ANNOTATIONS if key in written}
+    return found
+
+
+def _misspelt(annotation: str) -> bool:
+    """Carried on, so that an apply refuses it; a service that is stored with one starts again all the same."""
+    return annotation.startswith(names.ACCESS_PREFIXES) and annotation not in names.ACCESS_ANNOTATIONS

@@ -1,0 +1,74 @@
+"""Annotations under our own domain: a slip in one that closes a door must not leave it open."""
+
+import io
+
+import pytest
+
+from pilotlight.names import CATALOGUE_ANNOTATIONS, COMPONENT_ANNOTATIONS, SERVICE_ANNOTATIONS
+from pilotlight.spec.load import load
+
+SERVICE = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {{{on_service}}}
+spec:
+  predictor:
+    annotations: {{{on_component}}}
+    model:
+      modelFormat: {{name: sklearn}}
+      storageUri: s3://bucket/iris
+"""
+RUNTIME = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterServingRuntime
+metadata:
+  name: mine
+  annotations: {{{annotation}}}
+spec:
+  containers: [{{name: main, image: a}}]
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    return [str(found).removeprefix("<stdin>:") for found in load(["-"], stdin=io.StringIO(text)).problems.found]
+
+
+def written(*names: str) -> str:
+    return ", ".join(f'{name}: "1"' for name in names)
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        ("auth-tokens", "is no annotation of ours; did you mean pilotlight.dev/auth-tokens-sha256?"),
+        ("auth-jwt-isuer", "is no annotation of ours; did you mean pilotlight.dev/auth-jwt-issuer?"),
+        ("Rate-Limit", "is no annotation of ours; did you mean pilotlight.dev/rate-limit?"),
+        ("predictor", "is no annotation of ours; known here are pilotlight.dev/auth-tokens-sha256, "),
+    ],
+)
+def test_a_misspelt_annotation_of_ours_is_an_error_at_its_place(slip: str, told: str) -> None:
+    name = f"pilotlight.dev/{slip}"
+    found = problems_of(SERVICE.format(on_service=written(name), on_component=""))
+    assert len(found) == 1
+    assert found[0].startswith(f'5:17: error PL115: metadata.annotations["{name}"]: {told}')
+
+
+def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_there() -> None:
+    name = "pilotlight.dev/auth-tokens-sha256"
+    (found,) = problems_of(SERVICE.format(on_service="", on_component=written(name)))
+    assert found.startswith(
+        f'8:19: error PL115: spec.predictor.annotations["{name}"]: has no effect here; put it under '
+    )
+
+
+def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
+    service = written(*SERVICE_ANNOTATIONS, "example.com/auth-tokens")
+    assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
+    assert not problems_of(RUNTIME.format(annotation=written(*CATALOGUE_ANNOTATIONS)))
+
+
+def test_a_slip_in_a_runtime_is_told_too() -> None:
+    found = problems_of(RUNTIME.format(annotation=written("pilotlight.dev/predicter")))
+    assert ["did you mean pilotlight.dev/predictor?" in each for each in found] == [True]

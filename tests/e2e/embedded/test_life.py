@@ -205,3 +205,40 @@ def test_a_document_of_triton_s_format_serves_every_model_of_its_repository(plat
     platform.wait_phase("Ready")
     for model in ("one", "two"):
         assert platform.ask(f"/iris/v2/models/{model}/infer").status == 200
+
+
+def test_an_earlier_revision_gets_no_request_before_it_has_answered_again(platform: Platform, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    for file in (old, new):
+        file.write_bytes(IRIS.read_bytes())
+    first = serverless(uri=old.as_uri()).replace("minReplicas: 0", "minReplicas: 1")
+    platform.deploy(first)
+    platform.wait_phase("Ready")
+    platform.deploy(serverless(uri=new.as_uri()).replace("minReplicas: 0", "minReplicas: 1"))
+    platform.wait(lambda: platform.status().revisions[0].percent == 100, "the second revision")
+    serving = platform.status().revisions[0].name
+    platform.wait(lambda: len(platform.replicas()) == 1, "the first one to end")
+    content = old.read_bytes()
+    old.unlink()
+    with load(platform) as traffic:
+        platform.deploy(first)
+        status = platform.wait_phase("Degraded")
+        assert serving in status.message
+        old.write_bytes(content)
+        platform.deploy(first)
+        platform.wait(lambda: platform.status().phase == "Ready" and len(platform.replicas()) == 1, "it to be back")
+    assert not traffic.failed
+    assert platform.status().revisions[0].ready == 1
+
+
+def test_a_service_that_cannot_wake_is_failed_and_not_progressing(platform: Platform, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(IRIS.read_bytes())
+    platform.deploy(serverless(uri=model.as_uri()))
+    platform.wait_phase("Ready")
+    platform.wait_phase("Standby")
+    model.unlink()
+    assert platform.ask(timeout=120).status == 503
+    status = platform.wait_phase("Failed")
+    assert "model.onnx" in status.message
+    assert status.revisions[0].model_state == "FailedToLoad"

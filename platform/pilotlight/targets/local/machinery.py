@@ -34,7 +34,7 @@ from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.local.supervisor.pilot import pilot_lights
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
-from pilotlight.targets.local.units import Revision, Unit
+from pilotlight.targets.local.units import Revision, Unit, initial
 from pilotlight.targets.target import Key, ServiceStatus
 
 
@@ -76,14 +76,16 @@ class Machinery:
         now = self.clock()
         for run in restoring.services(self.store, now, self.settings.zero_grace_s):
             self.runs[run.key] = run
-            self.ports.remember(run)
+            if not run.unreadable:
+                self.ports.remember(run)
         self.supervisor.adopt(restoring.replicas(self.store))
         await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
         self._publisher.start()
         self._scaler.start()
         for run in list(self.runs.values()):
             run.take_up(Counter(unit for replica in self.fleet.living(run) for unit in names_of(replica)), now)
-            self.ports.open(run)
+            if not run.unreadable:
+                self.ports.open(run)
             self.settle(run)
         self._publisher.changed()  # a platform without services answers too
 
@@ -107,6 +109,7 @@ class Machinery:
         """
         if self._closing or self.runs.get(run.key) is not run:
             return
+        run.doubt()
         self.fleet.adjust(run, self.clock())
         self._publisher.changed()
         self._scaler.stir()
@@ -139,6 +142,8 @@ class Machinery:
         if run is None or revision is None:
             if replica.state not in ("draining", "exited"):
                 self._publisher.retire(replica.id)
+            elif run is not None:
+                self.settle(run)
             return
         if replica.state == "ready":
             self._became_ready(run, revision, replica)
@@ -152,6 +157,8 @@ class Machinery:
         revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
         if not revision.ready_once:
             revision.ready_once = True
+            unit = run.unit_of(revision, self.clock())
+            unit.desired = max(unit.desired, initial(unit.bounded(run.override_of(unit.name))))
             marked = partial(self.store.mark_ready, run.key, revision.spec.workload, revision.name, utc())
             self._notes.write(f"state {run.key} {revision.name}", marked)
             self.chronicle.tell(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")

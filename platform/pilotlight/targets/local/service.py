@@ -30,6 +30,7 @@ class ServiceRun:
         self.port = 0
         self.grpc_port = 0
         self.deleting = False
+        self.unreadable = ""  # why what is stored of it cannot be run; then it has no workloads
         self.overrides: Mapping[str, Mapping[str, Json]] = {}
         self.history: dict[str, list[Shares]] = {}
         self.revisions: dict[str, Revision] = {}
@@ -42,10 +43,12 @@ class ServiceRun:
             past = self.history.setdefault(workload.name, [])
             past.insert(0, workload.traffic)
             del past[PAST:]
+        before = {workload.name: workload.revision.name for workload in self.spec.workloads}
         self.generation, self.spec = generation, spec
         for workload in spec.workloads:
-            self.know(workload.revision, now)
+            found = self.know(workload.revision, now)
             if workload.mode != "serverless":
+                found.ready_once = found.ready_once and before.get(workload.name) == found.name
                 self._unit(workload.name, workload.revision, now).scaling = self._scaling(workload.revision)
 
     def know(self, revision: RevisionSpec, now: float, *, ready_once: bool = False) -> Revision:
@@ -53,7 +56,7 @@ class ServiceRun:
         found = self.revisions.get(revision.name)
         if found is None:
             found = self.revisions[revision.name] = Revision(revision, now, ready_once)
-        elif found.failure and not found.ready_once:  # deployed again: it gets another chance, at once
+        elif not found.ready_once:  # deployed again: it gets another chance, at once
             found.given_up, found.refused, found.failures = False, False, 0
             found.created_at, found.next_start = now, 0.0
         found.spec = revision
@@ -102,9 +105,19 @@ class ServiceRun:
         The latest one is started once even where shares set by hand lead past it, as Knative does: a deploy ends with
         word of whether it works.
         """
-        asked = {share.revision for share in workload.traffic} | {workload.revision.name}
-        proving = {name for name in asked if (found := self.revisions.get(name)) and not found.ready_once}
-        return self.reachable(workload.name) | proving
+        unproven = {name for name in _asked(workload) if (found := self.revisions.get(name)) and not found.ready_once}
+        return self.reachable(workload.name) | unproven
+
+    def doubt(self) -> None:
+        """Who gets no request and shall get none must answer again before it does: much may have changed meanwhile."""
+        for workload in self.spec.workloads:
+            if workload.mode != "serverless":
+                continue  # its old replicas serve until the new ones answer, whatever is known of them
+            spared = _asked(workload) | self.reachable(workload.name)
+            for name in self.revisions_of(workload.name):
+                if name not in spared:
+                    found = self.revisions[name]
+                    found.ready_once, found.given_up, found.failure, found.failures = False, False, "", 0
 
     def unavailable(self, revision: Revision) -> str:
         """Why nobody should wait for it; empty while a replica may still come."""
@@ -128,3 +141,8 @@ class ServiceRun:
 
     def latest(self) -> Sequence[Revision]:
         return [self.revisions[found.revision.name] for found in self.spec.workloads]
+
+
+def _asked(workload: WorkloadSpec) -> set[str]:
+    """What the release is about: the revisions that shall get requests, and the one that it brings."""
+    return {share.revision for share in workload.traffic} | {workload.revision.name}

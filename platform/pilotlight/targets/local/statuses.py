@@ -43,7 +43,8 @@ def status_of(view: View) -> ServiceStatus:
     revisions = tuple(_revisions(view))
     phase, message = phase_of(view, revisions)
     url = url_of(view.base_url, run.key)
-    urls = {"http": url, "port": f"http://127.0.0.1:{run.port}" if run.port else "", "host": run.spec.hosts[0]}
+    port, host = f"http://127.0.0.1:{run.port}" if run.port else "", next(iter(run.spec.hosts), "")
+    urls = {"http": url, "port": port, "host": host}
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls={name: value for name, value in urls.items() if value},
@@ -68,6 +69,8 @@ def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, st
     run = view.run
     if run.deleting:
         return "Stopping", "its replicas finish what they have"
+    if run.unreadable:
+        return "Failed", run.unreadable
     latest = run.latest()
     failed = next((found for found in latest if has_failed(found)), None)
     serving = all(_serves(view, name) for name, _ in run.spec.entry)
@@ -80,6 +83,9 @@ def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, st
     if any(row.ready for row in revisions if row.percent):
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
         return ("Degraded", f"{short[0].name}: {short[0].reason}") if short else ("Ready", "")
+    broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
+    if broken is not None:
+        return "Failed", f"{broken.name}: {broken.reason}"
     waking = any(row.desired for row in revisions if row.percent)
     return ("Progressing", "a replica is starting") if waking else ("Standby", "")
 
@@ -163,7 +169,7 @@ def _revision(
 def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
     if any(replica.state == "ready" for replica in replicas):
         return "Loaded"
-    if has_failed(revision) or (revision.failure and not replicas):
+    if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_TELL)):
         return "FailedToLoad"
     if replicas:
         return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
@@ -180,8 +186,9 @@ def _conditions(view: View, phase: Phase, message: str) -> Iterator[Condition]:
     for role in dict.fromkeys(work.role for work in view.run.spec.workloads):
         mine = [found for found in view.run.latest() if found.spec.role == role]
         yield _condition(f"{role.capitalize()}Ready", mine)
-    yield _condition("LatestDeploymentReady", view.run.latest())
-    yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
+    if not view.run.unreadable:
+        yield _condition("LatestDeploymentReady", view.run.latest())
+        yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
     well: Literal["True", "False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
     yield Condition("Ready", "True" if phase in ("Ready", "Standby") else well, phase, message)
 

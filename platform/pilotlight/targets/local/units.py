@@ -23,7 +23,7 @@ class Revision:
 
     spec: RevisionSpec
     created_at: float
-    ready_once: bool = False
+    ready_once: bool = False  # it has answered since it was last needed; what nobody needs must answer anew
     failure: str = ""  # why its last start failed; empty once it is ready
     failures: int = 0  # in a row
     refused: bool = False  # its model said itself that it cannot be loaded

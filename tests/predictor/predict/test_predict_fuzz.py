@@ -73,7 +73,7 @@ def messages(server: RunningServer, how: Any) -> None:
 
 @pytest.mark.parametrize("holds", [bodies, messages])
 def test_nothing_malformed_is_our_mistake(target: RunningServer, holds: Callable[..., None]) -> None:
-    holds(target, fuzz(600))
+    holds(target, fuzz(300))
 
 
 @pytest.mark.long

@@ -28,6 +28,13 @@ def test_the_table_of_backends_costs_no_runtime() -> None:
     assert not loaded_by("pilotlight_predictor.assembly", "pilotlight_predictor.backends") & runtimes
 
 
+def test_codecs_of_a_dialect_of_former_times_come_with_its_first_call() -> None:
+    code = "import sys; from pilotlight_predictor.routes import dialects; dialects(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pilotlight_predictor.routes.trtis" in done.stdout.split()
+    assert not {name for name in done.stdout.split() if "protocol.trtis" in name or "pbtxt" in name}
+
+
 def test_serving_plain_requests_needs_no_aiohttp() -> None:
     assert "aiohttp" not in loaded_by("pilotlight_predictor.assembly")
 

@@ -1,17 +1,11 @@
-"""The HTTP dialect of the TensorRT Inference Server, Triton's ancestor: health, status, inference, profile.
-
-Requests are described in the header NV-InferRequest, outcomes in NV-Status, both protobuf text. A failure has an empty
-body and the same status as in every other dialect.
-"""
+"""What the TensorRT Inference Server's calls do: read, ask, answer. Imported at the first of them, by trtis.py."""
 
 from itertools import count
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qs
 
-from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import Dialect, Route
 from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.lifecycle import State
@@ -22,6 +16,7 @@ from pilotlight_predictor.protocol.trtis_status import SERVER_STATES, model_stat
 from pilotlight_predictor.protocol.trtis_wire import Values, write_binary, write_text
 from pilotlight_predictor.routes import trtis_profile
 from pilotlight_predictor.routes.asking import ask
+from pilotlight_predictor.routes.trtis import DIALECT
 from pilotlight_predictor.routes.v2_infer import version_of
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
@@ -157,18 +152,3 @@ def _option(call: Call, name: str, known: tuple[str, ...], default: str = "") ->
     if given not in known:
         raise BadRequest(f"{name} = '{given[:50]}', must be {' or '.join(known)}")
     return given
-
-
-DIALECT = Dialect(
-    "trtis",
-    (
-        Route("GET", "/api/health/live", live, Action.HEALTH, hot=True),
-        Route("GET", "/api/health/ready", ready, Action.HEALTH, hot=True),
-        Route("GET", "/api/status", status, Action.READ),
-        Route("GET", "/api/status/{model}", status, Action.READ),
-        Route("POST", "/api/infer/{model}", infer, Action.INFER, hot=True),
-        Route("POST", "/api/infer/{model}/{version}", infer, Action.INFER, hot=True),
-        Route("GET", "/api/profile", profile, Action.ADMIN),
-    ),
-    error_body,
-)

@@ -1,6 +1,6 @@
 """`nvidia.inferenceserver.GRPCService`, also as `GRPCServer`: the TensorRT Inference Server over gRPC.
 
-What it says is what routes/trtis.py says. Whatever came through the gate is answered with the OK of gRPC;
+What it says is what routes/trtis_calls.py says. Whatever came through the gate is answered with the OK of gRPC;
 `request_status` in the message tells of success or failure.
 """
 
@@ -15,7 +15,7 @@ from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.protocol.trtis_request import decode_parts, signature
 from pilotlight_predictor.protocol.trtis_response import describe
 from pilotlight_predictor.protocol.trtis_wire import write_binary
-from pilotlight_predictor.routes.trtis import failure, find, is_ready, server_status, success
+from pilotlight_predictor.routes.trtis_calls import failure, find, is_ready, server_status, success
 from pilotlight_predictor.routes.trtis_profile import obey
 from pilotlight_predictor.rpc.service import Method, RpcCall, Service
 from pilotlight_predictor.rpc.trtis_messages import (

@@ -128,7 +128,7 @@ def test_another_method_is_405_with_what_is_allowed(server: RunningServer, metho
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v3", "/v2x", "/v2/model", "/v2/models//infer", "/v2/models/scalar/nope", "/v2/health", "/v2/health/x",
+    ["/v3", "/v2x", "/v2/model", "/v2/models//infer", "/v2/models/scalar/nope", "/v2/health", "/v2/health/x",
      "/v2/models/scalar/versions", "/v2/models/scalar/versions/1/nope", "/%76%32x", "/v2/repository"],
 )  # fmt: skip
 def test_what_is_no_route_is_404(server: RunningServer, path: str) -> None:

@@ -1,6 +1,6 @@
 """gRPC on a port of its own, beside the HTTP dialects and around the same inference.
 
-Reading order: port.py takes the port before anything is imported; front.py starts grpcio once models are loading, and
+Reading order: port.py takes the port before grpcio is there; front.py starts grpcio once models are loading, and
 drains it; desk.py takes each call through the gate to its method. TABLE names the services, one module each with
 `SERVICES`; v2.py is the first. The codecs (wire.py, messages.py, infer_request.py, infer_response.py) know no grpcio.
 """

@@ -13,6 +13,10 @@ from tests.predictor.rpc.conftest import grpc_address
 from tests.predictor.zoo import MOODY
 from tests.serving import RunningServer
 
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.rpc import port
+from pilotlight_predictor.settings import ServerSettings
+
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 Serve = Callable[..., RunningServer]
@@ -124,6 +128,18 @@ def test_a_port_that_was_asked_for_and_is_taken_ends_the_start(serve: Serve, rep
         assert server.process.wait(20) == 1
     (failed,) = [line for line in server.log() if line["event"] == "failed"]
     assert "--grpc-port" in failed["message"]
+
+
+def test_a_default_port_that_is_taken_costs_grpc_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        settings = ServerSettings(host="127.0.0.1", grpc_port=number)
+        with pytest.raises(LoadFailed, match="choose another with --grpc-port"):
+            port.hold(settings)
+        monkeypatch.setattr(port, "GRPC_PORT", number)
+        assert port.hold(settings) is None
 
 
 def test_grpc_that_is_off_is_not_even_imported(serve: Serve, repository: Path) -> None:

@@ -15,6 +15,10 @@ TYPES: Final = {
     "UINT64": "<u8", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
 
+# numpy's letters for kinds of elements
+NUMBERS: Final = "biuf"
+OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
+
 
 def saved(of: asking.Input, path: Path) -> asking.Tensor:
     """An array of `numpy.save`, in the type that the model takes."""
@@ -24,6 +28,11 @@ def saved(of: asking.Input, path: Path) -> asking.Tensor:
         array = np.load(path, allow_pickle=False)
     except ValueError as error:
         raise UsageError(f"{path} is no array that numpy.save wrote: {error}") from None
+    kind = array.dtype.kind
+    if kind == "U" and of.datatype == "BYTES":
+        return asking.Tensor(of, asking.fit(of, array.shape, array.size), data=array.ravel().tolist())
+    if kind not in NUMBERS:
+        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {of.name} takes {of.datatype}")
     return _tensor(of, array)
 
 

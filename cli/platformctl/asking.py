@@ -73,6 +73,9 @@ def from_json(value: Any, inputs: Sequence[Input], name: str) -> Request:
 
 def _plain(of: Input, value: Any) -> Tensor:
     given = nesting(value)
+    if not _regular(value, given):
+        message = f"the values are nested unevenly; input {of.name} has the shape {list(of.shape)}"
+        raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
     return Tensor(of, fit(of, given, len(flat)), data=flat)
 
@@ -119,6 +122,12 @@ def nesting(value: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _regular(value: Any, shape: tuple[int, ...]) -> bool:
+    if not shape:
+        return not isinstance(value, list)
+    return isinstance(value, list) and len(value) == shape[0] and all(_regular(each, shape[1:]) for each in value)
+
+
 def flatten(value: Any) -> list[Any]:
     if not isinstance(value, list):
         return [value]
@@ -126,15 +135,17 @@ def flatten(value: Any) -> list[Any]:
 
 
 def fit(of: Input, given: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """The shape that is sent: as given, with a batch of one before it, or with the one free size worked out.
+    """The shape that is sent: as given, with a batch of one before it, or for flat values worked out.
 
-    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4).
+    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2).
     """
     for shape in (given, (1, *given)):
         if len(shape) == len(of.shape) and prod(shape) == count and all(map(_matches, of.shape, shape)):
             return shape
     fixed = prod(size for size in of.shape if size >= 0)
     free = [size for size in of.shape if size < 0]
+    if len(given) > 1:
+        raise UsageError(f"input {of.name} has the shape {list(of.shape)}, values of {list(given)} do not fit it")
     if fixed and not count % fixed and (free or count == fixed):
         rest = iter([1] * (len(free) - 1) + [count // fixed])
         return tuple(size if size >= 0 else next(rest) for size in of.shape)

@@ -50,6 +50,20 @@ def test_values_that_cannot_fit_are_refused_with_the_shape(shape: tuple[int, ...
         asking.fit(Input("x", "FP32", shape), (count,), count)
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([[1, 2], [3, 4]], r"input x has the shape \[-1, 4\], values of \[2, 2\] do not fit it"),
+        ([[1, 2, 3, 4, 5, 6, 7, 8]], r"values of \[1, 8\] do not fit"),
+        ([[1, 2, 3], [4]], r"nested unevenly; input x has the shape \[-1, 4\]"),
+        ([1, 2, 3, [4]], "nested unevenly"),
+    ],
+)
+def test_nested_values_keep_their_shape_or_are_refused(value: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        asking.from_json(value, [X], "")
+
+
 def test_plain_values_go_to_the_only_input() -> None:
     sent = document(asking.from_json([[1, 2, 3, 4], [5, 6, 7, 8]], [X], ""))
     assert sent == {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8]}]}
@@ -94,9 +108,27 @@ def test_a_saved_array_is_sent_in_the_type_of_the_input(tmp_path: Path) -> None:
     tensor = arrays.saved(X, tmp_path / "a.npy")
     assert tensor.shape == (2, 4)
     assert tensor.raw == np.arange(8, dtype=np.float32).tobytes()
+    np.save(tmp_path / "square.npy", np.ones((2, 2)))
+    with pytest.raises(UsageError, match=r"values of \[2, 2\] do not fit it"):
+        arrays.saved(X, tmp_path / "square.npy")
     (tmp_path / "b.npy").write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"b\.npy is no array"):
         arrays.saved(X, tmp_path / "b.npy")
+
+
+@pytest.mark.parametrize(
+    ("array", "what"), [(["a", "b"], "text"), ([b"a"], "bytes"), ([1j], "complex numbers")], ids=lambda x: str(x)
+)
+def test_an_array_of_something_else_than_numbers_is_refused(array: Any, what: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array(array))
+    with pytest.raises(UsageError, match=rf"s\.npy holds {what}, input x takes FP32"):
+        arrays.saved(X, tmp_path / "s.npy")
+
+
+def test_an_array_of_text_goes_to_an_input_of_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array([["grüß"], ["dich"]]))
+    sent = document(asking.encode([arrays.saved(WORDS, tmp_path / "s.npy")]))
+    assert (sent["inputs"][0]["shape"], sent["inputs"][0]["data"]) == ([2, 1], ["grüß", "dich"])
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pilotlight.errors import PlatformError
 from platformctl import documents, output, releasing, views, waiting
 
 if TYPE_CHECKING:
+    from pilotlight.manifests import Change
     from pilotlight.targets.target import ServiceStatus, Target
 
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
@@ -38,15 +40,33 @@ def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: b
         ticker.say("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
         for sentence in waiting.kept(one.key, one.overrides):
             output.note(sentence)
-    if how.differ:
-        _show_changes(prepared, as_data=bool(how.dry_run))
     if how.dry_run or where is None:
-        _check(wanted, prepared, where if how.dry_run == "server" else None, ticker, quiet=how.differ)
+        _check(wanted, prepared, where if how.dry_run == "server" else None, ticker)
+        _show_plan(prepared, how.differ)
         return
+    if how.differ:
+        _note_changes(prepared)
+    if len(prepared) > 1:
+        _refuse(wanted, prepared, where)
     applied = releasing.apply(wanted, prepared, where)
     if wanted.retake:
         applied = [(one, _shared_as_written(where, status)) for one, status in applied]
     views.show(_followed(applied, where, how, ticker), one=False, default="url")
+
+
+def _refuse(wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target") -> None:
+    """All that the target will not run are told at once, before any of the others is deployed."""
+    refused = []
+    for one in prepared:
+        try:
+            releasing.apply(wanted, [one], where, dry_run=True)
+        except PlatformError as error:
+            refused.append((one.plan.name, error))
+    if refused:
+        lines = [f"  {name}: {error}" for name, error in refused]
+        hints = dict.fromkeys(error.hint for _, error in refused if error.hint)
+        message = f"{len(refused)} of {len(prepared)} services cannot be deployed; nothing was done"
+        raise PlatformError("\n".join([message, *lines]), "; ".join(hints))
 
 
 def _shared_as_written(where: "Target", status: "ServiceStatus") -> "ServiceStatus":
@@ -77,29 +97,51 @@ def _followed(
         ticker.close()
 
 
-def _show_changes(prepared: "Sequence[releasing.Prepared]", *, as_data: bool) -> None:
-    """With a dry run the difference is what was asked for; else it is said before it is made."""
+def _note_changes(prepared: "Sequence[releasing.Prepared]") -> None:
+    """Said before they are made."""
+    for line in _changed_lines(_changes(prepared)):
+        output.note(line)
+
+
+def _changes(prepared: "Sequence[releasing.Prepared]") -> "list[Change]":
     from pilotlight.manifests import diff
 
-    lines = [line for one in prepared for change in diff(one.before, one.manifests) for line in change.lines]
-    say = output.flowing if as_data else output.note
-    for line in map(output.diff_coloured, lines):
-        say(line)
-    if not lines:
+    found = [change for one in prepared for change in diff(one.before, one.manifests)]
+    if not found:
         output.note("no difference")
+    return found
+
+
+def _changed_lines(changes: "Sequence[Change]") -> list[str]:
+    return [output.diff_coloured(line) for change in changes for line in change.lines]
 
 
 def _check(
-    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target | None", ticker: output.Ticker,
-    *, quiet: bool,
-) -> None:  # fmt: skip
-    """Says what would be done."""
+    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target | None", ticker: output.Ticker
+) -> None:
     if where is not None:
         releasing.apply(wanted, prepared, where, dry_run=True)
         ticker.say("Checked", f"by {where.name}; nothing was changed")
+
+
+def _show_plan(prepared: "Sequence[releasing.Prepared]", differ: bool) -> None:
+    """What would be done; with --diff the difference is what was asked for."""
+    from platformctl.commands.diff import told
+
+    services = [_planned(one) for one in prepared]
+    if differ:
+        changes = _changes(prepared)
+        output.data({"services": services, "changes": [told(each) for each in changes]}, _changed_lines(changes))
+        return
     names = [f"{'/'.join(one.key)} {work.revision}" for one in prepared for work in one.plan.workloads]
-    if not quiet:
-        output.text("".join(f"{name}\n" for name in names))
+    output.data({"services": services}, names)
+
+
+def _planned(one: releasing.Prepared) -> dict[str, Any]:
+    return {
+        "namespace": one.plan.namespace, "name": one.plan.name, "mode": one.plan.mode, "objects": len(one.manifests),
+        "revisions": [work.revision for work in one.plan.workloads],
+    }  # fmt: skip
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:

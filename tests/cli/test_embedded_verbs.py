@@ -99,6 +99,9 @@ def test_a_difference_to_what_runs_is_shown_and_nothing_is_done(
     assert "+        autoscaling.knative.dev/max-scale: '4'" in done.out
     checked = call("deploy", "-f", str(folder / "new.yaml"), "--dry-run", "server")
     assert (checked.code, checked.out) == (0, f"default/iris {names[1]}\n"), checked.err
+    told = json.loads(call("deploy", "-f", str(folder / "new.yaml"), "--diff", "--dry-run", "server", "-o", "json").out)
+    assert told["services"][0]["revisions"] == [names[1]]
+    assert told["changes"][0]["change"] == "changed"
     assert shares(call) == {names[0]: 100}
 
 
@@ -289,6 +292,19 @@ def test_a_canary_of_deployments_is_split_by_percent_and_by_hand(call: Call, fol
     assert call("delete", "raw").code == 0
 
 
+def test_all_services_that_cannot_run_here_are_told_and_nothing_is_done(call: Call, folder: Path) -> None:
+    foreign = DOCUMENT.replace("name: iris", "name: theirs").partition("    model:")[0]
+    container = "    containers: [{name: kserve-container, image: 'example.com/theirs:1'}]\n"
+    several = [DOCUMENT.replace("name: iris", "name: mine"), *(foreign.replace("theirs", n) + container for n in "ab")]
+    (folder / "foreign.yaml").write_text("---".join(several))
+    done = call("deploy", "-f", str(folder / "foreign.yaml"))
+    assert (done.code, done.out) == (1, "")
+    assert "2 of 3 services cannot be deployed; nothing was done" in done.err
+    assert "\n  a: " in done.err
+    assert "\n  b: " in done.err
+    assert call("status", "mine").code == 3
+
+
 def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:
     many = [
         DOCUMENT.replace("name: iris", f"name: iris-{n}").replace("minReplicas: 1", "minReplicas: 0") for n in (1, 2)
@@ -297,6 +313,10 @@ def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:
     done = call("deploy", "-f", str(folder / "many.yaml"))
     assert done.code == 0, done.err
     assert [url.rpartition("/")[2] for url in done.out.split()] == ["iris-1", "iris-2"]
+    refused = call("delete", "iris-1", "nobody")
+    assert (refused.code, refused.out) == (3, "")
+    assert "no service is called default/nobody; nothing was deleted" in refused.err
+    assert call("status", "iris-1").code == 0
     gone = call("delete", "iris-1", "default/iris-2")
     assert gone.out == "default/iris-1\ndefault/iris-2\n"
     assert call("status", "iris-1").code == 3

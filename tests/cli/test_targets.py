@@ -130,6 +130,16 @@ def test_a_dry_run_alone_needs_no_platform(call: Call, nowhere: Path) -> None:
     assert not nowhere.exists()
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_dry_run_is_told_as_data(before: bool, call: Call, nowhere: Path) -> None:
+    words = ("deploy", "-f", "examples/services/iris.yaml", "--dry-run")
+    done = call("-o", "json", *words) if before else call(*words, "-o", "json")
+    assert done.code == 0, done.err
+    (service,) = json.loads(done.out)["services"]
+    assert (service["namespace"], service["name"], service["mode"]) == ("default", "iris", "serverless")
+    assert service["revisions"][0].startswith("iris-predictor-")
+
+
 def test_nothing_to_deploy_is_a_usage_error(call: Call, nowhere: Path) -> None:
     done = call("deploy", "--target", "moon")
     assert done.code == 3

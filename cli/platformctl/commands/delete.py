@@ -3,7 +3,7 @@
 import click
 
 from pilotlight.errors import NotFound
-from platformctl import output, rollout, targets, waiting
+from platformctl import output, releasing, rollout, targets, waiting
 
 
 @click.command()
@@ -18,14 +18,13 @@ def delete(at: targets.At, names: tuple[str, ...], ignore_not_found: bool, wait:
     Example: platformctl delete iris
     """
     target = at.look()
-    gone = []
-    for key in [at.key(name) for name in names]:
-        try:
-            target.delete(key)
-            gone.append(key)
-        except NotFound:
-            if not ignore_not_found:
-                raise
+    keys = list(dict.fromkeys(at.key(name) for name in names))
+    gone = [key for key in keys if releasing.generation(target, key)]
+    missing = ["/".join(key) for key in keys if key not in gone]
+    if missing and not ignore_not_found:
+        raise NotFound(f"no service is called {', '.join(missing)}; nothing was deleted", "platformctl list")
+    for key in gone:
+        target.delete(key)
     if wait:
         for key in gone:
             waiting.until_gone(target, key, timeout, output.Ticker())

@@ -7,10 +7,11 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -175,3 +176,23 @@ def test_the_control_process_may_open_as_many_files_as_the_system_lets_it(tmp_pa
             assert resource.prlimit(platform.address.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_stored_service_that_cannot_be_run_fails_alone_and_can_be_deployed_again(platform: Platform) -> None:
+    other = ("default", "other")
+    platform.deploy(serverless("other"))
+    platform.wait_phase("Ready", name="other")
+    platform.kill_control()
+    with closing(sqlite3.connect(platform.home.database, timeout=10)) as database, database:
+        changed = "replace(cast(manifests AS TEXT), 'pilotlight/predictor', 'nginx/predictor')"
+        database.execute(f"UPDATE releases SET manifests = {changed} WHERE name = 'other'")
+    platform.wait(platform.answers, "the control process to be back")
+    found = platform.status("other")
+    assert (found.phase, platform.ask().status) == ("Failed", 200)
+    assert "image nginx/predictor" in found.message
+    assert platform.ask("/other/v2/models/other/infer").status == 503
+    with pytest.raises(PlatformError, match="what is stored of it cannot be run"):
+        platform.target.scale(other, {"minReplicas": 1})
+    platform.deploy(serverless("other"))
+    platform.wait_phase("Ready", "Standby", name="other")
+    assert platform.ask("/other/v2/models/other/infer").status == 200

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.local import access_rules, peers, restoring, statuses
 from pilotlight.targets.local.chronicle import utc
 from pilotlight.targets.local.home import Home
@@ -69,11 +69,12 @@ class Engine:
     def _taken_over(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
         runs, now = self.machinery.runs, self._clock()
         run = runs.get(key)
-        if run is None or run.deleting:
+        if run is None or run.deleting or run.unreadable:
             run = runs[key] = self._made(key, generation, spec)
             self.machinery.ports.open(run)
         elif generation != run.generation:
             run.update(generation, spec, now)
+            self.machinery.ports.open(run)
         for workload in spec.workloads:
             run.know(workload.revision, now)
         return run
@@ -101,7 +102,7 @@ class Engine:
         return self.store.releases(key)
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        run = self._run(key)
+        run = self._readable(key)
         for workload, _ in run.spec.entry:
             kept = {name: value for name, value in self._override(run, workload).items() if name == "traffic"}
             self._set_overrides(run, workload, {**kept, **(bounds or {})})
@@ -110,7 +111,7 @@ class Engine:
         return self._settled(run)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
-        run = self._run(key)
+        run = self._readable(key)
         (workload, _), *others = run.spec.entry
         if shares and not others and run.spec.workload(workload).mode != "serverless":
             message = f"{'/'.join(key)} is a Deployment with one side; a canary gives it a second"
@@ -146,6 +147,12 @@ class Engine:
         found = self.machinery.runs.get(key)
         if found is None:
             raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+        return found
+
+    def _readable(self, key: Key) -> ServiceRun:
+        found = self._run(key)
+        if found.unreadable:
+            raise PlatformError(f"{'/'.join(key)}: {found.unreadable}", "deploy it again, or delete it")
         return found
 
     def _status(self, run: ServiceRun) -> ServiceStatus:

@@ -15,6 +15,10 @@ Key = Callable[[str, str], str]  # namespace, workload → what other components
 def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
     """The service's own route, and one for each workload that only other components ask."""
     spec = run.spec
+    if run.unreadable:  # why is for who may ask the control API
+        told = f"{spec.name} cannot be run; platformctl status {spec.name} says why"
+        yield Route(spec.namespace, spec.name, (Backend("none", "none", 100, unavailable=told),))
+        return
     entries = dict(spec.entry)
     backends = tuple(
         backend

@@ -44,7 +44,7 @@ def status_of(view: View) -> ServiceStatus:
     phase, message = phase_of(view, revisions)
     url = url_of(view.base_url, run.key)
     port, host = f"http://127.0.0.1:{run.port}" if run.port else "", next(iter(run.spec.hosts), "")
-    urls = {"http": url, "port": port, "host": host}
+    urls = {"http": url, "port": port, "grpc": f"127.0.0.1:{run.grpc_port}" if run.grpc_port else "", "host": host}
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls={name: value for name, value in urls.items() if value},

@@ -259,5 +259,5 @@ def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str
 
 
 def _misspelt(annotation: str) -> bool:
-    """Carried on, so that an apply refuses it; a service that is stored with one starts again all the same."""
+    """Carried on, so that the rules of access refuse it, which know all that there are."""
     return annotation.startswith(names.ACCESS_PREFIXES) and annotation not in names.ACCESS_ANNOTATIONS

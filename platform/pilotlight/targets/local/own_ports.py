@@ -1,16 +1,27 @@
-"""The port that each service has of its own: the one that it had, else the next that is free."""
+"""The ports that each service has of its own: the one that it had, else the next that is free.
+
+Every service has one for HTTP. One for gRPC has only a service whose manifests send its requests to the predictor's
+gRPC port (`protocolVersion: grpc-v2`): with the first such port the gateway imports grpcio, whose memory
+nobody shall pay who does not use it.
+"""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Final, Literal
 
+from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
 from pilotlight.targets.local.chronicle import Chronicle
 from pilotlight.targets.local.gateway_link import GatewayLink
+from pilotlight.targets.local.model import Container, ServiceSpec
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.store.store import Store
 
 TRIED: Final = 50
 SPAN: Final = 10_000
+ENV_GRPC_PORT: Final = f"{ENV_SETTINGS_PREFIX}GRPC_PORT"
+
+Kind = Literal["http", "grpc"]
 
 
 class OwnPorts:
@@ -25,12 +36,16 @@ class OwnPorts:
 
     def remember(self, run: ServiceRun) -> None:
         """Before the first table: a port that it does not name the gateway would close."""
-        if self._first:
-            run.port = self._next(run)
+        for kind in self._wanted(run):
+            _note(run, kind, self._next(run, kind))
 
     def open(self, run: ServiceRun) -> None:
-        if self._first:
-            task = asyncio.get_running_loop().create_task(self._open(run))
+        """Also when a release changes what a service needs: what it has already stays as it is."""
+        wanted = list(self._wanted(run))
+        if run.grpc_port and "grpc" not in wanted:
+            run.grpc_port = 0
+        if wanted:
+            task = asyncio.get_running_loop().create_task(self._open(run, wanted))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -38,16 +53,43 @@ class OwnPorts:
         for task in list(self._tasks):
             task.cancel()
 
-    async def _open(self, run: ServiceRun) -> None:
+    def _wanted(self, run: ServiceRun) -> Iterator[Kind]:
+        if self._first:
+            yield "http"
+            if serves_grpc(run.spec):
+                yield "grpc"
+
+    async def _open(self, run: ServiceRun, kinds: list[Kind]) -> None:
+        for kind in kinds:
+            await self._open_one(run, kind)
+
+    async def _open_one(self, run: ServiceRun, kind: Kind) -> None:
         for attempt in range(TRIED):
-            port = self._next(run, attempt)
-            if not await self._link.listen([f"127.0.0.1:{port}/http"]):
-                run.port = port
+            port = self._next(run, kind, attempt)
+            if not await self._link.listen([f"127.0.0.1:{port}/{kind}"]):
+                _note(run, kind, port)
                 self._changed()
                 return
-            self._store.release_port(run.key, "http")
+            self._store.release_port(run.key, kind)
         message = f"no port from {self._first} on is free"
         self._chronicle.tell(run.key, f"Service/{run.key[1]}", "NoPort", message, "Warning")
 
-    def _next(self, run: ServiceRun, attempt: int = 0) -> int:
-        return self._store.port(run.key, "http", range(self._first + attempt, self._first + SPAN))
+    def _next(self, run: ServiceRun, kind: Kind, attempt: int = 0) -> int:
+        return self._store.port(run.key, kind, range(self._first + attempt, self._first + SPAN))
+
+
+def serves_grpc(spec: ServiceSpec) -> bool:
+    """Whether its manifests send requests to a gRPC port, and whether anything here could pass them on."""
+    entries = [spec.workload(name).revision.container for name, _ in spec.entry]
+    return any(_on_grpc_port(container) for container in entries) and find_spec("grpc") is not None
+
+
+def _on_grpc_port(container: Container) -> bool:
+    return str(container.port) == container.env.get(ENV_GRPC_PORT, str(GRPC_PORT))
+
+
+def _note(run: ServiceRun, kind: Kind, port: int) -> None:
+    if kind == "http":
+        run.port = port
+    else:
+        run.grpc_port = port

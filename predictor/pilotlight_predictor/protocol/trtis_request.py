@@ -92,7 +92,8 @@ def header_of(values: Mapping[str, Any]) -> Header:
     outputs = tuple(_output(index, item) for index, item in enumerate(values.get("output", ())))
     _check_names("input", [item.name for item in inputs])
     _check_names("output", [item.name for item in outputs])
-    old = any(item.byte_size is not None for item in (*inputs, *outputs))
+    sizes = [*(item.byte_size for item in inputs), *(item.byte_size for item in outputs)]
+    old = any(size is not None for size in sizes)
     return Header(values.get("batch_size", 0), inputs, outputs, old, values.get("id", 0), _sequence(values))
 
 

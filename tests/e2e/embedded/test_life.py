@@ -1,6 +1,5 @@
 """A service from its first deploy to its end, on one machine: what a newcomer does in the first ten minutes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,6 @@ KEY = ("default", "iris")
 SECOND = "    containerConcurrency: 32"  # another template, so another revision
 
 STANDARD = "    serving.kserve.io/deploymentMode: Standard"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def platform(shared: Platform) -> Iterator[Platform]:
-    """The same platform for all tests of this module, emptied after each."""
-    yield shared
-    for status in shared.target.list(None):
-        shared.target.delete((status.namespace, status.name))
-    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
 
 
 def test_a_service_is_deployed_asked_falls_to_zero_and_is_woken_by_the_next_request(platform: Platform) -> None:
@@ -69,6 +53,7 @@ def test_a_canary_gets_its_share_and_a_tag_reaches_it_alone(platform: Platform) 
     canary = serverless(extra=f"{SECOND}\n    canaryTrafficPercent: 20")
     platform.deploy(canary)
     platform.wait(lambda: {row.percent for row in platform.status().revisions} == {20, 80}, "the split")
+    platform.wait_phase("Ready")
     for _ in range(100):
         assert platform.ask().status == 200
     platform.wait(lambda: sum(row.requests for row in platform.status().revisions) >= 100, "the requests to be counted")
@@ -92,6 +77,17 @@ def test_shares_set_by_hand_hold_over_a_deploy_until_they_are_reset(platform: Pl
     platform.deploy(serverless(extra=SECOND), reset=True)
     assert platform.status().revisions[0].percent == 100
     assert platform.status().overrides == {}
+
+
+def test_a_reset_takes_back_what_was_set_by_hand_though_the_document_is_the_same(platform: Platform) -> None:
+    platform.deploy(serverless())
+    first = platform.wait_phase("Ready").revisions[0].name
+    platform.deploy(serverless(extra=SECOND))
+    platform.wait(lambda: platform.status().revisions[0].percent == 100, "the second revision")
+    second = platform.status().revisions[0].name
+    platform.target.traffic(KEY, [Share(first, 100)])
+    status = platform.deploy(serverless(extra=SECOND), reset=True)
+    assert {row.name: row.percent for row in status.revisions}[second] == 100
 
 
 def test_shares_must_be_of_known_revisions_and_add_up(platform: Platform) -> None:

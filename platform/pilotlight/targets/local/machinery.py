@@ -121,7 +121,9 @@ class Machinery:
             self._notes.write(f"forget {run.key} {name}", partial(self.store.forget_revision, run.key, workload, name))
 
     def status(self, run: ServiceRun) -> ServiceStatus:
-        seen = statuses.status_of(statuses.View(run, self.fleet.living(run), self.clock(), self.base_url))
+        confirmed = self._publisher.shares(run.key)
+        living = self.fleet.living(run)
+        seen = statuses.status_of(statuses.View(run, living, self.clock(), self.base_url, confirmed))
         status = statuses.dated(seen, run.conditions, utc())
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status

@@ -51,6 +51,11 @@ class Publisher:
             self.retiring.add(replica)
             self._changed.set()
 
+    def shares(self, key: tuple[str, str]) -> dict[str, int] | None:
+        """Who gets which share of a service by the table that the gateway has confirmed; None: it has none of it."""
+        found = next((route for route in self._published or () if (route.namespace, route.name) == key), None)
+        return {backend.revision: backend.weight for backend in found.backends} if found else None
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -25,6 +25,7 @@ class View:
     replicas: Sequence[Replica]  # living ones
     now: float
     base_url: str
+    confirmed: Mapping[str, int] | None = None  # shares by revision, as the gateway has them; None: nobody can tell
 
 
 def check_name(key: Key) -> None:
@@ -65,7 +66,17 @@ def dated(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> Se
 
 
 def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
-    """In one word, and one sentence where not everything is well."""
+    """In one word, and one sentence where not everything is well. Shares hold once the gateway has confirmed them."""
+    phase, message = _phase(view, revisions)
+    entries = dict(view.run.spec.entry)
+    mine = [row for row in revisions if row.workload in entries]
+    if view.confirmed is None or phase not in ("Ready", "Standby"):
+        return phase, message
+    untold = any(view.confirmed.get(row.name, 0) != row.percent for row in mine)
+    return ("Progressing", "the gateway is being told who gets which share") if untold else (phase, message)
+
+
+def _phase(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
     run = view.run
     if run.deleting:
         return "Stopping", "its replicas finish what they have"

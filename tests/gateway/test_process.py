@@ -15,7 +15,7 @@ from pilotlight.gateway.__main__ import main
 from pilotlight.gateway.messages import BackendReport, Report
 from pilotlight.gateway.reporting import Reporter
 from pilotlight.gateway.respawn import Respawn, pause
-from pilotlight.targets.local.gateway_link import gateway_command
+from pilotlight.targets.local.gateway_process import gateway_command
 from pilotlight.targets.local.home import Home
 
 
@@ -50,9 +50,9 @@ async def test_a_control_process_that_is_gone_is_started_again(tmp_path: Path) -
     assert shlex.split(words[-1]) == list(command)
     async with linked(tmp_path, command=words) as made:
         await made.publish()
-        assert made.link._channel is not None
+        assert made.link._gateway is not None
         made.link._started = False  # nobody comes back by itself
-        made.link._channel.close()
+        made.link._gateway.close()
         await until(note.exists, "started")
         assert await made.link._connect()  # for the gateway to be ended
 

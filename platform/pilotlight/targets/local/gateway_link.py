@@ -2,45 +2,29 @@
 
 Every HTTP listener is held here too. A gateway that dies, however it dies, is started again and gets the sockets and
 the last table; meanwhile connections wait in the sockets. A control process that was started anew finds the gateway
-alive and borrows the sockets back.
+alive and borrows the sockets back. One that is leaving still has requests, so it is told tables until it has ended.
 """
 
 import asyncio
-import os
-import shlex
-import signal
-import socket
-import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import sockets
-from pilotlight.gateway.detached import start_detached
-from pilotlight.gateway.messages import Applied, Hello, Leaving, Lend, Publish, Sockets, Stop, Word
-from pilotlight.gateway.sockets import Channel
+from pilotlight.gateway.messages import Applied, Leaving, Lend, Publish, Sockets, Stop, Word
 from pilotlight.gateway.table import Table
+from pilotlight.targets.local.gateway_peer import Answer, Peer
+from pilotlight.targets.local.gateway_process import KILL_S, Starter, gateway_command, see_end
 from pilotlight.targets.local.held_sockets import HeldSockets
 from pilotlight.targets.local.home import Home
 
-START_S: Final = 10.0
+__all__ = ["GatewayLink", "gateway_command"]
+
 HELLO_S: Final = 5.0
-KILL_S: Final = 5.0  # beyond the drain, before a gateway that does not end is killed
-LAST_LINES: Final = 10
-
-Answer = Applied | Sockets | None  # None: the gateway is gone
-Heard = Callable[[Answer, list[socket.socket]], None]
-
-
-def gateway_command(home: Home, respawn: Sequence[str] = ()) -> tuple[str, ...]:
-    """What starts a gateway; `respawn` is the command by which it brings the control process back."""
-    words = (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root))
-    return (*words, "--respawn", shlex.join(respawn)) if respawn else words
+LEAVING_S: Final = 5.0  # for a gateway that is leaving to obey a table; one that hangs must not keep all others back
 
 
 class GatewayLink:
@@ -54,20 +38,18 @@ class GatewayLink:
         setting: str = "PILOTLIGHT_GATEWAY_PORT",
     ) -> None:
         self._home, self._on_word = home, on_word
-        self._command = tuple(command or gateway_command(home))
+        self._starter = Starter(command or gateway_command(home), home.logs / "gateway.log")
         self._held = HeldSockets(setting)
-        self._channel: Channel[Word] | None = None
-        self._leaving: list[Channel[Word]] = []  # of gateways that finish what they have
-        self._greeted: asyncio.Future[Hello] | None = None
-        self._answers: deque[Heard] = deque()  # one for each order that is answered, in their order
+        self._gateway: Peer | None = None
+        self._leaving: list[Peer] = []
         self._table: Table | None = None
         self._next: asyncio.Future[Applied] | None = None  # of a table that is yet to be sent
         self._sent: asyncio.Future[Applied] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._reviving: asyncio.Task[None] | None = None
         self._ended: asyncio.Event = asyncio.Event()
         self._started = self._closing = False
         self.pid = 0
-        self._unconnected = 0  # pid of a gateway that was started and has not answered yet
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -83,8 +65,8 @@ class GatewayLink:
             with suppress(ConnectionError, TimeoutError):
                 await self._borrow()
         self._held.share(listen)
-        if self._channel is None:
-            await self._spawn()
+        if self._gateway is None:
+            await self._starter.start(self._connect)
         self._started = True
         self._greet()
 
@@ -100,12 +82,12 @@ class GatewayLink:
     async def listen(self, addresses: Sequence[str]) -> tuple[str, ...]:
         """Binds ahead of a table that will name the ports; those that cannot be had, each with its reason."""
         failed = self._held.add(addresses)
-        answered: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        if self._channel is None or not self._tell_addresses(answered):
+        asked = self._tell_addresses() if self._gateway is not None else None
+        answer = (await asked)[0] if asked is not None else None
+        if not isinstance(answer, Applied):
             return failed
-        applied = await answered
-        wanted = self._held.expanded(addresses)
-        return (*failed, *(line for line in applied.failed if line.startswith(tuple(f"{each}: " for each in wanted))))
+        wanted = tuple(f"{each}: " for each in self._held.expanded(addresses))
+        return (*failed, *(line for line in answer.failed if line.startswith(wanted)))
 
     async def close(self, stop_gateway: bool, drain_s: float) -> None:
         """With `stop_gateway`, returns when it has ended; it has `drain_s` to finish what is in flight."""
@@ -113,170 +95,120 @@ class GatewayLink:
         if self._reviving is not None:
             self._reviving.cancel()
             await asyncio.wait([self._reviving])
-        if stop_gateway and self._channel is not None:
-            self._channel.send(Stop(drain_s))
-            await self._see_it_end(drain_s + KILL_S)
+        if stop_gateway and self._gateway is not None:
+            self._gateway.tell(Stop(drain_s))
+            await see_end(self.pid, self._ended, drain_s + KILL_S)
         if stop_gateway:
-            self._end_unconnected()
-        for channel in (self._channel, *self._leaving):
-            if channel is not None:
-                channel.close()
+            self._starter.give_up()
+        for peer in (self._gateway, *self._leaving):
+            if peer is not None:
+                peer.close()
         self._held.close()
-        for waiting in (self._sent, self._next):
+        for waiting in (self._sending, self._sent, self._next):
             if waiting is not None and not waiting.done():
                 waiting.cancel()
 
-    async def _see_it_end(self, seconds: float) -> None:
-        """It closes the connection when nothing is in flight, and is gone a moment later."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds)
-        until = asyncio.get_running_loop().time() + (KILL_S if self._ended.is_set() else 0.0)
-        with suppress(ProcessLookupError, PermissionError):
-            while asyncio.get_running_loop().time() < until:
-                os.kill(self.pid, 0)
-                await asyncio.sleep(0.01)
-            os.kill(self.pid, signal.SIGKILL)
-
     async def _connect(self) -> bool:
-        """Whether a gateway answers."""
+        """Whether a gateway answers that will stay."""
         connection = sockets.connect(self._home.gateway_socket)
         if connection is None:
             return False
-        greeted = self._greeted = asyncio.get_running_loop().create_future()
-        channel: Channel[Word] = Channel(
-            connection, Word, lambda word, came: self._hear(channel, word, came), lambda: self._lose(channel)
-        )
+        peer = Peer(connection, self._hear, self._lose)
         try:
-            hello = await asyncio.wait_for(greeted, HELLO_S)
+            hello = await asyncio.wait_for(peer.hello, HELLO_S)
         except (TimeoutError, ConnectionError):
-            channel.close()
+            peer.close()
             return False
         except asyncio.CancelledError:
-            channel.close()
+            peer.close()
             raise
-        if channel.closed:
+        if peer.closed:
             return False
-        self._channel, self.pid = channel, hello.pid
+        if peer.leaving:
+            self._leaving.append(peer)
+            return False
+        self._gateway, self.pid = peer, hello.pid
         self._ended.clear()
         self._held.forget_served()
         return True
 
-    async def _spawn(self) -> None:
-        """A gateway of our own, greeted. Tells the end of its log when none comes up."""
-        status: list[int] = []
-        log = self._home.logs / "gateway.log"
-        self._unconnected = start_detached(self._command, log, status.append)
-        until = asyncio.get_running_loop().time() + START_S
-        while not await self._connect():
-            if status or asyncio.get_running_loop().time() > until:
-                self._end_unconnected(status)
-                why = f"it ended with status {status[0]}" if status else f"it did not answer within {START_S:g} s"
-                raise PlatformError(f"the gateway did not start: {why}; its log ends:\n{_tail(log)}")
-            await asyncio.sleep(0.005)
-        self._unconnected = 0
-
-    def _end_unconnected(self, status: Sequence[int] = ()) -> None:
-        """One that was started and never greeted: nobody else would end it."""
-        if self._unconnected and not status:
-            with suppress(ProcessLookupError):
-                os.kill(self._unconnected, signal.SIGTERM)
-        self._unconnected = 0
-
     async def _borrow(self) -> None:
         """Our duplicates of what the living gateway serves. One of another version makes way for one of ours."""
-        assert self._channel is not None
-        lent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gateway = self._gateway
+        assert gateway is not None
+        answer, came = await asyncio.wait_for(gateway.ask(Lend()), HELLO_S)
+        if not isinstance(answer, Sockets):
+            raise ConnectionError("it ended before it lent its sockets")
+        self._held.adopt(answer.held, came)
+        if gateway.hello.result().version != __version__:
+            gateway.tell(Stop())
+            self._see_off(gateway)
 
-        def take(answer: Answer, came: list[socket.socket]) -> None:
-            if isinstance(answer, Sockets):
-                self._held.adopt(answer.held, came)
-                lent.set_result(None)
-            elif not lent.done():
-                lent.set_exception(ConnectionError("it ended before it lent its sockets"))
-
-        self._answers.append(take)
-        self._channel.send(Lend())
-        await asyncio.wait_for(lent, HELLO_S)
-        assert self._greeted is not None
-        if self._greeted.result().version != __version__:
-            self._channel.send(Stop())
-            self._see_off(self._channel)
-
-    def _see_off(self, channel: Channel[Word]) -> None:
+    def _see_off(self, gateway: Peer) -> None:
         """It accepts nothing more, but what it holds goes on by our tables, until it has ended."""
-        self._leaving.append(channel)
-        self._channel = None
+        self._leaving.append(gateway)
+        self._gateway = None
 
     def _greet(self) -> None:
-        self._tell_addresses(None)
+        self._tell_addresses()
         if self._table is not None and self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         self._pump()
 
-    def _tell_addresses(self, answered: "asyncio.Future[Applied] | None") -> bool:
-        """Whether there was anything to tell."""
-        assert self._channel is not None
+    def _tell_addresses(self) -> "asyncio.Future[Answer] | None":
+        """None: there was nothing to tell."""
+        assert self._gateway is not None
         order, lent = self._held.order()
-        if order is None:
-            return False
-
-        def take(answer: Answer, came: list[socket.socket]) -> None:
-            if answered is not None and not answered.done():
-                answered.set_result(answer if isinstance(answer, Applied) else Applied(0))
-
-        self._answers.append(take)
-        self._channel.send(order, lent)
-        return True
+        return self._gateway.ask(order, lent) if order is not None else None
 
     def _pump(self) -> None:
         """One table is on its way at a time; of those that come meanwhile only the last is sent."""
-        if self._channel is None or self._sent is not None or self._next is None or self._table is None:
+        if self._gateway is None or self._sent is not None or self._next is None or self._table is None:
             return
         self._sent, self._next = self._next, None
         failed = self._held.follow(self._table)
-        self._tell_addresses(None)
+        self._tell_addresses()
+        order = Publish(self._table)
+        applied = self._gateway.ask(order)
+        others = {peer.ask(order): peer for peer in self._leaving}
+        self._sending = asyncio.create_task(self._see_applied(applied, others, failed))
 
-        def take(answer: Answer, came: list[socket.socket]) -> None:
-            if isinstance(answer, Applied):
-                done, self._sent = self._sent, None
-                if done is not None and not done.done():
-                    done.set_result(Applied(answer.generation, (*failed, *answer.failed)))
-                self._pump()
+    async def _see_applied(
+        self, applied: "asyncio.Future[Answer]", others: "dict[asyncio.Future[Answer], Peer]", failed: Sequence[str]
+    ) -> None:
+        """A replica that the table lacks is free when none of those who may have requests for it sends it any more."""
+        answer, _ = await applied
+        if not isinstance(answer, Applied):
+            return  # it is gone, and the table is sent to the next one
+        awaited = [each for each, peer in others.items() if not peer.silent]
+        unheard = (await asyncio.wait(awaited, timeout=LEAVING_S))[1] if awaited else ()
+        for each in unheard:
+            others[each].silent = True
+        done, self._sent = self._sent, None
+        if done is not None and not done.done():
+            done.set_result(Applied(answer.generation, (*failed, *answer.failed)))
+        self._pump()
 
-        self._answers.append(take)
-        for channel in (self._channel, *self._leaving):
-            channel.send(Publish(self._table))
-
-    def _hear(self, channel: Channel[Word], word: Word, came: list[socket.socket]) -> None:
-        if isinstance(word, Applied | Sockets):
-            if channel is self._channel:
-                self._answers.popleft()(word, came)
-            return
-        if isinstance(word, Leaving):
+    def _hear(self, peer: Peer, word: Word) -> None:
+        if not isinstance(word, Leaving):
+            # What goes wrong there is no matter of the connection.
+            asyncio.get_running_loop().call_soon(self._on_word, word)
+        elif peer is self._gateway and not self._closing:
             # One that is leaving already may be told twice; at our own end it ends in any case, and that is waited for.
-            if channel is self._channel and not self._closing:
-                self._see_off(channel)
-                self._bereave()
-            return
-        if isinstance(word, Hello) and self._greeted is not None and not self._greeted.done():
-            self._greeted.set_result(word)
-        asyncio.get_running_loop().call_soon(self._on_word, word)  # what goes wrong there is no matter of the channel
+            self._see_off(peer)
+            peer.expect_nothing()
+            self._bereave()
 
-    def _lose(self, channel: Channel[Word]) -> None:
-        if channel in self._leaving:
-            self._leaving.remove(channel)
-        elif channel is not self._channel:
-            if self._greeted is not None and not self._greeted.done():
-                self._greeted.set_exception(ConnectionError("closed before it said hello"))
-        else:
-            self._channel = None
+    def _lose(self, peer: Peer) -> None:
+        if peer in self._leaving:
+            self._leaving.remove(peer)
+        elif peer is self._gateway:
+            self._gateway = None
             self._ended.set()
             self._bereave()
 
     def _bereave(self) -> None:
         """Nobody is there for what was asked; another one is found or started."""
-        while self._answers:
-            self._answers.popleft()(None, [])
         self._send_again()
         if self._started and not self._closing:
             self._reviving = asyncio.create_task(self._revive())
@@ -286,6 +218,8 @@ class GatewayLink:
         lost, self._sent = self._sent, None
         if lost is None:
             return
+        if self._sending is not None:
+            self._sending.cancel()
         if self._next is None:
             self._next = lost
             return
@@ -303,14 +237,8 @@ class GatewayLink:
         for attempt in count():
             try:
                 if not await self._connect():
-                    await self._spawn()
+                    await self._starter.start(self._connect)
                 break
             except (PlatformError, OSError):  # nothing may end this: without a gateway nobody is answered
                 await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
         self._greet()
-
-
-def _tail(log: Path) -> str:
-    with suppress(OSError):
-        return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-    return ""

@@ -16,7 +16,7 @@ RUN = {
     "iris-wake": ["raw"],
     "job-stateful": ["stateful"],
 }
-FOREIGN = "only our own predictor runs without containers; use --target docker or kubernetes"
+FOREIGN = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
 REFUSED = {
     "deepseek-disaggregated": ["deepseek-split-decoder: image", "deepseek-split-engine: image", FOREIGN],
     "deepseek-multi-node": ["LeaderWorkerSet deepseek-chat-engine: needs several nodes; use --target kubernetes"],

@@ -280,14 +280,14 @@ def test_only_what_a_process_needs_reaches_it(tmp_path: Path, monkeypatch: pytes
         ({"command": ("bash", "-c", "true")}, "command = bash -c true"),
     ],
 )
-def test_what_is_not_ours_is_refused_with_the_target_to_use(
+def test_what_is_not_ours_is_refused_with_what_to_do_instead(
     tmp_path: Path, container: dict[str, str], named: str
 ) -> None:
     async def play() -> None:
         async with Stage(tmp_path) as stage:
             with pytest.raises(PlatformError, match=named) as raised:
                 stage.supervisor.launch(launch(**container))
-            assert "--target docker" in raised.value.hint
+            assert "platformctl render" in raised.value.hint
             assert not stage.supervisor.replicas()
 
     asyncio.run(play())

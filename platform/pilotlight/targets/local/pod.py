@@ -13,7 +13,7 @@ from pilotlight.targets.local.variables import expanded, variables_of
 Json = Any
 GPU: Final = "nvidia.com/gpu"
 ELSEWHERE: Final = "use --target kubernetes"
-FOREIGN: Final = "only our own predictor runs without containers; use --target docker or kubernetes"
+FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
 PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
 READY_PATH: Final = "/v2/health/ready"
 _DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")

@@ -63,7 +63,7 @@ def free_ports() -> Ports:
 def command(container: Container, python: str) -> Command:
     """Raises PlatformError for anything but our predictor and our router."""
     if not _OURS.fullmatch(container.image):
-        hint = "use --target docker or --target kubernetes"
+        hint = "platformctl render makes manifests for a cluster"
         raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
     args = without_addresses(container.args)
     words = (*container.command, *args)
@@ -75,7 +75,7 @@ def command(container: Container, python: str) -> Command:
             rest = words[1 + len(module) :]
             return Command((python, "-P", *module, *rest), rest if module is _PREDICTOR else None)
     text = f"command = {' '.join(container.command)}, but the local target runs only the image's own programs"
-    raise PlatformError(text, "use --target docker or --target kubernetes")
+    raise PlatformError(text, "platformctl render makes manifests for a cluster")
 
 
 def without_addresses(args: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def findings(home: "Home") -> Iterator[Finding]:
     yield folder(home)
     yield daemon(home, address)
     yield gateway(address)
-    yield from ports(address)
+    yield from ports(address, _outlived(home) if address is None else 0)
     yield limits(home)
     yield forks()
     yield ipv6()
@@ -90,7 +92,7 @@ def gpus() -> Finding:
 def folder(home: "Home") -> Finding:
     """The nearest folder that exists must take what is to be made below it."""
     there = next(path for path in (home.root, *home.root.parents) if path.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not _takes_files(there):
         return Finding("fail", "home", f"{there} cannot be written to", "set PILOTLIGHT_HOME to a folder of yours")
     free = shutil.disk_usage(there).free
     if free < LEAST_DISK:
@@ -99,12 +101,21 @@ def folder(home: "Home") -> Finding:
     return Finding("ok", "home", f"{home.root}, {free >> 30} GiB free")
 
 
+def _takes_files(folder: Path) -> bool:
+    """Tried with a file that has no name: permissions do not tell of a file system such as /proc."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
 def daemon(home: "Home", address: "Address | None") -> Finding:
     from pilotlight import __version__
     from pilotlight.targets.local.launching import answers, leftovers
 
     if address is None:
-        if leftovers(home):
+        if home.root.is_dir() and leftovers(home):
             message = "the control process is gone, its gateway serves on"
             return Finding("warn", "platform", message, "platformctl up takes over what runs")
         return Finding("ok", "platform", "not running; the first deploy starts it")
@@ -133,7 +144,22 @@ def gateway(address: "Address | None") -> Finding:
     return Finding("ok", "gateway", f"{url} answers")
 
 
-def ports(address: "Address | None") -> Iterator[Finding]:
+def _outlived(home: "Home") -> int:
+    """The port of a gateway that serves on without its control process; 0: there is none."""
+    from msgspec import DecodeError, ValidationError, json
+
+    from pilotlight.gateway.link import lives
+    from pilotlight.targets.local.launching import Announcement
+
+    if not home.root.is_dir() or not lives(home.root):
+        return 0
+    try:
+        return json.decode(home.address.read_bytes(), type=Announcement).gateway_port
+    except (OSError, DecodeError, ValidationError):
+        return 0
+
+
+def ports(address: "Address | None", outlived: int = 0) -> Iterator[Finding]:
     """Those that the next start needs; held by the platform itself they are as they should be."""
     from pilotlight.contract import API_PORT, GATEWAY_PORT
     from pilotlight.gateway.addresses import Address as Place
@@ -145,6 +171,9 @@ def ports(address: "Address | None") -> Iterator[Finding]:
     )
     for setting, usual, held in wanted:
         port = int(os.environ.get(setting) or usual)
+        if outlived and setting == "PILOTLIGHT_GATEWAY_PORT":
+            yield Finding("ok", f"port {outlived}", "held by the platform's gateway")
+            continue
         if held:
             yield Finding("ok", f"port {held}", "held by the platform")
             continue

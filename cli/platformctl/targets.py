@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from platformctl import output
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ PLANNED: Final[Mapping[str, str]] = {
 }
 
 
+class NotRunning(NotFound):
+    """The embedded platform is down, and the verb is none that starts it."""
+
+
 @dataclass(frozen=True, slots=True)
 class At:
     """The target and the namespace as they were typed."""
@@ -41,9 +45,21 @@ class At:
         """`start`: whether a platform that does not run is started for this."""
         return connect(self.target, start=start)
 
-    def look(self) -> "Target":
-        """For verbs that only look: where nothing was ever deployed, nothing is started to find that out."""
+    def reach(self) -> "Target":
+        """For verbs about a service that must be there: where nothing was ever deployed, nothing is started."""
         return connect(self.target, start=_deployed_before())
+
+    def look(self) -> "Target":
+        """For verbs that only look: nothing is started, and one that does not run is NotRunning."""
+        return connect(self.target, start=False)
+
+    def glance(self) -> "Target | None":
+        """The same for verbs that have an answer also where nothing runs; that it does not is said."""
+        try:
+            return self.look()
+        except NotRunning as error:
+            output.note(f"{error}; {error.hint}")
+            return None
 
     def key(self, name: str) -> "Key":
         """`iris` in the namespace of -n, or `namespace/iris`."""
@@ -69,9 +85,16 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.launching import ensure, living
 
     folder = home()
-    if start and living(folder) is None:
+    if living(folder) is None:
+        if not start:
+            back = " and brings back what was deployed" if _deployed_before() else ""
+            raise NotRunning("the platform is not running", f"platformctl up starts it{back}")
         output.note(f"starting the platform; its state is in {folder.root}")
-    return LocalTarget(ensure(folder, start=start, flags=flags))
+    try:
+        return LocalTarget(ensure(folder, start=start, flags=flags))
+    except OSError as error:
+        message = f"the platform cannot keep its state in {folder.root}: {error.strerror}"
+        raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
 
 
 def _deployed_before() -> bool:

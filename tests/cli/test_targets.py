@@ -10,7 +10,8 @@ from pilotlight.errors import UsageError
 from platformctl import checks, targets
 from platformctl.commands import traffic
 
-LOOKING = [("status", "iris"), ("status",), ("list",), ("logs", "iris"), ("events",), ("canary", "status", "iris")]
+LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris")]
+LOOKING_AT_ALL = [("status",), ("list",), ("events",)]
 
 THEIRS = """
 class Theirs:
@@ -48,14 +49,35 @@ def test_what_is_no_name_is_refused(typed: str) -> None:
         targets.At("local", "default").key(typed)
 
 
-@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
-def test_looking_starts_nothing_where_nothing_was_deployed(words: tuple[str, ...], call: Call, nowhere: Path) -> None:
+@pytest.mark.parametrize("words", [*LOOKING_AT_ONE, *LOOKING_AT_ALL], ids=" ".join)
+def test_looking_starts_nothing(words: tuple[str, ...], call: Call, nowhere: Path) -> None:
     done = call(*words)
-    assert done.code == 3
-    assert done.out == ""
+    assert done.code == (3 if words in LOOKING_AT_ONE else 0)
+    assert len(done.out.splitlines()) <= 1  # at most the heading
     assert "the platform is not running" in done.err
     assert "platformctl up" in done.err
     assert not nowhere.exists()
+
+
+def test_where_nothing_runs_a_list_is_empty_and_a_difference_is_all_of_it(call: Call, nowhere: Path) -> None:
+    assert json.loads(call("list", "-o", "json").out) == {"services": []}
+    done = call("diff", "-f", "examples/services/iris.yaml", "-o", "json")
+    assert done.code == 1
+    assert {each["change"] for each in json.loads(done.out)} == {"added"}
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("home", ["/proc/x", "/dev/null", "/dev/null/x"])
+def test_a_home_that_cannot_be_written_to_is_told(home: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTLIGHT_HOME", home)
+    for words in (("up",), ("deploy", "-f", "examples/services/iris.yaml")):
+        done = call(*words)
+        assert done.code == 1
+        assert f"the platform cannot keep its state in {home}: " in done.err
+        assert "set PILOTLIGHT_HOME" in done.err
+    assert call("down").code == 0
+    found = {each["check"]: each for each in json.loads(call("doctor", "-o", "json").out)["checks"]}
+    assert found["home"]["level"] == "fail"
 
 
 def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:

@@ -86,6 +86,11 @@ def test_a_deploy_starts_the_platform_and_what_was_deployed_comes_back(environ: 
     assert json.loads(out)["ended"] == ["default/iris"], err
     assert not processes_of(home)
     code, out, err = typed(environ, "list", "-o", "name")
+    assert (code, out) == (0, ""), err
+    assert "platformctl up starts it and brings back what was deployed" in err
+    assert not processes_of(home)
+    assert typed(environ, "up")[0] == 0
+    code, out, err = typed(environ, "list", "-o", "name")
     assert (code, out) == (0, "default/iris\n"), err
     assert typed(environ, "down")[0] == 0
 
@@ -97,6 +102,10 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     os.kill(address.pid, signal.SIGKILL)
     assert launching.wait_gone(address, 10)
     assert launching.leftovers(home)
+    _, told, _ = typed(environ, "doctor", "-o", "json")
+    found = {each["check"]: each for each in json.loads(told)["checks"]}
+    port = found[f"port {environ['PILOTLIGHT_GATEWAY_PORT']}"]
+    assert (port["level"], port["message"]) == ("ok", "held by the platform's gateway")
     for name in ("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT"):
         environ[name] = "1"  # the ports that it was started with are kept, whatever is said elsewhere
     code, _, err = typed(environ, "down")

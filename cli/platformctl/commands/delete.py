@@ -17,7 +17,7 @@ def delete(at: targets.At, names: tuple[str, ...], ignore_not_found: bool, wait:
 
     Example: platformctl delete iris
     """
-    target = at.look()
+    target = at.reach()
     keys = list(dict.fromkeys(at.key(name) for name in names))
     gone = [key for key in keys if releasing.generation(target, key)]
     missing = ["/".join(key) for key in keys if key not in gone]

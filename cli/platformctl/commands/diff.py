@@ -48,7 +48,7 @@ def with_target(given: documents.Given, target: str) -> "tuple[list[Manifest], l
 
     if given.current:
         raise UsageError("--current and a target both say what runs", "leave --current out, or give --against FILE")
-    prepared, warnings = releasing.prepare(of_files(given), targets.At(target, "").look())
+    prepared, warnings = releasing.prepare(of_files(given), targets.At(target, "").glance())
     documents.warn(warnings, given.strict)
     return [m for one in prepared for m in one.before], [m for one in prepared for m in one.manifests]
 

@@ -45,7 +45,7 @@ def running() -> bool:
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import leftovers, living
 
-    return living(home()) is not None or leftovers(home())
+    return living(home()) is not None or (home().root.is_dir() and leftovers(home()))
 
 
 def end_if_stuck() -> None:

@@ -20,5 +20,6 @@ def events(at: targets.At, name: str | None, follow: bool) -> None:
     from msgspec import to_builtins
 
     raw = output.chosen() == "json"
-    for event in at.look().events(at.key(name) if name else None, follow=follow):
+    target = at.look() if name or follow else at.glance()
+    for event in target.events(at.key(name) if name else None, follow=follow) if target else ():
         output.flowing(json.dumps(to_builtins(event), ensure_ascii=False) if raw else views.event(event))

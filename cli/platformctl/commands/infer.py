@@ -46,7 +46,9 @@ def infer(
         raise UsageError(f"one of {', '.join(f'--{kind}' for kind in given)} is needed", f"got {len(kinds)}")
     key = at.key(name)
     headers = {HEADER_TAG: tag} if tag else {}
-    gateway = Gateway(at.look().status(key).url, {**headers, **({"authorization": f"Bearer {token}"} if token else {})})
+    gateway = Gateway(
+        at.reach().status(key).url, {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
+    )
     path = f"/v2/models/{quote(model or key[1], safe='')}"
     about = gateway.ask("GET", path, timeout=timeout)
     metadata = checked(about, model or key[1])

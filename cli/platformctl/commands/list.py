@@ -14,8 +14,9 @@ def listed(namespace: str | None, target: str) -> None:
 
     Example: platformctl list -o wide
     """
-    found = targets.At(target, "").look().list(namespace)
-    if not found:
+    where = targets.At(target, "").glance()
+    found = where.list(namespace) if where else []
+    if where and not found:
         output.note("no services; deploy one: platformctl deploy -f service.yaml")
     if found or output.chosen():
         views.show(found, one=False, default="table")

@@ -24,10 +24,10 @@ def status(at: targets.At, name: str | None, watch: bool) -> int:
 
     Example: platformctl status iris -w
     """
-    target = at.look()
-    found = look(target, at, name)
+    target = at.look() if name or watch else at.glance()
+    found = look(target, at, name) if target else []
     views.show(found, one=bool(name), default="table")
-    while watch:
+    while watch and target:
         time.sleep(WATCH_S)
         newer = look(target, at, name)
         if newer != found:

@@ -75,6 +75,7 @@ class Engine:
         elif generation != run.generation:
             run.update(generation, spec, now)
             self.machinery.ports.open(run)
+        run.spec = spec  # without a new release, what was set by hand may be gone
         for workload in spec.workloads:
             run.know(workload.revision, now)
         return run

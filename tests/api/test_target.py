@@ -101,6 +101,14 @@ def test_of_many_events_the_latest_come_in_their_order(api: Served) -> None:
     assert counted == [str(number) for number in range(250, 450)]
 
 
+def test_events_outlive_their_service_and_one_that_never_was_has_none(api: Served) -> None:
+    api.target.apply(release())
+    api.target.delete(KEY)
+    assert [event.reason for event in api.target.events(KEY, follow=False)] == ["Applied"]
+    with pytest.raises(errors.NotFound):
+        list(api.target.events(("default", "nobody"), follow=False))
+
+
 def test_who_follows_events_hears_those_to_come(api: Served) -> None:
     api.target.apply(release())
     heard: list[str] = []

@@ -29,8 +29,8 @@ CHUNK: Final = 256 * 1024
 
 async def events(request: web.Request) -> web.StreamResponse:
     key = key_of(request) if "name" in request.match_info else None
-    if key is not None:
-        request.app[ENGINE].status(key)
+    if key is not None and not request.app[ENGINE].events(key, 0, 1):
+        request.app[ENGINE].status(key)  # a service that is gone has its events still; one that never was has none
     return await _stream(request, _events(request, key, number(request, "after", 0)))
 
 

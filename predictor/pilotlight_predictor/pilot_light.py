@@ -156,7 +156,12 @@ class PilotLight:
     def _adopt(self, pid: int, exit_file: str, connection: socket.socket) -> None:
         """A child whose birth nobody heard of is ended: whoever asked will start another."""
         self._forks += 1
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         try:
             send(connection, {"pid": pid}, pidfd)
         except OSError:

@@ -27,6 +27,16 @@ threading.Thread(target=threading.Event().wait, name="other", daemon=True).start
 {WITHOUT_A_THREAD}
 """
 
+WITHOUT_A_DESCRIPTOR = f"""
+import os
+
+def refuse(pid, flags=0):
+    raise OSError(24, "Too many open files")
+
+os.pidfd_open = refuse
+{WITHOUT_A_THREAD}
+"""
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -113,6 +123,14 @@ def test_a_child_that_nobody_heard_of_is_ended(shared: RunningPilotLight, reposi
     wait_until(lambda: shared.report()["forks"] == before["forks"] + 1, "the fork")
     wait_until(lambda: shared.report()["children"] == before["children"], "the child's end")
     assert not (shared.folder / "unheard.exit").exists()
+
+
+def test_a_child_that_cannot_be_watched_is_ended_and_said_not_to_be(tmp_path: Path) -> None:
+    with RunningPilotLight(tmp_path, "python", code=WITHOUT_A_DESCRIPTOR) as pilot:
+        assert "Too many open files" in pilot.try_fork("--model-path", "x.onnx")["error"]
+        assert pilot.report()["forks"] == 1
+        children = Path(f"/proc/{pilot.process.pid}/task/{pilot.process.pid}/children")
+        assert children.read_text() == ""
 
 
 def test_children_that_are_gone_leave_nothing_behind(shared: RunningPilotLight) -> None:

@@ -164,13 +164,14 @@ def ports(address: "Address | None", outlived: int = 0) -> Iterator[Finding]:
     from pilotlight.contract import API_PORT, GATEWAY_PORT
     from pilotlight.gateway.addresses import Address as Place
     from pilotlight.gateway.addresses import CannotListen, bind
+    from pilotlight.targets.local.launching import port_setting
 
     wanted = (
         ("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT, address.gateway_port if address else 0),
         ("PILOTLIGHT_API_PORT", API_PORT, address.port if address else 0),
     )
     for setting, usual, held in wanted:
-        port = int(os.environ.get(setting) or usual)
+        port = port_setting(setting, usual)
         if outlived and setting == "PILOTLIGHT_GATEWAY_PORT":
             yield Finding("ok", f"port {outlived}", "held by the platform's gateway")
             continue

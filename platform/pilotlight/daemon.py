@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pilotlight.contract import API_PORT, GATEWAY_PORT
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
 from pilotlight.targets.local.home import Home, home
 
@@ -56,10 +55,10 @@ def options(argv: Sequence[str]) -> Options:
     variable = os.environ.get
     parser = argparse.ArgumentParser("python -m pilotlight.daemon", description=__doc__)
     parser.add_argument("--home", default=None, help="folder of the platform's state [PILOTLIGHT_HOME]")
-    parser.add_argument("--gateway-port", type=int, default=int(variable("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT)))
-    parser.add_argument("--api-port", type=int, default=int(variable("PILOTLIGHT_API_PORT", API_PORT)))
+    parser.add_argument("--gateway-port", type=int, default=_port("PILOTLIGHT_GATEWAY_PORT"))
+    parser.add_argument("--api-port", type=int, default=_port("PILOTLIGHT_API_PORT"))
     parser.add_argument(
-        "--service-ports", type=int, default=int(variable("PILOTLIGHT_SERVICE_PORTS", "8100")),
+        "--service-ports", type=int, default=_port("PILOTLIGHT_SERVICE_PORTS"),
         help="first of the services' own ports; 0: they have none",
     )  # fmt: skip
     parser.add_argument("--prometheus", default=variable("PILOTLIGHT_PROMETHEUS", ""), help="asked in place of our own")
@@ -76,6 +75,12 @@ def options(argv: Sequence[str]) -> Options:
     )  # fmt: skip
 
 
+def _port(setting: str) -> int:
+    from pilotlight.targets.local import launching
+
+    return launching.port_setting(setting, launching.PORT_SETTINGS[setting])
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -84,7 +89,11 @@ def free_port() -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    given = options(argv)
+    try:
+        given = options(argv)
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given.home.create()
     held = lock(given.home)

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,3 +88,14 @@ def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch
     with pytest.raises(PlatformError, match="it is no database of Pilotlight; move it away") as refused:
         launching.ensure(home, deadline_s=60)
     assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize("written", ["abc", "65536", "-1"])
+@pytest.mark.parametrize("command", [("platformctl", "up"), ("platformctl", "doctor"), ("pilotlight.daemon",)])
+def test_a_port_that_is_none_is_told_in_one_sentence(
+    home: Home, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], written: str
+) -> None:
+    monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", written)
+    ran = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=60)
+    told = f"PILOTLIGHT_GATEWAY_PORT = {written}, must be a port from 0 to 65535"
+    assert (ran.returncode, told in ran.stderr, "Traceback" in ran.stderr) == (2, True, False), ran.stderr

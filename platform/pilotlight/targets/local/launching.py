@@ -19,12 +19,17 @@ from typing import Final
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.contract import API_PORT, GATEWAY_PORT
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.home import Home
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 10.0
 LAST_LINES: Final = 20
+MOST_PORT: Final = 65535
+PORT_SETTINGS: Final = {
+    "PILOTLIGHT_GATEWAY_PORT": GATEWAY_PORT, "PILOTLIGHT_API_PORT": API_PORT, "PILOTLIGHT_SERVICE_PORTS": 8100,
+}  # fmt: skip
 
 
 class Announcement(Struct, frozen=True):
@@ -58,6 +63,20 @@ def announce(home: Home, api_port: int, gateway_port: int) -> Announcement:
     fresh.write_bytes(json.encode(said))
     fresh.replace(home.address)
     return said
+
+
+def port_setting(name: str, usual: int) -> int:
+    """What a variable says, in words that name it where it says nothing that can be used. 0: any port that is free."""
+    written = os.environ.get(name) or str(usual)
+    if not written.isascii() or not written.isdigit() or int(written) > MOST_PORT:
+        raise UsageError(f"{name} = {written}, must be a port from 0 to {MOST_PORT}")
+    return int(written)
+
+
+def check_settings() -> None:
+    """Before a process is started that would only die of them."""
+    for name, usual in PORT_SETTINGS.items():
+        port_setting(name, usual)
 
 
 def token(home: Home) -> str:
@@ -159,6 +178,7 @@ def start_ticks(pid: int) -> int:
 
 def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     """In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it."""
+    check_settings()
     home.create()
     command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root), *_same_ports(home), *flags]
     with _log(home).open("ab") as log:

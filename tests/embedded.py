@@ -12,13 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.reply import Reply
+
 from pilotlight.deploy import Sources, plan_all
+from pilotlight.errors import NotFound
 from pilotlight.running import current_of
 from pilotlight.targets.local import launching
 from pilotlight.targets.local.client import LocalTarget
@@ -29,16 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 IRIS = ROOT / "examples" / "iris" / "model.onnx"
 FLOWER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
 PATIENCE_S = 60.0  # a busy machine is slow
-
-
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class Platform:
@@ -76,7 +68,8 @@ class Platform:
     @property
     def address(self) -> launching.Address:
         found = launching.living(self.home)
-        assert found is not None, self.log()
+        if found is None:
+            raise NotFound(f"no control process lives:\n{self.log()}")
         return found
 
     @property
@@ -170,6 +163,12 @@ class Platform:
         found = [(pid, command.rstrip("\0 ").split("\0")) for pid, command in commands_of(self.home)]
         return [pid for pid, words in found if "pilotlight_predictor" in words and "python" in words[0]]
 
+    def empty(self) -> None:
+        """Without services, as it was at first."""
+        for status in self.target.list(None):
+            self.target.delete((status.namespace, status.name))
+        self.wait(lambda: not self.target.list(None) and not self.replicas(), "every service to be gone")
+
     def events(self, key: Key | None = None) -> list[str]:
         return [f"{event.reason}: {event.message}" for event in self.target.events(key, follow=False)]
 
@@ -193,7 +192,11 @@ def commands_of(home: Home) -> Iterator[tuple[int, str]]:
             yield int(folder.name), command.decode(errors="replace")
 
 
-def serverless(name: str = "iris", uri: str = "", extra: str = "", annotations: str = "") -> str:
+def inference_service(
+    name: str, form: str, uri: str, *, least: int, most: int, annotations: str = "", predictor: str = "",
+    model: str = "",
+) -> str:  # fmt: skip
+    """A document with a short window; what else it shall say is given as lines, indented as they stand."""
     return f"""
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
@@ -204,14 +207,21 @@ metadata:
 {annotations}
 spec:
   predictor:
-    minReplicas: 0
-    maxReplicas: 3
-{extra}
+    minReplicas: {least}
+    maxReplicas: {most}
+{predictor}
     model:
-      modelFormat: {{name: onnx}}
+      modelFormat: {{name: {form}}}
       protocolVersion: v2
-      storageUri: {uri or IRIS.as_uri()}
+      storageUri: {uri}
+{model}
 """
+
+
+def serverless(name: str = "iris", uri: str = "", extra: str = "", annotations: str = "") -> str:
+    return inference_service(
+        name, "onnx", uri or IRIS.as_uri(), least=0, most=3, annotations=annotations, predictor=extra
+    )
 
 
 @contextmanager

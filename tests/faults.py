@@ -5,7 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.embedded import Platform, Reply
+from tests.embedded import Platform, inference_service
+from tests.reply import Reply
 
 # Every request leaves a mark in FOLDER when the model gets to it; zeros, as a warm-up sends them, do not.
 SLOW = """
@@ -39,26 +40,10 @@ def served(
 ) -> str:  # fmt: skip
     resources = f"      resources: {{limits: {{{limits}}}}}" if limits else ""
     readiness = f"      readinessProbe: {{{probe}}}" if probe else ""
-    return f"""
-apiVersion: serving.kserve.io/v1beta1
-kind: InferenceService
-metadata:
-  name: {name}
-  annotations:
-    autoscaling.knative.dev/window: 6s
-{annotations}
-spec:
-  predictor:
-    minReplicas: {least}
-    maxReplicas: {most}
-{predictor}
-    model:
-      modelFormat: {{name: python}}
-      protocolVersion: v2
-      storageUri: {uri}
-{resources}
-{readiness}
-"""
+    return inference_service(
+        name, "python", uri, least=least, most=most, annotations=annotations, predictor=predictor,
+        model=f"{resources}\n{readiness}",
+    )  # fmt: skip
 
 
 def seconds(value: float) -> dict[str, object]:

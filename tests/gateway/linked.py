@@ -11,6 +11,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from tests.reply import Reply
+
 from pilotlight.gateway.messages import Word
 from pilotlight.gateway.table import Backend, Replica, Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
@@ -130,16 +132,6 @@ async def replica(name: str = "r1", *, ready: bool = True) -> AsyncIterator[Smal
 def route(*replicas: Replica, name: str = "iris", **more: Any) -> Route:
     backend = Backend("iris-1", "iris-predictor", 100, replicas, tags=("canary",))
     return Route("default", name, (backend,), **more)
-
-
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 async def ask(port: int, path: str, headers: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> Reply:

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.gateway.linked import DEADLINE_S, Reply, SmallReplica, ask, in_loop, read_reply, replica, until
+from tests.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica, until
+from tests.reply import Reply
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway import router_settings

@@ -2,7 +2,6 @@
 
 import json
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,20 +141,6 @@ def answered(port: int) -> int:
         lines = page.read().decode().splitlines()
     counts = [line for line in lines if line.startswith("pilotlight_request_duration_seconds_count")]
     return sum(int(float(line.rpartition(" ")[2])) for line in counts if 'code="200"' in line)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def platform(shared: Platform) -> Iterator[Platform]:
-    yield shared
-    for status in shared.target.list(None):
-        shared.target.delete((status.namespace, status.name))
-    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
 
 
 def test_a_transformer_asks_its_predictor_through_the_gateway(platform: Platform, tmp_path: Path) -> None:

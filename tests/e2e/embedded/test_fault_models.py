@@ -31,21 +31,13 @@ def predict(x):
 """
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
 @pytest.fixture
 def platform(shared: Platform, tmp_path: Path) -> Iterator[Platform]:
     """With a service that works, called slow; emptied after each test."""
     shared.deploy(served(model(tmp_path / "good")))
     shared.wait_phase("Ready", name="slow")
     yield shared
-    for status in shared.target.list(None):
-        shared.target.delete((status.namespace, status.name))
-    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
+    shared.empty()
 
 
 def after(platform: Platform, document: str) -> RevisionStatus:

@@ -1,6 +1,5 @@
 """Updates, scaling and sleep under load: no request fails, though replicas come and go all the time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,21 +13,6 @@ KEY = ("default", "iris")
 FEW, MANY = 2_000, 10_000  # requests over one update or one canary
 STANDARD = "    serving.kserve.io/deploymentMode: Standard"
 PLACES = "    containerConcurrency: {}"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def platform(shared: Platform) -> Iterator[Platform]:
-    """The same platform for all tests of this module, emptied after each."""
-    yield shared
-    for status in shared.target.list(None):
-        shared.target.delete((status.namespace, status.name))
-    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
 
 
 def raw(places: int) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests import ipv6
 from tests.e2e.embedded.models import python_service, slow, write_model
-from tests.embedded import FLOWER, Platform, Reply, serverless
+from tests.embedded import FLOWER, Platform, serverless
+from tests.reply import Reply
 
 from pilotlight.errors import PlatformError
 

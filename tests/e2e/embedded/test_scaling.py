@@ -30,24 +30,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def platform(shared: Platform) -> Iterator[Platform]:
-    yield shared
-    empty(shared)
-
-
-def empty(platform: Platform) -> None:
-    for status in platform.target.list(None):
-        platform.target.delete((status.namespace, status.name))
-    platform.wait(lambda: not platform.target.list(None) and not platform.replicas(), "every service to be gone")
-
-
 def row(platform: Platform) -> RevisionStatus:
     return platform.status("slow").revisions[0]
 

@@ -1,6 +1,5 @@
 """What `status` says of a service is true: its figures under a known load, the states of its model, its conditions."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ OUTPUTS = {{"y": ("FP32", [1])}}
 def predict(x):
     return x
 """
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with Platform(tmp_path_factory.mktemp("shared") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def platform(shared: Platform) -> Iterator[Platform]:
-    yield shared
-    for status in shared.target.list(None):
-        shared.target.delete((status.namespace, status.name))
-    shared.wait(lambda: not shared.target.list(None) and not shared.replicas(), "every service to be gone")
 
 
 def row(platform: Platform) -> RevisionStatus:

@@ -20,6 +20,7 @@ import pytest
 from tests.embedded import Platform, commands_of, load, serverless
 
 from pilotlight.errors import PlatformError
+from pilotlight.targets.local.interpret import revisions_of
 from pilotlight.targets.target import Share
 
 KEY = ("default", "iris")
@@ -88,7 +89,7 @@ def split(platform: Platform, turn: int) -> None:
 
 CHANGES: tuple[Callable[[Platform, int], None], ...] = (deploy, canary, scale, split)
 # What comes of a change when nobody answers any more is seen from the state.
-unanswered = partial(suppress, PlatformError, OSError, HTTPException, AssertionError)
+unanswered = partial(suppress, PlatformError, OSError, HTTPException)
 
 
 def settled(platform: Platform) -> bool:
@@ -96,7 +97,13 @@ def settled(platform: Platform) -> bool:
     status = platform.status()
     wanted = sum(row.desired for row in status.revisions)
     ready = sum(row.ready for row in status.revisions)
-    return status.phase == "Ready" and wanted == ready == len(platform.replicas())
+    known = {row.name for row in status.revisions} <= named(platform)
+    return known and status.phase == "Ready" and wanted == ready == len(platform.replicas())
+
+
+def named(platform: Platform) -> set[str]:
+    """Revisions that the manifests of any stored document describe."""
+    return {name for release in platform.target.releases(KEY) for _, name, _ in revisions_of(release.manifests)}
 
 
 def turns(platform: Platform, count: int, seed: int) -> None:

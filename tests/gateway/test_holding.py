@@ -155,10 +155,7 @@ def test_a_long_body_stays_with_its_client_until_somebody_takes_it() -> None:
         await held(bed, 1)
         exchange = next(client.exchange for client in bed.plane.clients)
         assert exchange is not None
-        sizes = [-1, exchange._kept]
-        while sizes[-1] != sizes[-2]:  # until nothing more is read
-            await asyncio.sleep(0.05)
-            sizes.append(exchange._kept)
+        await until(lambda: exchange.client._paused, "nothing more read")
         assert (1 << 20) < exchange._kept < (1 << 21)
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))

@@ -95,14 +95,16 @@ def test_a_client_that_reads_slowly_stops_the_replica() -> None:
                 await writer.drain()
                 written += 1
 
-        await serving(bed, reply)
+        origin = await serving(bed, reply)
         reader, writer = await bed.connect(limit=1 << 16)
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await read_head(reader)
-        counts = [-1, written]
-        while counts[-1] != counts[-2]:
-            await asyncio.sleep(0.1)
-            counts.append(written)
+        (client,) = bed.plane.clients
+        await until(lambda: client._clogged, "the client's connection full")
+        assert client.exchange is not None
+        assert client.exchange.upstream is not None
+        assert client.exchange.upstream._paused
+        await until(lambda: origin.connections[0].transport.get_write_buffer_size() > 0, "the replica stopped")
         assert written < total / 2  # of 64 MiB most are still unwritten
         assert len(await reader.readexactly(total << 18)) == total << 18
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -125,11 +127,8 @@ def test_a_replica_that_reads_slowly_stops_the_client() -> None:
         reader, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % length)
         writer.write(b"y" * length)
-        left = [-1, writer.transport.get_write_buffer_size()]
-        while left[-1] != left[-2]:
-            await asyncio.sleep(0.1)
-            left.append(writer.transport.get_write_buffer_size())
-        assert left[-1] > length / 2
+        await until(lambda: any(client._paused for client in bed.plane.clients), "the client stopped")
+        assert writer.transport.get_write_buffer_size() > length / 2
         go.set()
         assert (await read_answer(reader)).body == b"all"
 

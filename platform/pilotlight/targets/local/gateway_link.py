@@ -89,6 +89,12 @@ class GatewayLink:
         wanted = tuple(f"{each}: " for each in self._held.expanded(addresses))
         return (*failed, *(line for line in answer.failed if line.startswith(wanted)))
 
+    def unlisten(self, addresses: Sequence[str]) -> None:
+        """Gives up what `listen` has bound and no table names; what one names goes with the next that does not."""
+        self._held.remove(addresses)
+        if self._gateway is not None:
+            self._tell_addresses()
+
     async def close(self, stop_gateway: bool, drain_s: float) -> None:
         """With `stop_gateway`, returns when it has ended; it has `drain_s` to finish what is in flight."""
         self._closing = True

@@ -49,6 +49,11 @@ class HeldSockets:
                 failed.append(f"{address}: {error}")
         return tuple(failed)
 
+    def remove(self, texts: Iterable[str]) -> None:
+        for text in self.expanded(texts):
+            if text in self._sockets and text not in self._owned | self._shared:
+                self._drop(text)
+
     def follow(self, table: Table) -> tuple[str, ...]:
         """Binds what the table's routes name and gives up what they no longer do; the failures."""
         wanted = [Address(host, port, kind) for host in self._hosts for port, kind in _ports(table)]

@@ -132,6 +132,7 @@ class Machinery:
         if run.deleting and not self.fleet.living(run):
             self._notes.write(f"delete {run.key}", partial(self.store.finish_delete, run.key))
             self.runs.pop(run.key, None)
+            self.ports.give_up(run)
             self._publisher.changed()
 
     def _look_again(self, seconds: float, run: ServiceRun) -> None:

@@ -49,12 +49,17 @@ class OwnPorts:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def give_up(self, run: ServiceRun) -> None:
+        """Of a service that goes: no table may ever have named its ports, so none would close them."""
+        held = {"http": run.port, "grpc": run.grpc_port}
+        self._link.unlisten([f"127.0.0.1:{port}/{kind}" for kind, port in held.items() if port])
+
     def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
 
     def _wanted(self, run: ServiceRun) -> Iterator[Kind]:
-        if self._first:
+        if self._first and not run.deleting:
             yield "http"
             if serves_grpc(run.spec):
                 yield "grpc"
@@ -65,10 +70,14 @@ class OwnPorts:
 
     async def _open_one(self, run: ServiceRun, kind: Kind) -> None:
         for attempt in range(TRIED):
+            if kind not in self._wanted(run):
+                return
             port = self._next(run, kind, attempt)
             if not await self._link.listen([f"127.0.0.1:{port}/{kind}"]):
                 _note(run, kind, port)
                 self._changed()
+                if run.deleting:
+                    self.give_up(run)
                 return
             self._store.release_port(run.key, kind)
         message = f"no port from {self._first} on is free"

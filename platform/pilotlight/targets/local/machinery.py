@@ -4,7 +4,6 @@ A replica changes, the gateway speaks, a second passes, somebody deploys: all of
 processes and tables in line with what is specified. The engine in front of this is what a person asks.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pilotlight.targets.local.notes import Notes
 from pilotlight.targets.local.own_ports import OwnPorts
 from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.publishing import Publisher
+from pilotlight.targets.local.rounds import Looks
 from pilotlight.targets.local.scaler import Scaler
 from pilotlight.targets.local.scaling.model import Decision
 from pilotlight.targets.local.service import ServiceRun
@@ -60,13 +60,14 @@ class Machinery:
         self._saved: dict[str, tuple[object, ...]] = {}
         self._closing = False
         self._notes = Notes()
+        self._looks: Looks[ServiceRun] = Looks(lambda run: self.settle(run))
         self._peers = Peers(self.base_url, launching.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self._link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
         endpoints = Endpoints(home.run / "endpoints")
         self._publisher = Publisher(self._link, self._routes, self._farewell, endpoints.update)
-        self.fleet = Fleet(self.supervisor, self._publisher, self._save, self._look_again, self._peers)
+        self.fleet = Fleet(self.supervisor, self._publisher, self._save, self._looks.soon, self._peers)
         self._signals = Signals(self.supervisor, clock, settings.prometheus)
         self._scaler = Scaler(self.runs.values, self.fleet, self._signals, clock, self._decided)
         self.ports = OwnPorts(store, self._link, settings.service_ports, self.chronicle, self._publisher.changed)
@@ -100,6 +101,7 @@ class Machinery:
             for replica in self.supervisor.replicas():
                 self.supervisor.drain(replica.id, drain_s)
         await self.supervisor.close(leave_running=not stop_all)
+        self._looks.close()
         self._notes.close()
 
     def settle(self, run: ServiceRun) -> None:
@@ -134,9 +136,6 @@ class Machinery:
             self.runs.pop(run.key, None)
             self.ports.give_up(run)
             self._publisher.changed()
-
-    def _look_again(self, seconds: float, run: ServiceRun) -> None:
-        asyncio.get_running_loop().call_later(seconds + 0.01, self.settle, run)
 
     def _replica_changed(self, replica: Replica) -> None:
         run = self.runs.get((replica.namespace, replica.service))

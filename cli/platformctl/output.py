@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -102,7 +102,7 @@ class Ticker:
     def __init__(self, clock: Callable[[], float] = time.monotonic, start: float = START) -> None:
         self._clock = clock
         self._start = start
-        self._last = ""
+        self._last = dict[Hashable, str]()
         self._amount = ""
         self._terminal = sys.stderr.isatty()
 
@@ -110,11 +110,12 @@ class Ticker:
     def elapsed(self) -> float:
         return self._clock() - self._start
 
-    def say(self, phase: str, message: str, amount: str = "") -> None:
+    def say(self, phase: str, message: str, amount: str = "", of: Hashable = None) -> None:
+        """`of`: what the line is about, where several things go on at once."""
         said = f"{phase:<11} {message}"
-        if said != self._last:
+        if said != self._last.get(of):
             self._end_line()
-            self._last = said
+            self._last[of] = said
             click.echo(f"{self.elapsed:6.1f}s  {said}", err=True, nl=not (amount and self._terminal))
         if amount and self._terminal and amount != self._amount:
             click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {said}  {amount}", err=True, nl=False)

@@ -66,7 +66,7 @@ def _starting(revision: RevisionStatus) -> Outlook:
         if done < total:
             message = f"{revision.name}: {output.size(total)} to fetch"
             return Outlook("Fetching", message, output.bar(done, total))
-        return Outlook("Loading", f"{revision.name}{why}")
+        return Outlook("Loading", revision.name)  # its reason is that of an earlier try
     return Outlook("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
 
 
@@ -84,7 +84,7 @@ def wait(
             seen = outlook(status, one)
             if seen.failed is None:
                 failing.pop(one.key, None)
-                ticker.say(seen.phase, _named(one, seen.message, len(expected)), seen.amount)
+                ticker.say(seen.phase, _named(one, seen.message, len(expected)), seen.amount, of=one.key)
             elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
                 raise failure(target, one, status, seen.failed)
             if seen.done:
@@ -142,7 +142,8 @@ def _named(one: Expected, message: str, count: int) -> str:
 def failure(target: "Target", one: Expected, status: ServiceStatus, revision: RevisionStatus) -> PlatformError:
     """The reason, what happened last, the end of the log, who serves meanwhile, and what to type next."""
     reason = revision.reason or "its model cannot be loaded"
-    parts = [f"{revision.name} does not start: {reason}", *_evidence(target, one, revision.name), _serving(status, one)]
+    evidence = _evidence(target, one, revision.name, reason)
+    parts = [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]
     return PlatformError(
         "\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)} --previous --replica {revision.name}"
     )
@@ -155,14 +156,14 @@ def _late(target: "Target", one: Expected, status: ServiceStatus, seen: Outlook,
     return TimedOut("\n".join(filter(None, parts)), hint)
 
 
-def _evidence(target: "Target", one: Expected, revision: str) -> list[str]:
-    """The last event and the last lines of the log, as far as there are any."""
+def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> list[str]:
+    """The last event, unless it says what is `known`, and the last lines of the log, as far as there are any."""
     try:
         events = list(target.events(one.key, follow=False))[-1:]
         lines = last_lines(target, one.key, revision)
     except PlatformError:
         return []
-    told = [f"  last event: {each.reason}: {each.message}" for each in events]
+    told = [f"  last event: {each.reason}: {each.message}" for each in events if not known or known not in each.message]
     return [*told, *(f"  | {logview.readable(line)}" for line in lines)]
 
 

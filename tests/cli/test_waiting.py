@@ -123,13 +123,28 @@ def test_a_start_that_fails_once_and_then_works_is_no_failure() -> None:
     assert wait([failed, failed, ready]) == [ready]
 
 
-def test_a_failure_tells_reason_event_log_who_serves_and_what_to_type() -> None:
+def test_several_services_are_told_of_by_their_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    class Both(Shelf):
+        looks = 0
+
+        def status(self, key: Key) -> ServiceStatus:
+            self.looks += 1
+            seen = revision(state="Loading", starting=1) if self.looks < 8 else revision()
+            return ServiceStatus(*key, 2, "Ready", "", revisions=(seen,))
+
+    time = Time()
+    both = [Expected(("default", name), 2, (NEW,)) for name in ("a", "b")]
+    waiting.wait(Both(), both, 10, output.Ticker(time.clock, 0.0), time.clock, time.sleep)
+    said = [line.split()[1:3] for line in capsys.readouterr().err.splitlines()]
+    assert sorted(said) == [["Loading", "a"], ["Loading", "b"], ["Ready", "a"], ["Ready", "b"]]
+
+
+def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() -> None:
     failed = status("Degraded", revision(state="FailedToLoad", percent=0, reason="exit code 3"), revision(OLD))
     with pytest.raises(PlatformError) as raised:
         wait([failed])
     assert str(raised.value).splitlines() == [
         f"{NEW} does not start: exit code 3",
-        "  last event: Failed: exit code 3",
         "  | 10:00:00.5 ERROR failed boom",
         "  | plain",
         f"  {OLD} still serves",

@@ -61,7 +61,10 @@ def earlier(found: "Sequence[Release]", to: str, broken: Set[str] = frozenset())
         # Neither a canary, which `abort` takes back, nor what never worked.
         whole = (one for one in before if share(one) in WHOLE and not revisions(one) & broken)
         chosen = next((one for one in whole if document_of(one) != known), None)
+        others = [one for one in before if document_of(one) != known]
         why = "nothing else was deployed before"
+        if others and chosen is None:
+            why = "what was deployed before failed, or was a canary that was aborted; name one with --to"
     elif to.isdigit():
         chosen = next((one for one in found if one.generation == int(to)), None)
         why = f"generation {to} is not kept"
@@ -97,6 +100,11 @@ class Canary:
     release: "Release"
     stable: "Release"
     percent: int
+
+    @property
+    def fresh(self) -> set[str]:
+        """The revisions that are being tried."""
+        return revisions(self.release) - revisions(self.stable)
 
 
 def canary(found: "Sequence[Release]") -> Canary | None:

@@ -17,7 +17,7 @@ def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> Non
     from msgspec import to_builtins
 
     chosen = output.chosen() or default
-    told = to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))}
+    told = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
     lines = {
         "url": lambda: [status.url for status in statuses],
         "name": lambda: [label(status) for status in statuses],
@@ -27,23 +27,31 @@ def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> Non
     output.data(told, lines.get(chosen, list)())
 
 
+def rounded(value: Any) -> Any:
+    """Three decimals: more of a latency, a share or a duration is noise."""
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def label(status: "ServiceStatus") -> str:
     return f"{status.namespace}/{status.name}"
 
 
 def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
-    heading = ["NAME", "NAMESPACE", "PHASE", "MODE", "REPLICAS", "TRAFFIC", "URL"]
+    """Within 80 columns for a service with a short name; `wide` has the rest."""
+    heading = ["NAME", "NAMESPACE", "PHASE", "REPLICAS", "TRAFFIC", "URL"]
     rows = [
-        [
-            status.name, status.namespace, status.phase, status.mode or "-", replicas(status.revisions),
-            traffic(status.revisions), status.url,
-        ]
+        [status.name, status.namespace, status.phase, replicas(status.revisions), traffic(status), status.url]
         for status in statuses
-    ]  # fmt: skip
+    ]
     if wide:
-        heading += ["P99", "ERRORS", "COLD STARTS", "MESSAGE"]
+        heading += ["MODE", "P99", "ERRORS", "COLD STARTS", "MESSAGE"]
         for row, status in zip(rows, statuses, strict=True):
-            row += [worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status), status.message or "-"]
+            row += [status.mode or "-", worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status)]
+            row.append(status.message or "-")
     return output.columns([heading, *rows], indent="")
 
 
@@ -53,9 +61,15 @@ def replicas(revisions: "Iterable[RevisionStatus]") -> str:
     return f"{sum(each.ready for each in found)}/{sum(each.desired for each in found)}"
 
 
-def traffic(revisions: "Iterable[RevisionStatus]") -> str:
-    """`80 % iris-predictor-1f3a9c07, 20 % iris-predictor-77aa01de`."""
-    return ", ".join(f"{each.percent} % {each.name}" for each in revisions if each.percent) or "-"
+def traffic(status: "ServiceStatus") -> str:
+    """`80 % 1f3a9c07, 20 % 77aa01de`: the ends of revisions' names, which `traffic` and `rollback` take.
+
+    Where several components have requests, each is named: `100 % transformer-5d2c8e10, 100 % predictor-1f3a9c07`.
+    """
+    asked = [each for each in status.revisions if each.percent]
+    alone = len({each.workload for each in asked}) == 1
+    names = [each.name.rpartition("-")[2] if alone else each.name.removeprefix(f"{status.name}-") for each in asked]
+    return ", ".join(f"{each.percent} % {name}" for each, name in zip(asked, names, strict=True)) or "-"
 
 
 def worst(status: "ServiceStatus", field: str) -> str:
@@ -73,7 +87,8 @@ def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
     head = [f"{label(status)}: {status.phase}" + (f", {status.mode}" if status.mode else "")]
     if status.message:
         head.append(f"  {status.message}")
-    addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else ())]
+    own = [("port", status.urls.get("port", ""))]
+    addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else own)]
     head += output.columns([(name, url) for name, url in addresses if url])
     lines = [*head, "", *output.columns([REVISION, *map(_revision, status.revisions)])] if status.revisions else head
     return [*lines, *_remarks(status, wide)]

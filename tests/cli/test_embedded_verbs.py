@@ -114,7 +114,12 @@ def test_status_and_list_in_every_format(call: Call, platform: Platform, names: 
     assert call("list", "-o", "name").out == "default/iris\n"
     assert call("status", "iris", "-o", "url").out.endswith("/iris\n")
     assert json.loads(call("list", "-o", "json").out)["services"][0]["name"] == "iris"
-    assert "iris  default    Ready  serverless  1/1" in call("list").out
+    listed = call("list").out
+    assert f"iris  default    Ready  1/1       100 % {names[0].rpartition('-')[2]}  http://" in listed
+    assert max(map(len, listed.splitlines())) <= 80
+    assert "  serverless  " in call("list", "-o", "wide").out
+    told = json.loads(call("status", "iris", "-o", "json").out)["revisions"][0]["cold_start"]
+    assert all(seconds == round(seconds, 3) for seconds in told.values())
 
 
 @pytest.mark.parametrize("kind", ["data", "json", "npy", "binary", "stdin"])
@@ -144,7 +149,10 @@ def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
     assert call("infer", "iris", "--data", "[1, 2, 3]").code == 2
     done = call("infer", "iris", "--data", FLOWER, "--model", "nobody")
     assert done.code == 3
-    assert "--model names the model" in done.err
+    assert "--model names the model; there are iris\n" in done.err
+    done = call("infer", "iris", "--data", FLOWER, "--tag", "nobody")
+    assert done.code == 3
+    assert "--model" not in done.err
     assert call("infer", "nobody", "--data", FLOWER).code == 3
 
 
@@ -161,6 +169,18 @@ def test_a_canary_gets_its_share_and_is_taken_back(call: Call, folder: Path, nam
     assert shares(call) == {old: 100}
     assert call("diff", "-f", str(folder / "iris.yaml")).code == 0
     assert call("canary", "abort", "iris").code == 3
+
+
+def test_a_canary_that_never_answered_is_not_promoted(call: Call, folder: Path, names: tuple[str, str]) -> None:
+    start = ("canary", "start", "-f", str(folder / "broken.yaml"), "--percent", "50")
+    assert call(*start).code == 1
+    assert " wants 50 %, has 0 % until it answers since " in call("canary", "status", "iris").err
+    refused = call("canary", "promote", "iris")
+    assert refused.code == 1
+    assert "cannot be promoted: it does not start: " in refused.err
+    assert "platformctl canary abort iris" in refused.err
+    assert call("canary", "abort", "iris").code == 0
+    assert shares(call) == {names[0]: 100}
 
 
 def test_a_canary_of_what_runs_already_is_refused(call: Call, folder: Path) -> None:
@@ -246,7 +266,7 @@ def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(
     assert done.code == 1
     assert done.out == ""
     assert "does not start: " in done.err
-    assert "last event: " in done.err
+    assert "last event: " not in done.err, "it says what the reason has said"
     assert "  | " in done.err
     assert f"{names[1]} still serves" in done.err
     (advice,) = re.findall(r"platformctl (logs iris --previous .*)", done.err)

@@ -235,6 +235,13 @@ def test_where_there_is_nothing_to_go_back_to_it_says_what_is_kept(to: str, why:
         history.earlier([release()], to)
 
 
+def test_after_an_aborted_canary_rollback_says_why_there_is_nothing_and_how_to_insist() -> None:
+    aborted = [release(SERVICE, 3), release(OTHER, 2, 20), release(SERVICE, 1)]
+    with pytest.raises(NotFound, match="failed, or was a canary that was aborted; name one with --to; kept are 3"):
+        history.earlier(aborted, "")
+    assert history.earlier(aborted, "2").generation == 2
+
+
 def test_revisions_that_failed_and_never_answered_are_known_by_events() -> None:
     def event(kind: str, reason: str, name: str) -> Event:
         return Event("", *KEY, name, kind, reason, "")  # type: ignore[arg-type]

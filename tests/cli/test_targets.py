@@ -7,7 +7,8 @@ import pytest
 from tests.cli.conftest import Call
 
 from pilotlight.errors import UsageError
-from platformctl import checks, targets
+from pilotlight.targets.target import ServiceStatus
+from platformctl import checks, targets, views
 from platformctl.commands import traffic
 
 LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris")]
@@ -137,6 +138,7 @@ def test_shares_name_any_revision_by_its_end_and_none_of_them_twice() -> None:
         ((), "one of --min, --max, --to and --reset is needed"),
         (("--reset", "--min", "1"), "--reset stands alone"),
         (("--to", "1", "--max", "2"), "--to is both bounds at once"),
+        (("--to", "0"), "--min 0 lets it fall to zero"),
     ],
 )
 def test_bounds_that_cannot_be_meant_are_refused(flags: tuple[str, ...], why: str, call: Call, nowhere: Path) -> None:
@@ -160,6 +162,17 @@ def test_a_dry_run_is_told_as_data(before: bool, call: Call, nowhere: Path) -> N
     (service,) = json.loads(done.out)["services"]
     assert (service["namespace"], service["name"], service["mode"]) == ("default", "iris", "serverless")
     assert service["revisions"][0].startswith("iris-predictor-")
+
+
+def test_a_page_has_the_port_of_the_service_alone() -> None:
+    status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", urls={"port": "http://127.0.0.1:8100"})
+    assert "  port  http://127.0.0.1:8100" in views.page(status)
+
+
+def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> None:
+    for verb in ("init", "validate", "render", "diff", "values", "explain", "lint"):
+        assert f"Example: platformctl {verb} " in call(verb, "--help").out
+    assert "..." not in call("canary", "--help").out.partition("Commands:")[2]
 
 
 def test_nothing_to_deploy_is_a_usage_error(call: Call, nowhere: Path) -> None:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotlight.errors import NotFound, UsageError
-from platformctl import documents, history, output, releasing, rollout, targets, views
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from platformctl import documents, history, output, releasing, rollout, targets, views, waiting
 from platformctl.commands.deploy import of_files
 
 if TYPE_CHECKING:
     from pilotlight.spec.model import Service
-    from pilotlight.targets.target import Key, Target
+    from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
 
 
 @click.group(no_args_is_help=True)
@@ -22,7 +22,7 @@ def canary() -> None:
     """
 
 
-@canary.command()
+@canary.command(short_help="Start a canary, or change the share of one.")
 @documents.deploying
 @targets.target_option
 @click.option("--percent", type=click.IntRange(0, 99), required=True, help="Of the requests, for the new revision.")
@@ -82,12 +82,21 @@ def status(at: targets.At, name: str) -> None:
     Example: platformctl canary status iris
     """
     target = at.look()
-    found = _found(target, at.key(name))
-    new = ", ".join(sorted(history.revisions(found.release) - history.revisions(found.stable)))
+    found, present = _found(target, at.key(name)), target.status(at.key(name))
+    new = ", ".join(sorted(found.fresh)) or name
     output.note(
-        f"{new} has {found.percent} % since {found.release.at}; before it: generation {found.stable.generation}"
+        f"{new} {share(found, present)} since {found.release.at}; before it: generation {found.stable.generation}"
     )
-    views.show([target.status(at.key(name))], one=True, default="table")
+    views.show([present], one=True, default="table")
+
+
+def share(found: history.Canary, present: "ServiceStatus") -> str:
+    """What the canary has, and what it will have where that is another share."""
+    has = max((each.percent for each in present.revisions if each.name in found.fresh), default=found.percent)
+    if has == found.percent:
+        return f"has {has} %"
+    by_hand = any(each.get("traffic") for each in present.overrides.values())
+    return f"wants {found.percent} %, has {has} % {'as set by hand' if by_hand else 'until it answers'}"
 
 
 @canary.command()
@@ -102,10 +111,25 @@ def promote(at: targets.At, name: str, how: rollout.How) -> None:
     """
     target = at.connect()
     found = _found(target, at.key(name))
+    for each in target.status(at.key(name)).revisions:
+        if each.name in found.fresh:
+            check_answers(each, name)
     rollout.run(history.again(found.release, None, "canary promoted"), target, how)
 
 
-@canary.command()
+def check_answers(revision: "RevisionStatus", name: str) -> None:
+    """One that has a share has answered; without one it must be known to."""
+    if revision.model_state == "FailedToLoad":
+        why = f"does not start: {revision.reason or 'its model cannot be loaded'}"
+    elif not revision.percent and revision.model_state not in waiting.PROVEN:
+        why = f"has never answered; it is {revision.model_state}"
+    else:
+        return
+    hint = f"platformctl canary abort {name}, or wait for it: platformctl status {name} -w"
+    raise PlatformError(f"{revision.name} cannot be promoted: it {why}", hint)
+
+
+@canary.command(short_help="Give all requests back to the revision before.")
 @click.argument("name")
 @targets.options
 @rollout.options

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 @click.option("--runtime", is_flag=True, help="Every runtime that was looked at, and why it was taken or passed over.")
 @output.formats("table", "json", "yaml")
 def explain(given: documents.Given, runtime: bool) -> None:
-    """Say what was decided about a service, and why."""
+    """Say what was decided about a service, and why.
+
+    Example: platformctl explain -f service.yaml
+    """
     if runtime:
         read = given.documents()
         for sentence in read.catalogue.shadowed:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -51,7 +51,7 @@ def infer(
     )
     path = f"/v2/models/{quote(model or key[1], safe='')}"
     about = gateway.ask("GET", path, timeout=timeout)
-    metadata = checked(about, model or key[1])
+    metadata = checked(about, model or key[1], models(gateway, timeout) if about.status == 404 else ())
     request = made(kinds[0], given[kinds[0]], asking.inputs_of(metadata), wanted)
     reply = gateway.ask("POST", f"{path}/infer", request.body, request.headers, timeout)
     answer = checked(reply, model or key[1])
@@ -81,8 +81,17 @@ def _parsed(text: str) -> Any:
         raise UsageError(f"the data is no JSON: {error}", "text is given with --text") from None
 
 
-def checked(reply: Reply, model: str) -> dict[str, Any]:
-    """The answer's document. Anything but a success is raised with what the service says."""
+def models(gateway: Gateway, timeout: float) -> list[str]:
+    """Names of those that the service has; empty where it does not tell."""
+    reply = gateway.ask("GET", "/v2/models", timeout=timeout)
+    try:
+        return list(json.loads(reply.body)["models"]) if reply.status == 200 else []
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def checked(reply: Reply, model: str, there: Sequence[str] = ()) -> dict[str, Any]:
+    """The answer's document. Anything but a success is raised with what the service says, and with what there is."""
     try:
         document = json.loads(reply.body)
     except ValueError:
@@ -91,7 +100,7 @@ def checked(reply: Reply, model: str) -> dict[str, Any]:
         return document
     said = document.get("error", document) if isinstance(document, dict) else document
     if reply.status == 404:
-        raise NotFound(f"{model}: {said}", "--model names the model where it is not called as the service")
+        raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
     raise PlatformError(f"the service answered {reply.status}: {said}")
 
 

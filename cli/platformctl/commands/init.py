@@ -43,7 +43,10 @@ def init(
     model: str | None, name: str | None, model_format: str | None, mode: Mode | None, target: str, force: bool,
     **typed: Any,
 ) -> None:  # fmt: skip
-    """Write a commented service.yaml for MODEL: a path, a URI, or the name of a known model."""
+    """Write a commented service.yaml for MODEL: a path, a URI, or the name of a known model.
+
+    Example: platformctl init model.onnx
+    """
     if target != "-" and Path(target).exists() and not force:
         raise click.UsageError(f"{target} exists; choose another with --to, or overwrite it with --force")
     known = described(
@@ -62,7 +65,7 @@ def init(
         output.text(f"{target}\n")
     output.note(f"{recommended} is recommended: {reason}")
     if target != "-":
-        output.note(f"next: platformctl explain -f {target}")
+        output.note(f"next: platformctl deploy -f {target}; what was decided: platformctl explain -f {target}")
 
 
 def described(given: str, model_format: str | None, target: str) -> Model:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 @click.option("--fix", "with_fix", is_flag=True, help="Print with each finding what to write instead.")
 @output.formats("table", "json")
 def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
-    """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors."""
+    """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors.
+
+    Example: platformctl lint -f manifests/ --fix
+    """
     from pilotlight.lint import lint as judge
     from pilotlight.render import render
 

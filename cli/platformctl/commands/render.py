@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @click.option("--with", "tool", type=click.Choice(["helm"]), help="Let this program render: helm, with our chart.")
 @output.formats("yaml", "json")
 def render(given: documents.Given, split: Path | None, tool: str | None) -> None:
-    """Print the manifests that documents amount to, in the order of applying."""
+    """Print the manifests that documents amount to, in the order of applying.
+
+    Example: platformctl render -f service.yaml | kubectl apply -f -
+    """
     planned = given.plan()
     manifests = planned.manifests() if tool is None else helm.rendered(planned)
     if split is None:

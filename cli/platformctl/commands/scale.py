@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none while nobody asks."
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="The most that may run.")
-@click.option("--to", "exactly", type=click.IntRange(1), metavar="N", help="Exactly so many: --min N --max N.")
+@click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly so many: --min N --max N.")
 @click.option("--reset", is_flag=True, help="As the document says again.")
 @rollout.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
@@ -47,6 +47,8 @@ def bounds(least: int | None, most: int | None, exactly: int | None, reset: bool
     given = {name: value for name, value in (("minReplicas", least), ("maxReplicas", most)) if value is not None}
     if exactly is not None and given:
         raise UsageError("--to is both bounds at once: leave --min and --max out")
+    if exactly == 0:
+        raise UsageError("--to 0 would let nothing answer", "--min 0 lets it fall to zero while nobody asks")
     if exactly is not None:
         given = {"minReplicas": exactly, "maxReplicas": exactly}
     if reset == bool(given):

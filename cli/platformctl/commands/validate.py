@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @documents.options
 @output.formats("table", "json")
 def validate(given: documents.Given) -> int:
-    """Say everything that is wrong with documents, and where; else what the cluster must have."""
+    """Say everything that is wrong with documents, and where; else what the cluster must have.
+
+    Example: platformctl validate -f service.yaml
+    """
     from pilotlight.errors import InvalidDocument
 
     try:

@@ -9,7 +9,10 @@ from platformctl import documents, output
 @documents.options
 @output.formats("yaml", "json")
 def values(given: documents.Given) -> None:
-    """Print a service as values of the Helm chart: the resolved plan."""
+    """Print a service as values of the Helm chart: the resolved plan.
+
+    Example: platformctl values -f service.yaml > values.yaml
+    """
     from pilotlight.errors import UsageError
     from pilotlight.manifests import Manifest, to_yaml
     from pilotlight.render import values_of

@@ -100,7 +100,10 @@ def main(argv: Sequence[str]) -> int:
     if held is None:
         log.info("another control process serves %s", given.home.root)
         return 0
+    from pilotlight.targets.local.supervisor.tending import rotate_all
+
     with held:
+        rotate_all(given.home.process_logs)  # while no replica lives nobody else does
         return loop.run(serve(given))
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.embedded import Platform, load, serverless
 
 from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home import Home
 
 KEY = ("default", "iris")
 STEADY = serverless().replace("minReplicas: 0", "minReplicas: 1")
@@ -138,3 +139,11 @@ def test_full_logs_cost_lines_and_nothing_else(tmp_path: Path) -> None:
         platform.wait(lambda: platform.status().revisions[0].percent == 100, "the second revision")
         assert platform.ask().status == 200
         platform.wait(lambda: len(platform.replicas()) == 1, "the first one to end")
+
+
+def test_a_long_log_of_the_control_process_is_cut_when_it_starts(tmp_path: Path) -> None:
+    log = Home(tmp_path / "home").create().logs / "daemon.log"
+    log.write_bytes((b"x" * 99 + b"\n") * 110_000)
+    with Platform(tmp_path / "home"):
+        assert log.stat().st_size < 1 << 20
+        assert log.with_name("daemon.log.1").stat().st_size >= 11_000_000

@@ -42,6 +42,11 @@ class Home:
         return self.root / "logs"
 
     @property
+    def process_logs(self) -> tuple[Path, Path]:
+        """Of the control process and the gateway; they only ever append."""
+        return self.logs / "daemon.log", self.logs / "gateway.log"
+
+    @property
     def run(self) -> Path:
         """Files of living processes: exit statuses, sockets of pilot lights, endpoints for routers."""
         return self.root / "run"

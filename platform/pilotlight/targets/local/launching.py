@@ -228,6 +228,6 @@ def _log_size(home: Home) -> int:
 def _end(home: Home, written: int) -> str:
     """The last lines of what was logged since this start."""
     with suppress(OSError), _log(home).open("rb") as file:
-        file.seek(written)
+        file.seek(written if written <= file.seek(0, 2) else 0)  # a log that was cut meanwhile begins anew
         return "\n".join(file.read().decode(errors="replace").splitlines()[-LAST_LINES:])
     return "(no log)"

@@ -51,7 +51,7 @@ class Supervisor:
         self._none_left = asyncio.Event()
         self._looks: list[asyncio.TimerHandle] = []
         self._limits = Limits(home)
-        self._tending = Tending(self._running, self._limits)
+        self._tending = Tending(self._running, self._limits, home.process_logs)
 
     @property
     def limits(self) -> str:

@@ -1,7 +1,7 @@
 """What is done from time to time while replicas live: memory looked at, logs cut. Nothing runs while none lives."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +17,10 @@ ROTATE_EVERY: Final = 5  # looks
 
 
 class Tending:
-    """`running` is the supervisor's own table, seen as it is at each look."""
+    """`running` is the supervisor's own table, seen as it is at each look. `logs` are those of nobody's replica."""
 
-    def __init__(self, running: Mapping[str, Running], limits: Limits) -> None:
-        self._running, self._limits = running, limits
+    def __init__(self, running: Mapping[str, Running], limits: Limits, logs: Sequence[Path] = ()) -> None:
+        self._running, self._limits, self._logs = running, limits, logs
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -42,7 +42,8 @@ class Tending:
                 self._guard_memory()
             if looks % ROTATE_EVERY == 0:
                 with Survived("cutting logs"):
-                    await asyncio.to_thread(_rotate, [Path(running.record.log) for running in self._running.values()])
+                    replicas = [Path(running.record.log) for running in self._running.values()]
+                    await asyncio.to_thread(rotate_all, [*self._logs, *replicas])
 
     def _guard_memory(self) -> None:
         """Where no control group does it. Memory shared with a pilot light counts too: the kernel tells no better."""
@@ -55,6 +56,6 @@ class Tending:
                 running.kill(over_limit(used, limit))
 
 
-def _rotate(logs: list[Path]) -> None:
+def rotate_all(logs: Sequence[Path]) -> None:
     for log in logs:
         rotate(log)

@@ -381,7 +381,7 @@ def test_a_client_that_has_ended_its_own_side_gets_all_it_asked_for() -> None:
         for number in range(3):
             writer.write(b"POST /iris/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number)
         writer.write_eof()
-        await until(lambda: any(client._ended for client in bed.plane.clients), "its end noticed")
+        await until(lambda: any(client._questioned for client in bed.plane.clients), "asked whether it reads")
         go.set()
         answers = [each for each in [await read_answer(reader) for _ in range(4)] if each.status != 100]
         assert [each.json()["path"] for each in answers] == ["/0", "/1", "/2"]
@@ -391,11 +391,12 @@ def test_a_client_that_has_ended_its_own_side_gets_all_it_asked_for() -> None:
     play(case)
 
 
-def test_a_client_of_http_1_0_that_has_ended_its_own_side_is_not_asked_whether_it_reads() -> None:
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_has_ended_its_own_side_gets_a_quick_answer_and_nothing_ahead_of_it(version: bytes) -> None:
     async def case(bed: Bed) -> None:
         await serving(bed)
         reader, writer = await bed.connect()
-        writer.write(b"GET /iris/x HTTP/1.0\r\n\r\n")
+        writer.write(b"GET /iris/x HTTP/%s\r\nHost: a\r\n\r\n" % version)
         writer.write_eof()
         assert (await read_answer(reader)).status == 200
         assert await reader.read() == b""

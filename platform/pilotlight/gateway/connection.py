@@ -31,7 +31,7 @@ LINGER_S: Final = 5.0  # for a client that still sends what will not be read to 
 class Client(Paced):
     __slots__ = (
         "_body", "_buffer", "_clogged", "_ended", "_half", "_head", "_lingering", "_own_port", "_prepared",
-        "close_after", "exchange", "peer", "plane", "since",
+        "_questioned", "close_after", "exchange", "peer", "plane", "since",
     )  # fmt: skip
 
     def __init__(self, plane: "Plane", own_port: Key | None) -> None:
@@ -48,6 +48,7 @@ class Client(Paced):
         self._body: Body | None = None  # of the request that is being read
         self._half = False  # a head has begun to arrive
         self._ended = False  # the client sends nothing more, but may wait for its answer
+        self._questioned = False  # whether it still reads
         self._clogged = False  # the client does not read what it was sent
         self._lingering = False
 
@@ -70,8 +71,6 @@ class Client(Paced):
         asked = exchange.whole if exchange is not None else bool(self._buffer) and not self._half
         if asked and not self._ended and not self._lingering:
             self._ended = True
-            if exchange is not None and exchange.minor and not exchange.began:
-                self.write(QUESTION)
         return self._ended
 
     def data_received(self, data: bytes) -> None:
@@ -243,7 +242,7 @@ class Client(Paced):
 
     def end_if_overdue(self, now: float) -> None:
         """Ends a connection that is idle too long, or a request that does not come or is not answered in time."""
-        if self._ended and has_gone(self.transport):
+        if self._ended and self._has_left():
             self.transport.abort()
             return
         if self.exchange is not None:
@@ -257,3 +256,11 @@ class Client(Paced):
             self._reject(TOO_SLOW)
         elif waited > IDLE_S:
             self.transport.close()
+
+    def _has_left(self) -> bool:
+        """Of a client that sends nothing more. It is asked when its answer takes longer than a moment."""
+        exchange = self.exchange
+        if not self._questioned and exchange is not None and exchange.minor and not exchange.began:
+            self._questioned = True
+            self.write(QUESTION)
+        return has_gone(self.transport)

@@ -79,6 +79,7 @@ def test_load_beyond_the_target_brings_replicas_up_to_the_maximum_and_they_go_ag
     assert reasons[-1] == "Scaled: 0: nothing asked for 6 s"
 
 
+@pytest.mark.long  # the same decisions, without processes: tests of the scaler and of the life of a KPA
 def test_a_service_begins_with_its_initial_scale_wakes_with_its_activation_scale_and_keeps_its_minimum(
     platform: Platform, model: str
 ) -> None:

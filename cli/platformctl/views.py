@@ -8,7 +8,8 @@ from platformctl import output
 if TYPE_CHECKING:
     from pilotlight.targets.target import Condition, Event, RevisionStatus, ServiceStatus
 
-REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS", "REQUESTS", "COLD STARTS")
+REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
+REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS")
 SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 
 
@@ -90,15 +91,23 @@ def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
     own = [("port", status.urls.get("port", ""))]
     addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else own)]
     head += output.columns([(name, url) for name, url in addresses if url])
-    lines = [*head, "", *output.columns([REVISION, *map(_revision, status.revisions)])] if status.revisions else head
-    return [*lines, *_remarks(status, wide)]
+    if not status.revisions:
+        return [*head, *_remarks(status, wide)]
+    rows = [_revision(each, short(status, each.name, wide)) for each in status.revisions]
+    table = [REVISION_WIDE, *rows] if wide else [REVISION, *(row[: len(REVISION)] for row in rows)]
+    return [*head, "", *output.columns(table), *_remarks(status, wide)]
 
 
-def _revision(each: "RevisionStatus") -> tuple[str, ...]:
+def short(status: "ServiceStatus", revision: str, wide: bool) -> str:
+    """Without the service's name, which the page has said; verbs take a revision by the end of its name."""
+    return revision if wide else revision.removeprefix(f"{status.name}-")
+
+
+def _revision(each: "RevisionStatus", name: str) -> tuple[str, ...]:
     share = f"{each.percent} %" + "".join(f" @{tag}" for tag in each.tags)
     count = f"{each.ready}/{each.desired}" + (f" (+{each.starting})" if each.starting else "")
     return (
-        each.name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+        name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
         percentage(each.error_percent), str(each.requests), str(each.cold_starts),
     )  # fmt: skip
 
@@ -107,14 +116,15 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
     """What is not a number: why something is not ready, the last decision, what was set by hand."""
     found: list[tuple[str, str]] = []
     for each in status.revisions:
+        name = short(status, each.name, wide)
         if each.reason and each.reason not in status.message:
-            found.append((each.name, each.reason))
+            found.append((name, each.reason))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
-            found.append((each.name, f"last decision: {each.decision}{when}"))
+            found.append((name, f"last decision: {each.decision}{when}"))
         if each.cold_start and (each.percent or wide):
-            phases = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in each.cold_start.items())
-            found.append((each.name, f"latest start: {phases}"))
+            phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
+            found.append((name, f"latest start: {phases}"))
     found += [(name, f"set by hand: {overridden(set_)}") for name, set_ in status.overrides.items() if set_]
     found += [("warning", sentence) for sentence in status.warnings]
     found += [(f"condition {each.type}", _condition(each)) for each in status.conditions if wide]

@@ -41,7 +41,7 @@ def demo(stop: bool) -> None:
     say("A second revision, which batches, gets a fifth of the requests; then all of them")
     do("canary", "start", NAME, "-f", shown(second), "--percent", "20")
     ask_many()
-    do("canary", "status", NAME)
+    do("canary", "status", NAME, "-o", "wide")
     do("canary", "promote", NAME)
     say("Nobody asks any more, so nothing runs any more")
     wait_for_zero()

@@ -137,7 +137,7 @@ def test_a_deployment_at_zero_is_woken_by_a_request_held_while_asked_and_falls_a
     woken = platform.ask("/slow/v2/models/slow/infer", slow(6.0))
     assert woken.status == 200  # longer than the cooldown: a request in flight is asking
     assert "x-pilotlight-cold-start" in woken.headers
-    platform.wait(lambda: "cooldown" in row(platform).decision, "the cooldown to be told")
+    # What is told meanwhile depends on whether the slow answer was scraped before: latency may ask for a second one.
     assert platform.wait_phase("Standby", name="slow").revisions[0].decision == "0: nothing asked for 4 s"
 
 

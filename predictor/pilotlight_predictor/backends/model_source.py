@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed, PredictorError
@@ -118,6 +118,14 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = self._private
         super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled anew each time: bytecode on disk is believed by size and second, and a model may change within one.
+
+        Nothing is written beside the model either, which may lie on a read-only volume.
+        """
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def _holds(folder: Path, top: str) -> bool:

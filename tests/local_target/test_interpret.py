@@ -346,7 +346,7 @@ def test_only_our_own_image_runs(image: str, runs: bool) -> None:
         return
     (line,) = refusals(made)
     assert line.startswith(
-        f"Deployment iris-engine: image {image}: only our own predictor runs without containers; use"
+        f"Deployment iris-engine: image {image}: only our own predictor runs without containers; platformctl render"
     )
 
 

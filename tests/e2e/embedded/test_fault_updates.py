@@ -24,8 +24,10 @@ def raw(places: int) -> str:
 def rolled(platform: Platform, places: int) -> None:
     before = platform.status().revisions[0].name
     platform.deploy(raw(places))
+    # Two or more: under load the CPU may ask for a third.
     platform.wait(
-        lambda: [(row.ready, row.name != before) for row in platform.status().revisions] == [(2, True)], "the new ones"
+        lambda: [(row.ready >= 2, row.name != before) for row in platform.status().revisions] == [(True, True)],
+        "the new ones",
     )
 
 

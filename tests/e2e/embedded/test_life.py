@@ -48,9 +48,10 @@ def test_a_second_revision_takes_over_without_a_failed_request(platform: Platfor
 
 
 def test_a_canary_gets_its_share_and_a_tag_reaches_it_alone(platform: Platform) -> None:
-    platform.deploy(serverless())
+    # Revisions of no other test: what the gateway still reports of theirs would be counted here.
+    platform.deploy(serverless(extra="    containerConcurrency: 51"))
     platform.wait_phase("Ready")
-    canary = serverless(extra=f"{SECOND}\n    canaryTrafficPercent: 20")
+    canary = serverless(extra="    containerConcurrency: 52\n    canaryTrafficPercent: 20")
     platform.deploy(canary)
     platform.wait(lambda: {row.percent for row in platform.status().revisions} == {20, 80}, "the split")
     platform.wait_phase("Ready")

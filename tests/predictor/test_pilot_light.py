@@ -140,7 +140,8 @@ def test_children_that_are_gone_leave_nothing_behind(shared: RunningPilotLight) 
     for child in [shared.fork("--no-such-flag") for _ in range(20)]:
         assert child.exit_status() == "2\n"
     wait_until(lambda: shared.report()["children"] == children, "all to be reaped")
-    wait_until(lambda: len(list(descriptors.iterdir())) == before, "descriptors to be closed")
+    # Fewer, where a child of the test before was still being reaped when they were counted.
+    wait_until(lambda: len(list(descriptors.iterdir())) <= before, "descriptors to be closed")
 
 
 def test_with_a_second_thread_it_refuses_to_fork(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_what_this_process_uses_is_plausible() -> None:
 
 
 def test_children_count_to_their_parent(tmp_path: Path) -> None:
-    script = f"{sys.executable} -c 'held = bytearray(100 << 20); print(len(held), flush=True); input()' & wait"
+    held = "import signal; held = bytearray(100 << 20); print(len(held), flush=True); signal.pause()"
+    script = f"{sys.executable} -c '{held}' & wait"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
         asyncio.run(eventually(lambda: usage(parent.pid).resident_bytes > 100 << 20 or parent.poll() is not None))

@@ -84,7 +84,7 @@ def test_a_stop_finishes_what_is_in_flight_and_refuses_the_rest(
     server = serve(repository, "--grpc-port", "0")
     with grpc.insecure_channel(grpc_address(server)) as channel:
         infer = channel.unary_unary(INFER)
-        running = infer.future(request_of(1.0))
+        running = infer.future(request_of(4.0))  # long enough for a late one to come, however busy the machine is
         server.wait_until(lambda: in_flight(server) == 1, "running")
         server.process.terminate()
         server.wait_for_event("stopping")

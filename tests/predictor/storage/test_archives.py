@@ -67,9 +67,9 @@ def test_an_archive_becomes_a_directory(
 
 
 def test_an_archive_is_left_alone_when_asked(web: Any, tmp_path: Path, options: FetchOptions) -> None:
-    web.files["/iris.zip"] = _zip(FILES)
+    packed = web.files["/iris.zip"] = _zip(FILES)
     found = fetch(web.url("/iris.zip"), tmp_path, options=replace(options, unpack=False))
-    assert found.read_bytes() == _zip(FILES)
+    assert found.read_bytes() == packed
 
 
 def test_links_inside_become_second_names(tmp_path: Path, options: FetchOptions) -> None:

@@ -1,8 +1,9 @@
 # `make demo` and `make test` need git, python3 >= 3.11 and make; they set up everything else in .venv themselves.
 # VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; STOP=1 ends the demo's platform;
-# UPGRADE=1 lets `make lock` renew pins.
+# UPGRADE=1 lets `make lock` renew pins; WORKERS=N runs tests in so many processes.
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python
@@ -10,7 +11,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint format types unit bench charts lock docs protos clean
+.PHONY: help demo test test-long lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -50,14 +51,41 @@ types: $(VENV)/.test ## what mypy says about the three packages
 	$(BIN)/mypy $(PACKAGES)
 
 unit: $(VENV)/.test ## the tests alone
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long and not cluster and not platform"
 
-test-long: $(VENV)/.test ## soak tests and many repetitions
-	$(BIN)/pytest -m long
+test-long: $(VENV)/.test ## soak tests, many repetitions, and other examples of properties than make test has
+	PILOTLIGHT_EXAMPLES=seeking $(BIN)/pytest -m "(long or hypothesis) and not cluster and not platform"
 
-bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, then the embedded platform; writes bench/results
+platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
+	$(BIN)/pytest -m platform tests/platforms
+
+cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of the test bed, once; docs/cluster.md
+	$(BIN)/python -m tests.cluster.bed build
+
+cluster-up: $(VENV)/.test ## start the test bed on this machine; needs root and Linux
+	$(BIN)/python -m tests.cluster.bed up
+
+cluster-image: $(VENV)/.test ## give the running test bed the predictor as it is in this tree
+	$(BIN)/python -m tests.cluster.bed image
+
+cluster-test: $(VENV)/.test ## the tests that need a real cluster: the test bed, or the one of KUBECONFIG
+	PILOTLIGHT_REQUIRE_CLUSTER=1 $(BIN)/pytest -m cluster tests/cluster
+
+cluster-ci: $(VENV)/.test ## where the test bed has been built: up, test, and down again unless it was up before
+	$(BIN)/python -m tests.cluster.bed ci
+
+cluster-down: $(VENV)/.test ## end the test bed; PURGE=1 removes its state too
+	$(BIN)/python -m tests.cluster.bed down$(if $(PURGE), --purge)
+
+bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, the embedded platform, text, how cost grows; writes bench/results and README
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.embedded
+	$(BIN)/python -m bench.text
+	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench readme
+
+bench-cluster: $(VENV)/.test ## cold starts and autoscalers on the test bed, which must be up; writes bench/results
+	$(BIN)/python -m bench.cluster
 
 charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
 	$(BIN)/python helm/document.py
@@ -67,6 +95,9 @@ docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m pilotlight_predictor.settings > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
 	$(BIN)/python -m pilotlight.lint.page > docs/lint.md
+
+screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
+	$(BIN)/python -m tests.console.screenshots
 
 protos: $(VENV)/.test ## compile protos/ for the predictor
 	cd protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I. \

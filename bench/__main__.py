@@ -13,7 +13,8 @@ from bench.environments import ROOT, WORK
 from bench.load import BenchError, require_wrk
 from bench.machine import cores_here, slug
 from bench.plot import draw
-from bench.report import markdown, table, write_readme
+from bench.readme import write_readme
+from bench.report import markdown, table
 from bench.rounds import Result, Settings, run
 from bench.servers import SERVERS
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.action == "readme":
-            print(f"README.md shows {write_readme(ROOT / 'README.md', RESULTS).name}")
+            write_readme(ROOT / "README.md", RESULTS)
             return 0
         return bench(options)
     except BenchError as error:

@@ -1,67 +1,35 @@
 """What is measured: one function per case, each from a fresh start of the server to a few named figures."""
 
-import contextlib
-import http.client
-import json
-import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
-from bench.environments import Environment
-from bench.load import BenchError, Target, send, send_beside_flood
-from bench.machine import Cores
-from bench.models import Model, Payload
-from bench.processes import Running, cpu_seconds, free_ports, running, settled_memory_mb
-from bench.servers import Server
+from bench.load import WARM_UP_S, BenchError, Target, send, send_beside_flood
+from bench.models import iris_payload
+from bench.own_cases import copy_mb_s, imports_s, sink_mb_s, workers
+from bench.processes import Running, alone_mb, cpu_seconds, settled_memory_mb
+from bench.rpc_cases import copies, grpc_load
+from bench.servers import OURS
+from bench.subject import Figures, Subject, check_answer
 
 JSON_CONNECTIONS = (1, 32, 256)
 BINARY_CONNECTIONS = (1, 8)
 FLOOD_CONNECTIONS = 64
+CROWD_CONNECTIONS = 256
 STARTS = 2
-WARM_UP_S = 1.0
-
-Figures = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One server, ready to be started with any of the models."""
-
-    server: Server
-    environment: Environment
-    models: Mapping[str, Model]
-    payloads: Mapping[str, Payload]
-    work: Path
-    cores: Cores
-
-    @contextlib.contextmanager
-    def serving(self, *names: str) -> Iterator[Running]:
-        """The server with these models, each of which has given a right answer."""
-        ports = free_ports(2)
-        folder = self.work / f"{self.server.name}-{'-'.join(names)}"
-        models = [self.models[name] for name in names]
-        command = self.server.start(self.environment, models, folder, ports)
-        with running(command, ports[0], names, self.cores, self.work / f"{folder.name}.log") as server:
-            for name in names:
-                check_answer(server.port, name, self.payloads[name])
-            yield server
-
-    def target(self, server: Running, name: str) -> Target:
-        body = self.work / f"{name}.body"
-        body.write_bytes(self.payloads[name].body)
-        return Target(f"http://127.0.0.1:{server.port}{_infer_path(name)}", self.payloads[name], body)
 
 
 def json_load(subject: Subject, seconds: float) -> Figures:
-    """Small requests as JSON, with growing concurrency."""
+    """Small requests as JSON, with growing concurrency; then each with an id of its own, so that no two are alike."""
     figures: Figures = {}
     with subject.serving("iris") as server:
         target = subject.target(server, "iris")
         send(target, JSON_CONNECTIONS[1], WARM_UP_S, subject.cores)
         for connections in JSON_CONNECTIONS:
             figures |= _measured(subject, server, target, connections, seconds, f"json.c{connections}")
+        numbered = iris_payload(subject.models["iris"], numbered=True)
+        check_answer(server.port, "iris", numbered)
+        target = subject.target(server, "iris", numbered)
+        figures |= _measured(subject, server, target, JSON_CONNECTIONS[1], seconds, "json.id")
     return figures
 
 
@@ -80,61 +48,66 @@ def binary_load(subject: Subject, seconds: float) -> Figures:
     return figures
 
 
+def big_tensor(subject: Subject, seconds: float) -> Figures:
+    """10 MB as binary on one connection, and for ours what this machine's memory and loopback would allow."""
+    if not subject.server.binary:
+        return {}
+    with subject.serving("wide") as server:
+        target = subject.target(server, "wide")
+        send(target, 1, WARM_UP_S, subject.cores)
+        figures = _measured(subject, server, target, 1, seconds, "big.c1")
+    if not figures["big.c1.rps"]:
+        raise BenchError(f"no answer to 10 MB came within {seconds:g} s")
+    figures["big.c1.mb_s"] = figures["big.c1.rps"] * len(target.payload.body) / 1e6
+    if subject.server.name == OURS:
+        figures["big.sink_mb_s"] = sink_mb_s(subject, target, seconds)
+        figures["big.copy_mb_s"] = copy_mb_s(len(target.payload.body), subject.cores)
+        figures["big.sink_percent"] = 100 * figures["big.c1.mb_s"] / figures["big.sink_mb_s"]
+    return figures
+
+
 def start_time(subject: Subject, seconds: float) -> Figures:
     """From exec until the model's ready answer; the cases before have brought its files into the page cache."""
     times: list[float] = []
     for _ in range(STARTS):
         with subject.serving("iris") as server:
             times.append(server.ready_s)
-    return {"start.ready_s": statistics.mean(times)}
+    ours = {"start.imports_s": imports_s(subject)} if subject.server.name == OURS else {}
+    return {"start.ready_s": statistics.mean(times), **ours}
 
 
 def idle_memory(subject: Subject, seconds: float) -> Figures:
     """After the model is ready and has answered once."""
     with subject.serving("iris") as server:
-        return {"memory.idle_mb": settled_memory_mb(server.pid)}
+        return {"memory.idle_mb": settled_memory_mb(server.pid, weigh=alone_mb)}
 
 
 def fairness(subject: Subject, seconds: float) -> Figures:
     """What a flood on one model does to the p99 of another model in the same server."""
     with subject.serving("iris", "quiet") as server:
-        flood, quiet = subject.target(server, "iris"), subject.target(server, "quiet")
-        send(quiet, 1, WARM_UP_S, subject.cores)
-        alone = send(quiet, 1, seconds, subject.cores)
-        beside, flooding = send_beside_flood(quiet, flood, FLOOD_CONNECTIONS, seconds, subject.cores)
-    return {
-        "fairness.alone_p50_ms": alone.p50_ms,
-        "fairness.beside_p50_ms": beside.p50_ms,
-        "fairness.alone_p99_ms": alone.p99_ms,
-        "fairness.beside_p99_ms": beside.p99_ms,
-        "fairness.factor": beside.p99_ms / alone.p99_ms,
-        "fairness.flood_rps": flooding.rps,
-        "fairness.errors": alone.errors + beside.errors + flooding.errors,
-    }
+        quiet, flood = subject.target(server, "quiet"), subject.target(server, "iris")
+        return _beside(subject, quiet, flood, FLOOD_CONNECTIONS, seconds, "fairness")
+
+
+def crowded(subject: Subject, seconds: float) -> Figures:
+    """What 256 connections do to the p99 of one more on the same model."""
+    with subject.serving("iris") as server:
+        target = subject.target(server, "iris")
+        return _beside(subject, target, target, CROWD_CONNECTIONS, seconds, "crowd")
 
 
 CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "json": json_load,
     "binary": binary_load,
+    "big": big_tensor,
+    "grpc": grpc_load,
+    "copies": copies,
     "start": start_time,
     "memory": idle_memory,
     "fairness": fairness,
+    "crowd": crowded,
+    "workers": workers,
 }
-
-
-def check_answer(port: int, model: str, payload: Payload) -> None:
-    """A fast wrong answer is no figure: the outputs must be those of onnxruntime itself."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    with contextlib.closing(connection):
-        connection.request("POST", _infer_path(model), payload.body, dict(payload.headers))
-        response = connection.getresponse()
-        body = response.read()
-    if response.status != 200:
-        raise BenchError(f"{model}: the first inference gave {response.status}: {body[:200]!r}")
-    data = json.loads(body)["outputs"][0]["data"]
-    values = [value for row in data for value in (row if isinstance(row, list) else [row])]
-    if len(values) != len(payload.answer) or not all(map(_close, values, payload.answer)):
-        raise BenchError(f"{model}: the first inference gave {values}, onnxruntime itself gives {payload.answer}")
 
 
 def _measured(
@@ -152,9 +125,18 @@ def _measured(
     }
 
 
-def _infer_path(model: str) -> str:
-    return f"/v2/models/{model}/infer"
-
-
-def _close(value: float, expected: float) -> bool:
-    return math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-6)
+def _beside(subject: Subject, quiet: Target, flood: Target, flooding: int, seconds: float, prefix: str) -> Figures:
+    send(quiet, 1, WARM_UP_S, subject.cores)
+    alone = send(quiet, 1, seconds, subject.cores)
+    beside, flooded = send_beside_flood(quiet, flood, flooding, seconds, subject.cores)
+    if not alone.rps or not beside.rps:
+        raise BenchError(f"no answer came within {seconds:g} s beside {flooding} connections")
+    return {
+        f"{prefix}.alone_p50_ms": alone.p50_ms,
+        f"{prefix}.beside_p50_ms": beside.p50_ms,
+        f"{prefix}.alone_p99_ms": alone.p99_ms,
+        f"{prefix}.beside_p99_ms": beside.p99_ms,
+        f"{prefix}.factor": beside.p99_ms / alone.p99_ms,
+        f"{prefix}.flood_rps": flooded.rps,
+        f"{prefix}.errors": alone.errors + beside.errors + flooded.errors,
+    }

@@ -40,11 +40,12 @@ def triton_repository(directory: Path, models: Sequence[Model]) -> Path:
     return directory
 
 
-def mlserver_folder(directory: Path, models: Sequence[Model], ports: Sequence[int]) -> Path:
+def mlserver_folder(directory: Path, models: Sequence[Model], ports: tuple[int, int, bool]) -> Path:
     """Every log of a request, and the metrics server, are off; gRPC cannot be turned off."""
     _empty(directory)
-    http_port, grpc_port = ports
+    http_port, grpc_port, _ = ports
     settings = {"http_port": http_port, "grpc_port": grpc_port, "metrics_endpoint": None}
+    settings |= {"grpc_max_message_length": 100 << 20}
     _write_json(directory / "settings.json", {**settings, "parallel_workers": 0, "debug": False, "gzip_enabled": False})
     shutil.copy(PEERS / "mlserver_model.py", directory / "mlserver_model.py")
     for model in models:

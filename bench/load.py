@@ -6,12 +6,13 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.machine import Cores, on_core
 from bench.models import Payload
 
+WARM_UP_S = 1.0
 SCRIPT = Path(__file__).parent / "request.lua"
 ERROR_KINDS = ("status", "connect", "read", "write", "timeout")
 FLOOD_MARGIN_S = 2.0
@@ -23,22 +24,24 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of wrk measured. `load_cpu` is the share of its core that wrk itself used."""
+    """What one run of wrk measured; its rate is that of good answers. `load_cpu` is the share of its core wrk used."""
 
     rps: float
     p50_ms: float
     p99_ms: float
     errors: int
     load_cpu: float = 0.0
+    answers: int = 0  # good ones
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One model of one running server, and the request for it."""
+    """One model of one running server, and the request for it; with `paths` they are asked in turn instead."""
 
     url: str
     payload: Payload
     body_file: Path
+    paths: tuple[str, ...] = ()
 
 
 def require_wrk() -> None:
@@ -54,7 +57,7 @@ def send(target: Target, connections: int, seconds: float, cores: Cores) -> Load
     with on_core(cores.load):
         finished = subprocess.run(_command(target, connections, seconds), capture_output=True, text=True, check=False)
     load = parse(finished.stdout + finished.stderr)
-    return Load(load.rps, load.p50_ms, load.p99_ms, load.errors, (_children_cpu() - before) / seconds)
+    return replace(load, load_cpu=(_children_cpu() - before) / seconds)
 
 
 def send_beside_flood(
@@ -82,23 +85,25 @@ def send_beside_flood(
 
 
 def parse(output: str) -> Load:
-    """Reads the RESULT line; an output without one is wrk's own complaint and is passed on."""
+    """Reads the RESULT line, whose requests hold refused ones; an output without it is wrk's own complaint."""
     line = next((line for line in output.splitlines() if line.startswith("RESULT ")), None)
     if line is None:
         raise BenchError(f"wrk gave no result: {output.strip()[-300:] or 'it printed nothing'}")
     result = json.loads(line.removeprefix("RESULT "))
+    answers = result["requests"] - result["status"]
     return Load(
-        rps=result["requests"] * 1e6 / max(result["duration_us"], 1),
+        rps=answers * 1e6 / max(result["duration_us"], 1),
         p50_ms=result["p50_us"] / 1e3,
         p99_ms=result["p99_us"] / 1e3,
         errors=sum(result[kind] for kind in ERROR_KINDS),
+        answers=answers,
     )
 
 
 def _command(target: Target, connections: int, seconds: float) -> list[str]:
     headers = [f"{name}: {value}" for name, value in target.payload.headers.items()]
     measure = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s", "-s", str(SCRIPT)]
-    return [*measure, target.url, "--", str(target.body_file), *headers]
+    return [*measure, target.url, "--", str(target.body_file), *headers, *target.paths]
 
 
 def _children_cpu() -> float:

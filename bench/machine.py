@@ -56,8 +56,12 @@ def describe() -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}",
         "arch": platform.machine(),
         "python": platform.python_version(),
-        "load_before": f"{os.getloadavg()[0]:.2f}",
+        "load_before": load_average(),
     }
+
+
+def load_average() -> str:
+    return f"{os.getloadavg()[0]:.2f}"
 
 
 def slug(machine: dict[str, str]) -> str:

@@ -1,11 +1,12 @@
 """The models every server serves, and the requests that are sent to them. All are made here, nothing is downloaded.
 
 `iris` is a small classifier (4 → 16 → 3), so what is measured is the server and not the arithmetic; `quiet` is the same
-graph under another name; `image` reduces a 224×224×3 picture to three means, so what is measured is moving 602 KB.
+graph under another name; `image` reduces a 224×224×3 picture to three means, so what is measured is moving 602 KB;
+`wide` takes a row of any length and gives back its first three numbers, so that nothing is left but moving it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import numpy as np
 
 IMAGE_SHAPE = (1, 224, 224, 3)
 IRIS_ROW = (5.1, 3.5, 1.4, 0.2)
+WIDE_FLOATS = 2_500_000  # 10 MB
 MAX_BATCH = 64
+NO_ID = "0" * 20  # as long as the ids that request.lua puts in its place
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of the benchmark: where its file lies and the shape of one row in and out."""
+    """One model of the benchmark: where its file lies and the shape of one row in and out; -1 is any length."""
 
     name: str
     path: Path
@@ -43,29 +46,45 @@ def write_models(directory: Path) -> dict[str, Model]:
         Model("iris", directory / "iris.onnx", (4,)),
         Model("quiet", directory / "quiet.onnx", (4,)),
         Model("image", directory / "image.onnx", IMAGE_SHAPE[1:]),
+        Model("wide", directory / "wide.onnx", (-1,)),
     ]
+    made = {"image": _image_model, "wide": _wide_model}
     for model in models:
         if not model.path.exists():
-            model.path.write_bytes(_image_model() if model.name == "image" else _iris_model(model.name))
+            model.path.write_bytes(made[model.name]() if model.name in made else _iris_model(model.name))
     return {model.name: model for model in models}
 
 
-def iris_payload(model: Model) -> Payload:
-    """The row as JSON, as most clients send it."""
-    inputs = [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": list(IRIS_ROW)}]
-    row = np.array([IRIS_ROW], np.float32)
-    headers = {"Content-Type": "application/json"}
-    return Payload(json.dumps({"inputs": inputs}).encode(), _reference(model, row), headers)
+def payload_of(model: Model) -> Payload:
+    """The request that the cases send to this model."""
+    if model.name == "image":
+        return image_payload(model)
+    return wide_payload(model) if model.name == "wide" else iris_payload(model)
+
+
+def iris_payload(model: Model, rows: int = 1, numbered: bool = False) -> Payload:
+    """Rows as JSON, as most clients send them; request.lua gives each request that is numbered an id of its own."""
+    inputs = [{"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": list(IRIS_ROW) * rows}]
+    answer = _reference(model, np.array([IRIS_ROW] * rows, np.float32))
+    document = {"id": NO_ID, "inputs": inputs} if numbered else {"inputs": inputs}
+    return Payload(json.dumps(document).encode(), answer, {"Content-Type": "application/json"})
 
 
 def image_payload(model: Model) -> Payload:
-    """The picture by the binary tensor extension: a JSON head, then the bytes as they lie in memory."""
-    picture = np.random.default_rng(1).random(IMAGE_SHAPE, np.float32)
-    parameters = {"binary_data_size": picture.nbytes}
-    inputs = [{"name": "x", "shape": list(IMAGE_SHAPE), "datatype": "FP32", "parameters": parameters}]
+    return _binary_payload(model, np.random.default_rng(1).random(IMAGE_SHAPE, np.float32))
+
+
+def wide_payload(model: Model, floats: int = WIDE_FLOATS) -> Payload:
+    return _binary_payload(model, np.random.default_rng(1).random((1, floats), np.float32))
+
+
+def _binary_payload(model: Model, x: np.ndarray[Any, Any]) -> Payload:
+    """By the binary tensor extension: a JSON head, then the bytes as they lie in memory."""
+    parameters = {"binary_data_size": x.nbytes}
+    inputs = [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "parameters": parameters}]
     head = json.dumps({"inputs": inputs}).encode()
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-    return Payload(head + picture.tobytes(), _reference(model, picture), headers)
+    return Payload(head + x.tobytes(), _reference(model, x), headers)
 
 
 def _reference(model: Model, x: np.ndarray[Any, Any]) -> tuple[float, ...]:
@@ -102,7 +121,15 @@ def _image_model() -> bytes:
     return _serialised("image", nodes, IMAGE_SHAPE[1:], [])
 
 
-def _serialised(name: str, nodes: list[Any], row_in: tuple[int, ...], constants: list[Any]) -> bytes:
+def _wide_model() -> bytes:
+    from onnx import helper, numpy_helper
+
+    bounds = {"start": 0, "end": 3, "axis": 1}
+    constants = [numpy_helper.from_array(np.array([value], np.int64), name) for name, value in bounds.items()]
+    return _serialised("wide", [helper.make_node("Slice", ["x", *bounds], ["y"])], ("W",), constants)
+
+
+def _serialised(name: str, nodes: list[Any], row_in: Sequence[int | str], constants: list[Any]) -> bytes:
     from onnx import TensorProto, helper
 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *row_in])

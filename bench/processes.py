@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Running:
 
     pid: int
     port: int
+    grpc_port: int
     ready_s: float
 
 
@@ -47,8 +48,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(command: Command, port: int, models: Sequence[str], cores: Cores, log: Path) -> Iterator[Running]:
-    """Starts the server in a session of its own and ends the whole session on the way out."""
+def running(
+    command: Command, ports: Sequence[int], models: Sequence[str], cores: Cores, log: Path
+) -> Iterator[Running]:
+    """Starts the server in a session of its own and ends the whole session on the way out. HTTP's port is first."""
     with log.open("wb") as output, on_core(cores.server):
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -62,8 +65,8 @@ def running(command: Command, port: int, models: Sequence[str], cores: Cores, lo
     try:
         with on_core(cores.load):
             for model in models:
-                _wait_ready(process, port, model, started + START_LIMIT_S, log)
-        yield Running(process.pid, port, time.perf_counter() - started)
+                _wait_ready(process, ports[0], model, started + START_LIMIT_S, log)
+        yield Running(process.pid, ports[0], ports[1], time.perf_counter() - started)
     finally:
         _stop(process)
 
@@ -74,18 +77,31 @@ def memory_mb(pid: int) -> float:
     return total_kb / 1024
 
 
+def alone_mb(pid: int) -> float:
+    """What memory_mb would be if nobody else used the same files: strangers that map a library take a part of its PSS.
+
+    What is shared within the tree counts once, by whoever has most of it.
+    """
+    found = [_rollup_kb(each) for each in _tree(pid)]
+    private = sum(kb for rollup in found for name, kb in rollup.items() if name.startswith("Private_"))
+    shared = [sum(kb for name, kb in rollup.items() if name.startswith("Shared_")) for rollup in found]
+    return (private + max(shared, default=0)) / 1024
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of the process and all its descendants: shows whether a server under load had its core for itself."""
     return sum(cpu_ticks(each) for each in _tree(pid)) / os.sysconf("SC_CLK_TCK")
 
 
-def settled_memory_mb(pid: int, patience_s: float = 5.0, step_s: float = 0.25) -> float:
+def settled_memory_mb(
+    pid: int, patience_s: float = 5.0, step_s: float = 0.25, weigh: Callable[[int], float] = memory_mb
+) -> float:
     """Memory once two readings in a row agree within 1 %: threads and caches may still be growing just after ready."""
     deadline = time.monotonic() + patience_s
-    last = memory_mb(pid)
+    last = weigh(pid)
     while time.monotonic() < deadline:
         time.sleep(step_s)
-        current = memory_mb(pid)
+        current = weigh(pid)
         if abs(current - last) <= 0.01 * last:
             return current
         last = current
@@ -135,11 +151,16 @@ def _tree(pid: int) -> list[int]:
 
 
 def pss_kb(pid: int) -> int:
+    return _rollup_kb(pid).get("Pss", 0)
+
+
+def _rollup_kb(pid: int) -> dict[str, int]:
+    """Empty for a process that has ended. The first line is the range of addresses."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+        return {}
+    return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
 
 
 def cpu_ticks(pid: int) -> int:

@@ -1,16 +1,11 @@
-"""A result as people read it: the markdown table with ratios, and the README section that shows the newest one."""
+"""A result as people read it: the markdown table with ratios, what was promised, and under which conditions."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.load import BenchError
-from bench.rounds import BENCHMARK, Result
-from bench.servers import SERVERS
+from bench.promises import promises
+from bench.rounds import Result
+from bench.servers import OURS, SERVERS
 
-OURS = "pilotlight"
-START_MARK, END_MARK = "<!-- bench:start -->", "<!-- bench:end -->"
 SATURATED = 0.97  # share of its core from which on wrk is the limit
 STARVED = 0.8  # share of its core below which a server under full load was disturbed by something else
 
@@ -29,11 +24,16 @@ class Row:
 ROWS: tuple[Row, ...] = (
     *(
         row
-        for c in (1, 32, 256)
+        for figure, what in (
+            ("c1", "1 connection"),
+            ("c32", "32 connections"),
+            ("id", "32 connections, an id of its own in each"),
+            ("c256", "256 connections"),
+        )
         for row in (
-            Row(f"json.c{c}.rps", f"JSON, {c} connection{'s' * (c > 1)}: requests/s", True, 0),
-            Row(f"json.c{c}.p50_ms", f"JSON, {c} connection{'s' * (c > 1)}: p50 ms", headline=False),
-            Row(f"json.c{c}.p99_ms", f"JSON, {c} connection{'s' * (c > 1)}: p99 ms"),
+            Row(f"json.{figure}.rps", f"JSON, {what}: requests/s", True, 0),
+            Row(f"json.{figure}.p50_ms", f"JSON, {what}: p50 ms", headline=False),
+            Row(f"json.{figure}.p99_ms", f"JSON, {what}: p99 ms"),
         )
     ),
     *(
@@ -45,12 +45,37 @@ ROWS: tuple[Row, ...] = (
             Row(f"binary.c{c}.p99_ms", f"602 KB tensor, {c} connection{'s' * (c > 1)}: p99 ms"),
         )
     ),
+    *(
+        row
+        for figure, what in (
+            ("r1c1", "1 row, 1 connection"),
+            ("r1c8", "1 row, 8 connections"),
+            ("r8c8", "8 rows, 8 connections"),
+        )
+        for row in (
+            Row(f"grpc.{figure}.rps", f"gRPC, {what}: calls/s", True, 0),
+            Row(f"grpc.{figure}.p99_ms", f"gRPC, {what}: p99 ms", headline=False),
+            Row(f"grpc.{figure}.cpu_us", f"gRPC, {what}: server CPU µs a call", digits=0, headline=False),
+        )
+    ),
+    Row("big.c1.mb_s", "10 MB tensor, 1 connection: MB/s", True, 0),
+    Row("big.sink_mb_s", "the same into a program that only reads: MB/s", True, 0, headline=False),
+    Row("big.copy_mb_s", "one copy of 10 MB in memory: MB/s", True, 0, headline=False),
+    Row("copies.messages", "19 MB by gRPC: peak memory, in sizes of the message", headline=False),
     Row("start.ready_s", "exec → model ready: s"),
     Row("memory.idle_mb", "idle memory: MB", digits=0),
     Row("fairness.beside_p50_ms", "second model beside a flood: p50 ms", headline=False),
     Row("fairness.alone_p99_ms", "second model alone: p99 ms", headline=False),
     Row("fairness.beside_p99_ms", "second model beside a flood: p99 ms"),
     Row("fairness.factor", "what the flood does to that p99: ×", digits=1, headline=False),
+    Row("crowd.alone_p99_ms", "one connection alone: p99 ms", headline=False),
+    Row("crowd.beside_p99_ms", "one connection beside 256 on its model: p99 ms"),
+    Row("crowd.factor", "what they do to that p99: ×", digits=1, headline=False),
+    *(
+        Row(f"workers.r{rows}.n{count}.rps", f"`--workers {count}`, all cores, {what}: requests/s", True, 0, False)
+        for rows, what in ((1, "1 row"), (64, "64 rows"))
+        for count in (1, 2)
+    ),
 )
 
 
@@ -75,7 +100,7 @@ def cell(result: Result, row: Row, server: str) -> str:
     ours = result.median(OURS, row.figure)
     if server == OURS:
         return f"**{text}**"
-    if not ours or not value or row.figure == "fairness.factor":
+    if not ours or not value or row.figure.endswith(".factor"):
         return text
     return f"{text} ({(ours / value if row.more_is_better else value / ours):,.3g}×)"
 
@@ -87,8 +112,9 @@ def lower_bound(result: Result, row: Row, server: str) -> str:
 
 
 def markdown(result: Result) -> str:
-    """The whole report: table, machine, versions, what went wrong."""
-    return "\n\n".join(["# Pilotlight beside its peers", table(result), conditions(result), *notes(result)]) + "\n"
+    """The whole report: table, promises, machine, versions, what went wrong."""
+    parts = ["# Pilotlight beside its peers", table(result), conditions(result), *notes(result)]
+    return "\n\n".join([*parts, "## What was promised", promises(result)]) + "\n"
 
 
 def conditions(result: Result) -> str:
@@ -98,7 +124,14 @@ def conditions(result: Result) -> str:
     how = f"{pinning}; medians of {result.rounds} rounds of {result.seconds:g} s each"
     versions = ", ".join([*result.versions.values(), f"Python {machine['python']}"])
     ratio = "In brackets: how many times better Pilotlight is (below 1: the peer is better)"
-    return f"{result.date[:10]}, {where}; {how}. {versions}. {ratio}; ≥: the load generator was the limit."
+    limit = "≥: the load generator was the limit"
+    return f"{result.date[:10]}, {where}{loads(machine)}; {how}. {versions}. {ratio}; {limit}."
+
+
+def loads(machine: dict[str, str]) -> str:
+    """The load average before and after, of which a run itself is a part after."""
+    before, after = machine.get("load_before"), machine.get("load_after")
+    return f", load average {before} before and {after} after" if before and after else ""
 
 
 def notes(result: Result) -> list[str]:
@@ -107,37 +140,6 @@ def notes(result: Result) -> list[str]:
     starved = [f"{server.title} {share:.0%}" for server, share in full_load if share is not None and share < STARVED]
     busy = f"Something else ran on this machine: of its core at 32 connections a server got only: {', '.join(starved)}."
     return [*([busy] if starved else []), *_failures(result)]
-
-
-def readme_section(result: Result, stem: str) -> str:
-    picture = f"![Requests per second, time to ready and memory of each server](bench/results/{stem}.svg)"
-    return "\n\n".join([START_MARK, table(result, headline=True), conditions(result), picture, END_MARK])
-
-
-def write_readme(readme: Path, results: Path) -> Path:
-    """Puts the newest result between the markers of the README; returns the file it was read from."""
-    newest = newest_result(results)
-    result = Result.from_dict(json.loads(newest.read_text()))
-    text = readme.read_text() if readme.exists() else ""
-    before, start, rest = text.partition(START_MARK)
-    _, end, after = rest.partition(END_MARK)
-    if not start or not end:
-        raise BenchError(f"{readme.name} has no {START_MARK} … {END_MARK}: put both where the table belongs")
-    readme.write_text(before + readme_section(result, newest.stem) + after)
-    return newest
-
-
-def newest_result(results: Path) -> Path:
-    dated = [(document["date"], path) for path, document in _documents(results)]
-    if not dated:
-        raise BenchError(f"no result in {results.name}: run `make bench` first")
-    return max(dated)[1]
-
-
-def _documents(results: Path) -> Sequence[tuple[Path, dict[str, str]]]:
-    """Other benchmarks keep their results in the same folder; only ours say `peers`."""
-    found = [(path, json.loads(path.read_text())) for path in sorted(results.glob("*.json"))]
-    return [(path, doc) for path, doc in found if isinstance(doc, dict) and doc.get("benchmark") == BENCHMARK]
 
 
 def _failures(result: Result) -> list[str]:

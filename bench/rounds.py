@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.cases import CASES, Figures, Subject
+from bench.cases import CASES
 from bench.environments import WORK
 from bench.load import BenchError
-from bench.machine import Cores, describe
-from bench.models import image_payload, iris_payload, write_models
+from bench.machine import Cores, describe, load_average
+from bench.models import payload_of, write_models
 from bench.servers import Server
+from bench.subject import Figures, Subject
 
 BENCHMARK = "peers"
 
@@ -71,6 +72,7 @@ def run(settings: Settings, servers: Sequence[Server], cores: Cores, date: str) 
         for subject in ordered(subjects, number):
             for case in settings.cases:
                 measure(subject, case, settings.seconds, result, f"round {number + 1}/{settings.rounds}")
+    result.machine["load_after"] = load_average()
     return result
 
 
@@ -82,7 +84,7 @@ def prepare(servers: Sequence[Server], cores: Cores, result: Result) -> list[Sub
     """Models, requests and environments. A peer that cannot be installed is left out, and the result says so."""
     work = WORK / "work"
     models = write_models(work)
-    payloads = {name: (image_payload if name == "image" else iris_payload)(model) for name, model in models.items()}
+    payloads = {name: payload_of(model) for name, model in models.items()}
     subjects: list[Subject] = []
     for server in servers:
         try:

@@ -1,7 +1,8 @@
-"""Writes what follows from a chart's values.yaml: values.schema.json and the table in its README.
+"""Writes what follows from a chart's values.yaml: values.schema.json and the table in its README; and its files.
 
 A key's description is the comment above it; a line `# @schema {…}` there adds to its schema. The shape of a planned
-workload comes from the code that writes it. `make charts` runs this; a test compares what is committed with the result.
+workload comes from the code that writes it, CustomResourceDefinitions from the types that read documents, dashboards
+and rules from pilotlight.observability. `make charts` runs this; a test compares what is committed with the result.
 """
 
 import json
@@ -12,8 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from pilotlight.manifests import Manifest, to_yaml
+from pilotlight.observability.files import dashboard_files, rules_text
 from pilotlight.plan.model import Plan, Scaling, Workload
 from pilotlight.render import values_of
+from pilotlight.spec import crds
 
 Json = Any
 HERE: Final = Path(__file__).parent
@@ -118,14 +122,34 @@ def readme_of(chart: Path) -> str:
 
 
 def documents(chart: Path) -> dict[Path, str]:
-    """Everything that follows from the values, by where it is kept."""
+    """Everything that is generated of a chart, by where it is kept."""
     schema = json.dumps(schema_of(chart), indent=2, ensure_ascii=False) + "\n"
-    return {chart / "values.schema.json": schema, chart / "README.md": readme_of(chart)}
+    made = {chart / "values.schema.json": schema, chart / "README.md": readme_of(chart)}
+    return made | (_of_platform(chart / "files") if chart.name == "inference-platform" else {})
+
+
+def _of_platform(folder: Path) -> dict[Path, str]:
+    """A chart reads only its own files, so what both tests run is kept twice."""
+    asking = (HERE / "inference-service" / "files" / "ready.py").read_text()
+    dashboards = {folder / "dashboards" / name: text for name, text in dashboard_files().items()}
+    return {
+        folder / "ready.py": asking,
+        folder / "rules.yaml": rules_text(),
+        **dashboards,
+        **definitions(folder / "crds"),
+    }
+
+
+def definitions(folder: Path) -> dict[Path, str]:
+    """Out of the templates' reach: a schema is full of words that helm must not read."""
+    made = [Manifest(crds.definition(kind)) for kind in crds.KINDS]
+    return {folder / f"{manifest.name}.yaml": to_yaml([manifest]).removeprefix("---\n") for manifest in made}
 
 
 def main() -> None:
     for name in sys.argv[1:] or CHARTS:
         for path, text in documents(HERE / name).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
 

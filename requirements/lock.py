@@ -37,10 +37,14 @@ class Lock(NamedTuple):
 
 LOCKS = (
     Lock("uv"),
-    Lock("test", extras=("onnx", "torch", "kserve", "cloud", "otel", "dev")),
+    Lock("test", extras=("onnx", "torch", "text", "kserve", "cloud", "otel", "dev")),
     Lock("build", constraint="test"),
     Lock("run", extras=("onnx",), constraint="test"),
+    Lock("image-cpu", extras=("onnx", "cloud", "grpc", "auth"), constraint="test"),
+    Lock("image-cuda", extras=("cuda", "cloud", "grpc", "auth"), constraint="test"),
+    Lock("image-platform", extras=("cloud", "auth", "kubernetes", "media", "prometheus"), constraint="test"),
     Lock("models", dependencies=False),
+    Lock("cluster"),
     Lock("bench-kserve"),
     Lock("bench-mlserver"),
     Lock("bench-triton"),

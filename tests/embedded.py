@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.ports import free_port
 from tests.reply import Reply
 
 from pilotlight.deploy import Sources, plan_all
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IRIS = ROOT / "examples" / "iris" / "model.onnx"
 FLOWER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
 PATIENCE_S = 60.0  # a busy machine is slow
+LAST_S = 5.0  # a shim lives a moment longer than the note of its replica's end, for which the control process waited
 
 
 class Platform:
@@ -42,7 +44,8 @@ class Platform:
             name: value for name, value in os.environ.items() if not name.startswith(("INFERENCE_", "PILOTLIGHT_"))
         }
         self.env = {**clean, "PILOTLIGHT_HOME": str(folder), "PILOTLIGHT_PILOT_LIGHT": "off", **(env or {})}
-        self.flags = ("--gateway-port", "0", "--api-port", "0", "--service-ports", "0", *flags)
+        ports = ("--gateway-port", str(free_port()), "--api-port", str(free_port()))
+        self.flags = (*ports, "--service-ports", "0", *flags)
         self.process: subprocess.Popen[bytes] | None = None
         self.gateway_port = 0
 
@@ -56,14 +59,11 @@ class Platform:
             command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(self.home.root), *self.flags]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=self.env)
         self.wait(lambda: self.answers(), "the control process to answer")
-        # From here on it keeps its ports, also when somebody else starts it again.
-        address = self.address
-        self.gateway_port = address.gateway_port
-        self.flags = ("--gateway-port", str(address.gateway_port), "--api-port", str(address.port), *self.flags[4:])
+        self.gateway_port = self.address.gateway_port
 
     def answers(self) -> bool:
         found = launching.living(self.home)
-        return found is not None and launching.answers(found)
+        return found is not None and launching.answers(found, PATIENCE_S)
 
     @property
     def address(self) -> launching.Address:
@@ -83,26 +83,30 @@ class Platform:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.answers():
-            address = self.address
-            connection = HTTPConnection("127.0.0.1", address.port, timeout=30)
+        address = launching.living(self.home)
+        if address is not None:
+            connection = HTTPConnection("127.0.0.1", address.port, timeout=PATIENCE_S)
             headers = {"Authorization": f"Bearer {address.token}"}
-            connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
-            connection.getresponse().read()
+            with suppress(OSError, HTTPException):  # one that ends already does not answer
+                connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
+                connection.getresponse().read()
             connection.close()
-            launching.wait_gone(address, 30)
+            launching.wait_gone(address, PATIENCE_S)
         if self.process is not None:
-            self.process.wait(30)
-        left = processes_of(self.home)
+            self.process.wait(PATIENCE_S)
+        until = time.monotonic() + LAST_S
+        while (left := processes_of(self.home)) and time.monotonic() < until:
+            time.sleep(0.02)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert not left or error is not None, f"left behind: {left}\n{self.log()}"
 
     def kill_control(self) -> None:
         """kill -9, and the gateway's own attempt to bring it back is waited for by `wait_back`."""
         os.kill(self.address.pid, signal.SIGKILL)
         if self.process is not None:
-            self.process.wait(10)
+            self.process.wait(PATIENCE_S)
             self.process = None
 
     def deploy(self, document: str, *, reset: bool = False, note: str = "", **how: Any) -> ServiceStatus:
@@ -125,8 +129,14 @@ class Platform:
         return self.target.status((namespace, name))
 
     def wait_phase(self, *phases: str, name: str = "iris", seconds: float = PATIENCE_S) -> ServiceStatus:
-        self.wait(lambda: self.status(name).phase in phases, f"{name} to be {' or '.join(phases)}", seconds)
-        return self.status(name)
+        seen: list[ServiceStatus] = []
+
+        def reached() -> bool:
+            seen[:] = [self.status(name)]
+            return seen[0].phase in phases
+
+        self.wait(reached, f"{name} to be {' or '.join(phases)}", seconds)
+        return seen[0]
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
         until = time.monotonic() + seconds
@@ -174,7 +184,13 @@ class Platform:
 
 
 def processes_of(home: Home) -> list[int]:
-    return [pid for pid, _ in commands_of(home)]
+    """What is left running. The shell that notes the end of a replica ends a moment after it, and is waited for."""
+    until = time.monotonic() + PATIENCE_S
+    while (found := list(commands_of(home))) and all("pilotlight-shim" in command for _, command in found):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.02)
+    return [pid for pid, _ in found]
 
 
 def commands_of(home: Home) -> Iterator[tuple[int, str]]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -101,18 +102,22 @@ def azurite() -> Iterator[str]:
         pytest.skip("npm is not installed, and Azurite comes from there")
     program = _azurite_program()
     arguments = ["--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", "0", "--disableTelemetry"]
-    process = subprocess.Popen([program, *arguments, "--skipApiVersionCheck"], stdout=subprocess.PIPE, text=True)
+    arguments += ["--skipApiVersionCheck"]
+    process = subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     endpoint = next(
         found[0]
         for line in process.stdout
         if "successfully listens" in line and (found := re.search(r"http://127\.0\.0\.1:\d+", line))
     )
+    reading = Thread(target=process.stdout.read)  # it tells every request, and waits where nobody listens
+    reading.start()
     try:
         yield f"{endpoint}/{AZURE_ACCOUNT}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
+        reading.join()
         process.stdout.close()
 
 

@@ -12,7 +12,7 @@ from bench.embedded.cases import CASES, Bench
 from bench.embedded.report import SUBJECT, markdown, missed, table
 from bench.environments import WORK
 from bench.load import BenchError, require_wrk
-from bench.machine import busy_share, cores_here, describe, slug
+from bench.machine import busy_share, cores_here, describe, load_average, slug
 from bench.models import write_models
 from bench.rounds import Result, note_failure
 
@@ -62,6 +62,7 @@ def measure(cases: Sequence[str], bench: Bench) -> Result:
         for figure, value in figures:
             result.add(SUBJECT, {figure: value})
         print(f"{case:8}  {len(figures)} figures", file=sys.stderr)
+    result.machine["load_after"] = load_average()
     return result
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from bench.embedded import crowd
 from bench.embedded.platforms import Platform, cpu_percent, memory_mb, pin, platform, private_mb
 from bench.embedded.services import ask, direct, names, through_gateway, write
-from bench.load import BenchError, send
+from bench.load import WARM_UP_S, BenchError, send
 from bench.machine import Cores, on_core
 from bench.models import Model, iris_payload
 
 CONNECTIONS = 32
-WARM_UP_S = 1.0
 SETTLE_S = 1.0  # a predictor that has just answered still imports what only odd requests need
 BATCH = 20
 

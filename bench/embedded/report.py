@@ -47,6 +47,30 @@ ROWS: tuple[Row, ...] = (
     Row("cli.render_thousand_s", "`platformctl render` of 1,000 services: s", 2),
 )
 
+HEADLINES: tuple[tuple[str, str], ...] = (
+    ("0 → first byte of an ONNX service, forked by a pilot light", "**{0[cold.pilot_s]:.3f} s**"),
+    ("the same by a fresh process", "{0[cold.plain_s]:.3f} s"),
+    ("`platformctl deploy` → Ready", "{0[deploy.ready_s]:.2f} s"),
+    ("what the gateway adds at p50", "{0[gateway.added_p50_ms]:.2f} ms"),
+    (
+        "what it keeps of a one-core predictor's {0[direct.c32.rps]:,.0f} requests/s",
+        "{0[gateway.kept_percent]:.0f} %",
+    ),
+    (
+        "{0[zero.services]:.0f} services at zero, in all (the pilot light apart)",
+        "{0[zero.memory_mb]:.0f} MB, {0[zero.cpu_percent]:.2f} % of a core",
+    ),
+)
+
+
+def headlines(result: Result, link: str) -> str:
+    """What the README shows of it; `link` leads to the rest."""
+    medians = {figure: result.median(SUBJECT, figure) for figure in result.samples[SUBJECT]}
+    lines = ["| | measured |", "|---|---:|"]
+    lines += [f"| {label.format(medians)} | {value.format(medians)} |" for label, value in HEADLINES]
+    told = f"{result.date[:10]}, the platform around it on {result.machine['cpu']}, {result.machine['cores']} cores"
+    return "\n\n".join([f"{told} ([all figures]({link}), `make bench`):", "\n".join(lines)])
+
 
 def table(result: Result) -> str:
     """Medians; the last column says what they are held to."""
@@ -77,7 +101,8 @@ def conditions(result: Result) -> str:
     machine = result.machine
     where = ", ".join([machine["cpu"], f"{machine['cores']} cores", machine["memory"], machine["kernel"]])
     pinning = "the replica alone on one core, gateway and load on another" if result.pinned else "nothing pinned"
+    load = f"load average before: {machine['load_before']}, after: {machine.get('load_after', 'not noted')}"
     return (
-        f"{result.date[:10]}, {where}, Python {machine['python']}, load average before: {machine['load_before']}; "
+        f"{result.date[:10]}, {where}, Python {machine['python']}, {load}; "
         f"medians; for the gateway {pinning}, {result.rounds} rounds of {result.seconds:g} s."
     )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cases import check_answer
 from bench.load import BenchError, Target
 from bench.models import Model, Payload, iris_payload
+from bench.subject import check_answer
 
 ANSWER_LIMIT_S = 30.0
 DOCUMENT = """apiVersion: serving.kserve.io/v1beta1

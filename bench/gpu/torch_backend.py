@@ -80,8 +80,9 @@ def make(folder: Path, gigabytes: float) -> None:
 def _stack(width: int, layers: int, dtype: Any) -> dict[str, Any]:
     import torch
 
-    scale = 1.5 / width**0.5
-    return {f"layers.{i}.weight": (torch.randn(width, width) * scale).to(dtype) for i in range(layers)}
+    scale, device = 1.5 / width**0.5, "cuda" if torch.cuda.is_available() else "cpu"  # gigabytes take a CPU minutes
+    made = ((torch.randn(width, width, device=device) * scale).to(dtype).cpu() for _ in range(layers))
+    return {f"layers.{i}.weight": weight for i, weight in enumerate(made)}
 
 
 def _write(folder: Path, source: str, weights: Mapping[str, Any]) -> None:

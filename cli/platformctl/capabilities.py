@@ -4,6 +4,7 @@ A map of plan's own Capabilities, its names as Kubernetes spells them (`httpAddO
 an ordinary cluster with everything installed.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,14 +19,16 @@ MODES: Final = ("serverless", "raw")
 LEVELS: Final = ("restricted", "baseline", "privileged")
 
 
-def capabilities(file: str | None, default_mode: str | None, pod_security: str | None) -> "Capabilities":
-    """The file's, with what the flags say on top."""
+def capabilities(
+    file: str | None, default_mode: str | None, pod_security: str | None, offers: Mapping[str, Any] | None = None
+) -> "Capabilities":
+    """What the target `offers`, with what the file says on top, and the flags on top of that."""
     from pilotlight.plan.model import Capabilities
 
     written = _read(file) if file else {}
     flags = {"default_mode": default_mode, "pod_security": pod_security}
     given = {name: value for name, value in flags.items() if value}
-    return replace(Capabilities(), **{**written, **given})
+    return replace(Capabilities(), **{**(offers or {}), **written, **given})
 
 
 def _read(file: str) -> dict[str, Any]:

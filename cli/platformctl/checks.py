@@ -41,6 +41,7 @@ def findings(home: "Home") -> Iterator[Finding]:
     yield daemon(home, address)
     yield gateway(address)
     yield from ports(address, _outlived(home) if address is None else 0)
+    yield prometheus(home, address)
     yield limits(home)
     yield forks()
     yield ipv6()
@@ -142,6 +143,32 @@ def gateway(address: "Address | None") -> Finding:
     if reply.status != 200:
         return Finding("fail", "gateway", f"{url}/healthz answers {reply.status}", "platformctl down && platformctl up")
     return Finding("ok", "gateway", f"{url} answers")
+
+
+def prometheus(home: "Home", address: "Address | None") -> Finding:
+    """It is optional: one that is missing is worth knowing, and nothing worse."""
+    from pilotlight.errors import NotFound
+    from pilotlight.targets.local.prometheus_beside import find, running, url_of
+
+    beside = running(home)
+    if beside is not None:
+        return _asked(f"process {beside.pid} runs beside the platform, {url_of(beside)}", url_of(beside))
+    if address is not None and address.prometheus:
+        return _asked(f"{address.prometheus} is asked", address.prometheus)
+    try:
+        return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
+    except NotFound as error:
+        return Finding("ok", "prometheus", f"not installed, and not needed; to have one: {error.hint}")
+
+
+def _asked(message: str, url: str) -> Finding:
+    from pilotlight.canary.prometheus import INSTALL, installed, silent
+
+    if why := silent(url):
+        return Finding("warn", "prometheus", f"{message}, and does not answer: {why}", "is its address right?")
+    if not installed():
+        return Finding("warn", "prometheus", f"{message}, but not by canaries: its client library is missing", INSTALL)
+    return Finding("ok", "prometheus", message)
 
 
 def _outlived(home: "Home") -> int:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from pilotlight.errors import NotFound
-from platformctl import output
+from platformctl import output, targets
 
 if TYPE_CHECKING:
     from pilotlight.deploy import Documents, Planned, Sources
     from pilotlight.plan.model import Capabilities, Current
+    from pilotlight.spec.cluster_catalogue import There
     from pilotlight.spec.problems import Problem
+    from pilotlight.targets.target import Target
 
 
 class Named(Protocol):
@@ -50,18 +52,19 @@ class Given:
     default_mode: str | None
     capabilities: str | None
     pod_security: str | None
+    there: str | None  # the target that these are planned for; the local one has nothing to tell
 
     def documents(self) -> "Documents":
         """The documents read and nothing decided; their warnings are printed."""
-        documents = self.read()
+        documents = self.read(self._where())
         warn(documents.warnings, self.strict)
         return documents
 
-    def read(self) -> "Documents":
+    def read(self, target: "Target | None" = None) -> "Documents":
         """The same without a word: whoever plans them has their warnings with those of planning."""
         from pilotlight.deploy import read
 
-        return read(self._sources())
+        return read(self._sources(target))
 
     def plan(self) -> "Planned":
         """Everything planned; the warnings are printed, or raised with --strict. Only the services that are named."""
@@ -69,7 +72,8 @@ class Given:
 
         from pilotlight.deploy import plan_all
 
-        planned = plan_all(self._sources(), self.offered(), self._current())
+        where = self._where()
+        planned = plan_all(self._sources(where), self.offered(where), self._current())
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.only(planned.plans)))
 
@@ -86,23 +90,40 @@ class Given:
             service for service in found if not wanted or {service.name, f"{service.namespace}/{service.name}"} & wanted
         ]
 
-    def _sources(self) -> "Sources":
+    def _where(self) -> "Target | None":
+        return targets.connect(self.there) if self.there and self.there != targets.LOCAL else None
+
+    def _sources(self, target: "Target | None") -> "Sources":
         from pilotlight.deploy import Sources
 
         existing((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None
-        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace)
+        there = _told(target) if target is not None else None
+        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, there)
 
-    def offered(self) -> "Capabilities":
+    def offered(self, target: "Target | None" = None) -> "Capabilities":
         from platformctl.capabilities import capabilities
 
-        return capabilities(self.capabilities, self.default_mode, self.pod_security)
+        offers = target.offers() if target else {}
+        return capabilities(self.capabilities, self.default_mode, self.pod_security, offers)
 
     def _current(self) -> "Mapping[tuple[str, str], Current]":
         from pilotlight.running import current_of
         from platformctl.manifest_files import manifests
 
         return current_of(manifests([self.current])) if self.current else {}
+
+
+def _told(target: "Target") -> "Callable[[Sequence[str]], Sequence[There]]":
+    """What the target has of the catalogue; what it will not show is said."""
+
+    def there(namespaces: Sequence[str]) -> "Sequence[There]":
+        found, remarks = target.catalogue(namespaces)
+        for sentence in remarks:
+            output.note(sentence)
+        return found
+
+    return there
 
 
 def existing(files: Sequence[str]) -> None:
@@ -129,15 +150,16 @@ def _files(*, required: bool) -> "Decorator":
 
 
 _NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+CATALOG = click.option(
+    "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
+    help="Runtimes, models and accelerators: file or directory; repeatable. [env: PILOTLIGHT_CATALOG]",
+)  # fmt: skip
 _READING = (
     click.option(
         "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change every service: spec.engine.minReplicas=0."
     ),
     click.option("--env", is_flag=True, help="Fill in ${VARIABLE} and ${VARIABLE:-default} from the environment."),
-    click.option(
-        "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
-        help="Runtimes, models and accelerators: file or directory; repeatable. [env: PILOTLIGHT_CATALOG]",
-    ),
+    CATALOG,
     click.option(
         "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
         help="For documents that name none.",
@@ -166,6 +188,17 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The common options on a verb, handed over as one `given`."""
     return _given(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
+
+
+def planning(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with --target: what it has is chosen from, what it offers is planned for."""
+    made = options(command)
+
+    @wraps(made)
+    def called(target: str, **typed: Any) -> Any:
+        return made(there=target, **typed)
+
+    return targets.target_option(called)
 
 
 def deploying(command: Callable[..., Any]) -> Callable[..., Any]:

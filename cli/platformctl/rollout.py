@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pilotlight import releasing
 from pilotlight.errors import PlatformError
-from platformctl import documents, output, releasing, views, waiting
+from platformctl import documents, output, views, waiting
 
 if TYPE_CHECKING:
     from pilotlight.manifests import Change
@@ -31,7 +32,10 @@ class How:
     differ: bool
 
 
-def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: bool = False) -> None:
+def run(
+    wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: bool = False,
+    apply: releasing.Apply = releasing.apply,
+) -> None:  # fmt: skip
     """Everything is planned before anything is applied. Without a target it ends with the plan."""
     ticker = output.Ticker()
     prepared, warnings = releasing.prepare(wanted, where)
@@ -41,25 +45,29 @@ def run(wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: b
         for sentence in waiting.kept(one.key, one.overrides):
             output.note(sentence)
     if how.dry_run or where is None:
-        _check(wanted, prepared, where if how.dry_run == "server" else None, ticker)
+        if how.dry_run == "server" and where is not None:
+            apply(wanted, prepared, where, dry_run=True)
+            ticker.say("Checked", f"by {where.name}; nothing was changed")
         _show_plan(prepared, how.differ)
         return
     if how.differ:
-        _note_changes(prepared)
+        note_changes(prepared)
     if len(prepared) > 1:
-        _refuse(wanted, prepared, where)
-    applied = releasing.apply(wanted, prepared, where)
+        _refuse(wanted, prepared, where, apply)
+    applied = apply(wanted, prepared, where)
     if wanted.retake:
         applied = [(one, _shared_as_written(where, status)) for one, status in applied]
     views.show(_followed(applied, where, how, ticker), one=False, default="url")
 
 
-def _refuse(wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target") -> None:
+def _refuse(
+    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target", apply: releasing.Apply
+) -> None:
     """All that the target will not run are told at once, before any of the others is deployed."""
     refused = []
     for one in prepared:
         try:
-            releasing.apply(wanted, [one], where, dry_run=True)
+            apply(wanted, [one], where, dry_run=True)
         except PlatformError as error:
             refused.append((one.plan.name, error))
     if refused:
@@ -85,19 +93,22 @@ def _followed(
         waiting.Expected(one.key, status.generation, tuple(work.revision for work in one.plan.workloads))
         for one, status in applied
     ]
+    for sentence in dict.fromkeys(sentence for _, status in applied for sentence in status.warnings):
+        output.note(sentence)
     for (one, status), each in zip(applied, expected, strict=True):
         change = "unchanged" if status.generation == one.release.expected else f"generation {status.generation}"
         ticker.say("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
     try:
         return waiting.wait(where, expected, how.timeout, ticker) if how.wait else [status for _, status in applied]
     except KeyboardInterrupt:
-        output.note("\nnobody waits any more, but it goes on: platformctl status")
+        names = " ".join("/".join(one.key) for one, _ in applied)
+        output.note(f"\nnobody waits any more, but it goes on: platformctl status {names}")
         raise
     finally:
         ticker.close()
 
 
-def _note_changes(prepared: "Sequence[releasing.Prepared]") -> None:
+def note_changes(prepared: "Sequence[releasing.Prepared]") -> None:
     """Said before they are made."""
     for line in _changed_lines(_changes(prepared)):
         output.note(line)
@@ -114,14 +125,6 @@ def _changes(prepared: "Sequence[releasing.Prepared]") -> "list[Change]":
 
 def _changed_lines(changes: "Sequence[Change]") -> list[str]:
     return [output.diff_coloured(line) for change in changes for line in change.lines]
-
-
-def _check(
-    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target | None", ticker: output.Ticker
-) -> None:
-    if where is not None:
-        releasing.apply(wanted, prepared, where, dry_run=True)
-        ticker.say("Checked", f"by {where.name}; nothing was changed")
 
 
 def _show_plan(prepared: "Sequence[releasing.Prepared]", differ: bool) -> None:

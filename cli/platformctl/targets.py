@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Key, Target
 
 ENTRY_POINTS: Final = "pilotlight.targets"
+LOCAL: Final = "local"
+CONTEXT: Final = "platformctl.context"  # where click keeps what --context says
+FORCE: Final = "platformctl.force"
+PROMETHEUS: Final = "platformctl.prometheus"
 # Known by name, so that whoever asks for one learns what to do instead.
 PLANNED: Final[Mapping[str, str]] = {
-    "kubernetes": "apply what platformctl render prints: platformctl render -f FILE | kubectl apply -f -",
     "docker": "run it here with --target local",
     "slurm": "run it here with --target local",
     "lepton": "run it here with --target local",
@@ -70,6 +73,14 @@ class At:
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
+    given = _given()
+    if name == "kubernetes":
+        from pilotlight.targets.kubernetes.target import KubernetesTarget
+
+        asked = str(given.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
+        return KubernetesTarget.connect(context(), force=bool(given.get(FORCE)), prometheus=asked)
+    if context():
+        raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
     if name == "local":
         return local(start=start)
     found = _plugin(name)
@@ -97,6 +108,17 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
         raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
 
 
+def context() -> str:
+    """What --context says; empty: the kubeconfig's own."""
+    return str(_given().get(CONTEXT) or "")
+
+
+def _given() -> Mapping[str, Any]:
+    """What --context and --force-conflicts say; nothing where no command is being run."""
+    running = click.get_current_context(silent=True)
+    return running.meta if running else {}
+
+
 def _deployed_before() -> bool:
     from pilotlight.targets.local.home import home
 
@@ -114,14 +136,42 @@ def _unknown(name: str) -> Exception:
         return UsageError(f"--target {name} is not built yet", PLANNED[name])
     from importlib.metadata import entry_points
 
-    known = ["local", *sorted(entry.name for entry in entry_points(group=ENTRY_POINTS))]
+    known = ["local", "kubernetes", *sorted(entry.name for entry in entry_points(group=ENTRY_POINTS))]
     return NotFound(f"no target is called {name}; there are {', '.join(known)}")
 
 
+def _kept(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """An option that only `connect` asks for: kept beside the command and not handed to it."""
+
+    def keep(running: click.Context, _: click.Parameter, value: Any) -> Any:
+        running.meta[name] = value
+        return value
+
+    return keep
+
+
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_kept(CONTEXT),
+        help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
+    )(command)  # fmt: skip
     return click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
-        help="Where services run. [env: PILOTLIGHT_TARGET]",
+        help="Where services run: local, kubernetes. [env: PILOTLIGHT_TARGET]",
+    )(command)  # fmt: skip
+
+
+def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--force-conflicts", is_flag=True, expose_value=False, callback=_kept(FORCE),
+        help="On a cluster: take over fields that others have set.",
+    )(command)  # fmt: skip
+
+
+def prometheus_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--prometheus", metavar="URL", expose_value=False, callback=_kept(PROMETHEUS),
+        help="On a cluster: who is asked; the one in monitoring unless told. [env: PILOTLIGHT_PROMETHEUS]",
     )(command)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What services look like to a person: a line each for `list`, a page for `status`. Pure: values in, lines out."""
+"""What services look like to a person: a line each for `list`, a page for `status`. Values in, lines out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from platformctl import output
 
 if TYPE_CHECKING:
-    from pilotlight.targets.target import Condition, Event, RevisionStatus, ServiceStatus
+    from pilotlight.targets.target import Condition, Event, RevisionStatus, ServiceStatus, Target
 
 REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
 REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS")
@@ -20,12 +20,21 @@ def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> Non
     chosen = output.chosen() or default
     told = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
     lines = {
-        "url": lambda: [status.url for status in statuses],
+        "url": lambda: [status.url for status in statuses if status.url],
         "name": lambda: [label(status) for status in statuses],
         "table": lambda: page(statuses[0]) if one else listing(statuses),
         "wide": lambda: page(statuses[0], wide=True) if one else listing(statuses, wide=True),
     }
     output.data(told, lines.get(chosen, list)())
+
+
+def with_figures(statuses: "Sequence[ServiceStatus]", target: "Target") -> "Sequence[ServiceStatus]":
+    """Latency and errors, on a cluster: there a Prometheus has them, here the gateway's own counts came along."""
+    if target.name != "kubernetes":
+        return statuses
+    from pilotlight.observability.latency import measured
+
+    return measured(statuses, target.query)
 
 
 def rounded(value: Any) -> Any:

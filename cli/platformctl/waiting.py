@@ -12,12 +12,11 @@ from platformctl import logview, output
 if TYPE_CHECKING:
     from pilotlight.targets.target import Target
 
-POLL_S: Final = 0.05
 # A start that failed once may work the next time: it counts when it has stood so long.
 FAILED_S: Final = 1.0
 LAST_LINES: Final = 20
-SERVING: Final = ("Ready", "Standby")
-PROVEN: Final = ("Loaded", "Standby")
+SERVING: Final = ("Ready", "Standby", "Parked")
+PROVEN: Final = ("Loaded", "Standby", "Parked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Outlook:
 
 def outlook(status: ServiceStatus, expected: Expected) -> Outlook:
     """Where the deploy stands. The least advanced of its revisions decides."""
-    found = {each.name: each for each in status.revisions}
+    found = {name: row for name in expected.revisions if (row := _row(status, name)) is not None}
     missing = [name for name in expected.revisions if name not in found]
     if missing and status.generation > expected.generation:
         return Outlook("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
@@ -57,6 +56,13 @@ def outlook(status: ServiceStatus, expected: Expected) -> Outlook:
     if status.phase in SERVING:
         return Outlook(status.phase, shares or status.message or "nothing to run", done=True)
     return Outlook("Probed", status.message or ", ".join(each.name for each in wanted))
+
+
+def _row(status: ServiceStatus, revision: str) -> RevisionStatus | None:
+    """Also under a name made from the planned one, which a target gives where something was set by hand."""
+    exact = [each for each in status.revisions if each.name == revision]
+    derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
+    return next(iter([*exact, *derived]), None)
 
 
 def _starting(revision: RevisionStatus) -> Outlook:
@@ -86,14 +92,19 @@ def wait(
                 failing.pop(one.key, None)
                 ticker.say(seen.phase, _named(one, seen.message, len(expected)), seen.amount, of=one.key)
             elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
+                target.note(status)
                 raise failure(target, one, status, seen.failed)
-            if seen.done:
+            unanswered = target.probe(status) if seen.done and seen.phase == "Ready" else ""
+            if unanswered:
+                ticker.say("Probed", _named(one, unanswered, len(expected)), of=one.key)
+            if seen.done and not unanswered:
+                target.note(status)
                 done[one.key] = status
                 del open_[one.key]
             elif clock() >= until:
                 raise _late(target, one, status, seen, timeout_s)
         if open_:
-            sleep(POLL_S)
+            sleep(target.poll_s)
     return [done[each.key] for each in expected]
 
 
@@ -114,7 +125,7 @@ def until(
         ticker.say(status.phase, status.message or f"waiting for {condition.name}")
         if clock() >= deadline:
             raise TimedOut(f"{'/'.join(key)} is not {condition.name} after {timeout_s:g} s: {status.message}")
-        sleep(POLL_S)
+        sleep(target.poll_s)
     return status
 
 
@@ -131,7 +142,7 @@ def until_gone(
         ticker.say(status.phase, status.message or "its replicas end")
         if clock() >= deadline:
             raise TimedOut(f"{'/'.join(key)} is not gone after {timeout_s:g} s: {status.message}")
-        sleep(POLL_S)
+        sleep(target.poll_s)
 
 
 def _named(one: Expected, message: str, count: int) -> str:
@@ -142,38 +153,40 @@ def _named(one: Expected, message: str, count: int) -> str:
 def failure(target: "Target", one: Expected, status: ServiceStatus, revision: RevisionStatus) -> PlatformError:
     """The reason, what happened last, the end of the log, who serves meanwhile, and what to type next."""
     reason = revision.reason or "its model cannot be loaded"
-    evidence = _evidence(target, one, revision.name, reason)
+    evidence, previous = _evidence(target, one, revision.name, reason)
     parts = [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]
+    ended = " --previous" if previous else ""
     return PlatformError(
-        "\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)} --previous --replica {revision.name}"
+        "\n".join(filter(None, parts)), f"platformctl logs {_typed(one.key)}{ended} --replica {revision.name}"
     )
 
 
 def _late(target: "Target", one: Expected, status: ServiceStatus, seen: Outlook, timeout_s: float) -> TimedOut:
     message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
-    parts = [message, *_evidence(target, one, one.revisions[-1] if one.revisions else ""), _serving(status, one)]
+    evidence, _ = _evidence(target, one, one.revisions[-1] if one.revisions else "")
+    parts = [message, *evidence, _serving(status, one)]
     hint = f"it goes on: platformctl status {_typed(one.key)} -w; or give it longer: --timeout"
     return TimedOut("\n".join(filter(None, parts)), hint)
 
 
-def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> list[str]:
-    """The last event, unless it says what is `known`, and the last lines of the log, as far as there are any."""
+def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> tuple[list[str], bool]:
+    """The last event, unless it says what is `known`, the end of the log, and whether whoever wrote it has ended."""
     try:
         events = list(target.events(one.key, follow=False))[-1:]
-        lines = last_lines(target, one.key, revision)
+        lines, ended = last_lines(target, one.key, revision)
     except PlatformError:
-        return []
+        return [], False
     told = [f"  last event: {each.reason}: {each.message}" for each in events if not known or known not in each.message]
-    return [*told, *(f"  | {logview.readable(line)}" for line in lines)]
+    return [*told, *(f"  | {logview.readable(line)}" for line in lines)], ended
 
 
-def last_lines(target: "Target", key: Key, replica: str) -> list[str]:
-    """Of a replica that has ended, else of one that runs."""
+def last_lines(target: "Target", key: Key, replica: str) -> tuple[list[str], bool]:
+    """Of a replica that has ended, else of one that runs; and which of the two."""
     for previous in (True, False):
         lines = list(target.logs(key, follow=False, previous=previous, replica=replica, tail=LAST_LINES))
         if lines:
-            return lines[-LAST_LINES:]
-    return []
+            return lines[-LAST_LINES:], previous
+    return [], True
 
 
 def _serving(status: ServiceStatus, one: Expected) -> str:

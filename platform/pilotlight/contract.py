@@ -22,12 +22,12 @@ API_PORT: Final = 8091
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
 # The one image that a target without containers can run, since it has the program itself: any registry, any tag.
-_OWN_IMAGE: Final = re.compile(r"(?:.+/)?pilotlight/predictor(?:[:@].*)?")
+_OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
 
 
 def ours(image: str) -> bool:
     """Does this image hold our predictor? `registry.local:5000/pilotlight/predictor:0.1.0` does."""
-    return _OWN_IMAGE.fullmatch(image) is not None
+    return re.fullmatch(_OWN_IMAGE, image) is not None
 
 
 # Environment that a supervisor sets for a predictor; the predictor's own settings use INFERENCE_*.
@@ -35,6 +35,7 @@ ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
 ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"
 ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
 ENV_REVISION: Final = "PILOTLIGHT_REVISION"
+ENV_PARK_MEMORY: Final = f"{ENV_SETTINGS_PREFIX}PARK_MEMORY"  # host memory for the weights of parked models
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
 ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # where a component reaches the others of its service
@@ -59,15 +60,35 @@ METRIC_QUEUE_SECONDS: Final = "pilotlight_queue_seconds"
 METRIC_BATCH_SIZE: Final = "pilotlight_batch_size"
 METRIC_MODEL_STATE: Final = "pilotlight_model_state"
 METRIC_MODEL_LOAD: Final = "pilotlight_model_load_seconds"
+METRIC_PARKED_MODELS: Final = "pilotlight_parked_models"
+METRIC_PARKED_BYTES: Final = "pilotlight_parked_bytes"
+METRIC_MODEL_WAKE: Final = "pilotlight_model_wake_seconds"
 METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
 METRIC_GATEWAY_WAITING: Final = "pilotlight_gateway_requests_waiting"
 METRIC_GATEWAY_IN_FLIGHT: Final = "pilotlight_gateway_requests_in_flight"
 METRIC_GATEWAY_DURATION: Final = "pilotlight_gateway_request_duration_seconds"
 METRIC_GATEWAY_HELD: Final = "pilotlight_gateway_held_seconds"  # time before a replica took the request
 METRIC_GATEWAY_REFUSED: Final = "pilotlight_gateway_requests_refused_total"
+METRIC_GATEWAY_ERRORS: Final = "pilotlight_gateway_errors_total"
+METRIC_GATEWAY_LOST: Final = "pilotlight_gateway_requests_lost_total"  # their replica ended without an answer
+METRIC_GATEWAY_COLD_STARTS: Final = "pilotlight_gateway_cold_starts_total"
 METRIC_REPLICAS: Final = "pilotlight_replicas"
+METRIC_REPLICA_LIMITS: Final = "pilotlight_replica_limits"
 METRIC_SCALE_DECISIONS: Final = "pilotlight_scale_decisions_total"
-METRIC_GPU_UTILIZATION: Final = "nv_gpu_utilization"  # Triton's name; 0 to 1 per device
+METRIC_SCALE_SIGNAL: Final = "pilotlight_scale_signal"
+METRIC_SCALE_TARGET: Final = "pilotlight_scale_target"
+METRIC_CANARY_WEIGHT: Final = "pilotlight_canary_weight"
+METRIC_CANARY_CHECK: Final = "pilotlight_canary_check_value"
+METRIC_CANARY_PHASE: Final = "pilotlight_canary_phase"
+# Triton's names. Utilisation is 0 to 1 per device; times are microseconds, summed over requests.
+METRIC_GPU_UTILIZATION: Final = "nv_gpu_utilization"
+METRIC_GPU_MEMORY_USED: Final = "nv_gpu_memory_used_bytes"
+METRIC_GPU_MEMORY_TOTAL: Final = "nv_gpu_memory_total_bytes"
+METRIC_GPU_POWER: Final = "nv_gpu_power_usage"
+METRIC_SUCCESSES: Final = "nv_inference_request_success"
+METRIC_COMPUTE_INPUT: Final = "nv_inference_compute_input_duration_us"
+METRIC_COMPUTE_INFER: Final = "nv_inference_compute_infer_duration_us"
+METRIC_COMPUTE_OUTPUT: Final = "nv_inference_compute_output_duration_us"
 LABEL_SERVICE: Final = "inference_service"
 LABEL_NAMESPACE: Final = "namespace"
 LABEL_REVISION: Final = "revision"

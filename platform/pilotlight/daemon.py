@@ -16,13 +16,15 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
-from pilotlight.targets.local.home import Home, home
+from pilotlight.targets.local.home import ENV_HOME, Home, home
 
+HOLDER: Final = "the control process"  # of canaries; the lock of the home folder lets there be one only
 log = logging.getLogger("pilotlight.daemon")
 
 
@@ -61,9 +63,12 @@ def options(argv: Sequence[str]) -> Options:
         "--service-ports", type=int, default=_port("PILOTLIGHT_SERVICE_PORTS"),
         help="first of the services' own ports; 0: they have none",
     )  # fmt: skip
-    parser.add_argument("--prometheus", default=variable("PILOTLIGHT_PROMETHEUS", ""), help="asked in place of our own")
     parser.add_argument(
-        "--scale-to-zero-grace", type=float, default=float(variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0")),
+        "--prometheus", nargs="?", const="auto", default=variable("PILOTLIGHT_PROMETHEUS", ""),
+        help="an address, asked in place of our own numbers; or a program to start beside the platform",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
         help="seconds beyond the window before the last replica ends (Knative: 30)",
     )  # fmt: skip
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
@@ -121,22 +126,18 @@ def lock(folder: Home) -> IO[bytes] | None:
 async def serve(given: Options) -> int:
     """The API's port is taken before anything is started: a start that fails leaves nothing behind."""
     from pilotlight.gateway import addresses
-    from pilotlight.targets.local.engine import Engine, EngineSettings
+    from pilotlight.microservices.api.desk import DESK
+    from pilotlight.targets.local import prometheus_beside
+    from pilotlight.targets.local.engine import Engine
 
-    settings = EngineSettings(
-        given.gateway_port,
-        given.service_ports,
-        given.prometheus,
-        given.pilot_light,
-        given.zero_grace_s,
-        respawn=given.command(),
-    )
     ending = Ending()
     try:
         listener = addresses.bind(addresses.Address("127.0.0.1", given.api_port), "PILOTLIGHT_API_PORT")
-        engine = Engine(given.home, settings)
+        prometheus = await prometheus_beside.begin(given.home, given.prometheus, given.api_port)
+        engine = Engine(given.home, _settings(given, prometheus))
     except PlatformError as error:
         log.error("%s", error)
+        await prometheus_beside.end(given.home)
         return 1
     try:
         await engine.start()
@@ -144,14 +145,59 @@ async def serve(given: Options) -> int:
     except (PlatformError, OSError) as error:
         log.error("%s", error)
         await engine.close(stop_all=False)
+        await prometheus_beside.end(given.home)
         return 1
-    await ending.wait()
+    async with _canaries(engine, given):
+        await ending.wait()
+    if ending.stop_all:
+        await runner.app[DESK].stop_all()
     await runner.cleanup()
     await engine.close(stop_all=ending.stop_all, drain_s=ending.drain_s)
+    if ending.stop_all:
+        await prometheus_beside.end(given.home)
     with contextlib.suppress(FileNotFoundError):
         given.home.address.unlink()
     log.info("ended; %s", "nothing runs any more" if ending.stop_all else "replicas and gateway go on")
     return 0
+
+
+def _canaries(engine: Any, given: Options) -> contextlib.AbstractAsyncContextManager[None]:
+    """Looked at after every change, and at once after a start: one may be in mid-step."""
+    from pilotlight.canary.bell import Bell, looked_after
+
+    bell = Bell(rings=True)
+    engine.canaries.rung = bell.ring
+    if engine.canaries.running:
+        bell.ring()
+    return looked_after(bell, partial(_follow, given.home, bell))
+
+
+def _follow(folder: Home, bell: Any) -> None:
+    """What it takes is imported with the first canary: most platforms have none."""
+    if not bell.wait(None):
+        return
+    from pilotlight.canary.loop import follow
+    from pilotlight.targets.local import launching
+    from pilotlight.targets.local.client import LocalTarget
+
+    address = launching.living(folder)
+    if address is not None:
+        bell.ring()
+        follow(LocalTarget(address), bell, HOLDER)
+
+
+def _settings(given: Options, prometheus: str) -> Any:
+    """`prometheus` is the address of the one that is asked, whoever runs it."""
+    from pilotlight.targets.local.engine import EngineSettings
+
+    return EngineSettings(
+        given.gateway_port,
+        given.service_ports,
+        prometheus,
+        given.pilot_light,
+        given.zero_grace_s,
+        respawn=given.command(),
+    )
 
 
 class Ending:
@@ -175,14 +221,16 @@ class Ending:
 async def _api(engine: Any, given: Options, ending: Ending, listener: socket.socket) -> Any:
     from aiohttp import web
 
-    from pilotlight.api import make_app
+    from pilotlight.api.app import make_app
+    from pilotlight.microservices.api.desk import Desk
     from pilotlight.targets.local import launching
 
-    app = make_app(engine, launching.token(given.home), ending.stop_everything)
+    desk = Desk(given.home, {**os.environ, ENV_HOME: str(given.home.root)})
+    app = make_app(engine, launching.token(given.home), ending.stop_everything, desk)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    launching.announce(given.home, given.api_port, given.gateway_port)
+    launching.announce(given.home, given.api_port, given.gateway_port, engine.settings.prometheus)
     log.info("started: %s", shlex.join(given.command()))
     return runner
 

@@ -4,7 +4,7 @@ All services are planned before anything is told, so that one call names every p
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
@@ -14,6 +14,7 @@ from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Current, Plan
 from pilotlight.render import render
 from pilotlight.spec.catalogue import builtin, catalogue_from, merge
+from pilotlight.spec.cluster_catalogue import There, catalogue_there, used
 from pilotlight.spec.load import Loaded, load
 from pilotlight.spec.model import Catalogue, Service
 from pilotlight.spec.nodes import Node
@@ -26,7 +27,10 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is read: files, directories or `-`. `catalogues` are searched after the files, before the built-in one."""
+    """What is read: files, directories or `-`. `catalogues` are searched after the files, before the built-in one.
+
+    `there` gives what the target itself has for services of some namespaces; it is searched just before the built-in.
+    """
 
     files: Sequence[str]
     catalogues: Sequence[str] = ()
@@ -34,17 +38,26 @@ class Sources:
     environ: Mapping[str, str] | None = None  # None: `${VAR}` stays as it is
     stdin: TextIO | None = None
     namespace: str = "default"
+    there: Callable[[Sequence[str]], Sequence[There]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the sources say, before anything is decided. `others` are the documents that the catalogue was read from."""
+    """What the sources say, before anything is decided. `others` are the documents that the catalogue was read from.
+
+    `there` are those of them that the target keeps itself.
+    """
 
     services: tuple[Service, ...]
     catalogue: Catalogue
     warnings: tuple[Problem, ...] = ()
     companions: tuple[Manifest, ...] = ()
     others: tuple[Node, ...] = ()
+    there: tuple[Node, ...] = ()
+
+    def beside(self, service: Service) -> list[Node]:
+        """What a release keeps of the catalogue: all that was given, and what it was made with of the target's."""
+        return [*self.others, *used(self.there, service, self.catalogue)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +83,10 @@ def read(sources: Sources) -> Documents:
     loaded = load(
         sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
     )
-    catalogue, others = _catalogue(sources, loaded)
+    catalogue, others, there = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.found)
     companions = tuple(_companion(node, sources.namespace) for node in loaded.companions)
-    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions, others)
+    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions, others, there)
 
 
 def _companion(node: Node, namespace: str) -> Manifest:
@@ -101,16 +114,24 @@ def plan_documents(
     return Planned(tuple(plans), warnings, documents.catalogue, documents.companions)
 
 
-def _catalogue(sources: Sources, loaded: Loaded) -> tuple[Catalogue, tuple[Node, ...]]:
-    """The documents beside the services come first, then those of --catalog, then ours. Problems join the others."""
+def _catalogue(sources: Sources, loaded: Loaded) -> tuple[Catalogue, tuple[Node, ...], tuple[Node, ...]]:
+    """The documents beside the services come first, then those of --catalog, of the target, ours. Problems join."""
     problems: Problems = loaded.problems
     own = catalogue_from(loaded.others, problems, sources.namespace)
     files = [file for path in sources.catalogues for file in _below(path)]
     given = load(files, environ=sources.environ, namespace=sources.namespace)
     # A catalogue is often a folder of somebody's configuration: what else lies in it is none of ours to judge.
     problems.found.extend(problem for problem in given.problems.found if problem.code != OTHER_KIND)
-    found = merge(own, catalogue_from(given.others, problems, sources.namespace), builtin())
-    return found, (*loaded.others, *given.others)
+    theirs, there = _there(sources, loaded.services)
+    found = merge(own, catalogue_from(given.others, problems, sources.namespace), theirs, builtin())
+    return found, (*loaded.others, *given.others), there
+
+
+def _there(sources: Sources, services: Sequence[Service]) -> tuple[Catalogue, tuple[Node, ...]]:
+    if sources.there is None:
+        return Catalogue(), ()
+    namespaces = sorted({service.namespace for service in services}) or [sources.namespace]
+    return catalogue_there(sources.there(namespaces), sources.namespace)
 
 
 def _below(path: str) -> list[str]:

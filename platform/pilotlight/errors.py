@@ -2,6 +2,8 @@
 
     PlatformError              1  failed
     ├── Conflict               1  somebody else changed it meanwhile; the same again, from what is there, may work
+    ├── Unauthorized           1  who asks is not known, or may not; never says what of it was wrong
+    ├── Throttled              1  asked too often
     ├── InvalidDocument        2  a document is wrong: all its problems at once, each with its place
     ├── UsageError             2  the call itself is wrong
     ├── NotFound               3  no such service, revision, file or runtime
@@ -31,6 +33,18 @@ class PlatformError(Exception):
 
 class Conflict(PlatformError):
     exit_code = 1
+
+
+class Unauthorized(PlatformError):
+    exit_code = 1
+
+
+class Throttled(PlatformError):
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(message, hint)
+        self.retry_after_s = retry_after_s
 
 
 class UsageError(PlatformError):

@@ -17,8 +17,16 @@ LABEL_REVISION: Final = f"{DOMAIN}/revision"
 LABEL_SERVICE: Final = f"{DOMAIN}/service"
 LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 
+# Of the kinds that our chart installs: nobody else acts on their objects. The category is the same mark for whoever
+# may not read definitions, and lists all of them: kubectl get pilotlight.
+ANNOTATION_DEFINITION: Final = f"{DOMAIN}/crd"
+CATEGORY: Final = "pilotlight"
+
 # What `scale` and `traffic` have set by hand, as JSON on the workload's object: minReplicas, maxReplicas, traffic.
 ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
+
+# Of the Service that leads to our gateway: which workloads answer for it, with their shares, as "llama-engine=80,…".
+ANNOTATION_SHARES: Final = f"{DOMAIN}/shares"
 
 # Who may ask and how often. They stay on the workload's object, where the gateway's control side reads them.
 ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA-256 of bearer tokens, in hex
@@ -37,12 +45,21 @@ ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # whatever begins
 ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
 ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
 ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
+ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # "gateway" or "http-add-on": who holds requests for it at zero
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
+ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # how its next release proves itself, as YAML: canary/block.py
+ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor gives GPU memory back while nobody asks
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # of a runtime: its container is our predictor
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # of a stored release: the flags of its deploy
-COMPONENT_ANNOTATIONS: Final = (ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET)
+# Of a stored release: "both" while a canary is judged. Either side can be asked by its tag, and the previous one stays
+# when the new one has all requests, until it is let go.
+ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"
+NOTES: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES)  # written by us, into what is kept of a document
+COMPONENT_ANNOTATIONS: Final = (
+    ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
+)  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
-    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_PLANNED_WITH
+    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK, *NOTES
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 
@@ -88,14 +105,6 @@ def headless(workload_name: str) -> str:
 
 
 def scaled_object(workload_name: str) -> str:
-    return workload_name
-
-
-def disruption_budget(workload_name: str) -> str:
-    return workload_name
-
-
-def network_policy(workload_name: str) -> str:
     return workload_name
 
 

@@ -1,11 +1,10 @@
-"""`python -m pilotlight_predictor [FLAGS]` serves models; `… fetch URI DIR` only brings one here."""
+"""`python -m pilotlight_predictor [FLAGS]` serves models; `fetch URI DIR` brings one, `compile PATH` readies one."""
 
+import gc
 import os
 import sys
 from contextlib import suppress
 from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
-
-from pilotlight_predictor.lifecycle import Lifecycle
 
 
 def main(argv: list[str]) -> int:
@@ -13,6 +12,13 @@ def main(argv: list[str]) -> int:
         from pilotlight_predictor.storage.command import main as fetch
 
         return fetch(argv[1:])
+    if argv[:1] == ["compile"]:
+        from pilotlight_predictor.aot.command import main as compile_model
+
+        return compile_model(argv[1:])
+    gc.disable()  # until models are loaded: what a start makes stays, and walking it takes a tenth of the imports
+    from pilotlight_predictor.lifecycle import Lifecycle
+
     now = perf_counter()
     lifecycle = Lifecycle(now - seconds_since_exec(), now)
     from pilotlight_predictor.settings import command_line
@@ -21,6 +27,7 @@ def main(argv: list[str]) -> int:
     if settings.server.workers > 1:
         from pilotlight_predictor.workers import run as run_several
 
+        gc.enable()
         return run_several(settings, lifecycle, argv)
     from pilotlight_predictor.app import run
 

@@ -47,21 +47,20 @@ class Bounds:
 class Admission:
     """Bytes are taken when a body's length is known and given back when its reply is written.
 
-    `own` has the limits of dialects that are not held to those of all; one count per client serves both where both
-    have one.
+    A dialect may have limits of its own (`hold`); one count per client serves both where both have one.
     """
 
-    def __init__(
-        self, access: Access, limits: Limits, max_bytes_in_flight: int, own: Mapping[str, Limits] | None = None
-    ) -> None:
+    def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:
         self._access = access
         self._budget = max_bytes_in_flight
         self.bytes_in_flight = 0
         self._all = Bounds(limits, access.open, "--http-max-input-size")
-        self._own = {
-            dialect: Bounds(each, access.open, "--max-request-size-mb", self._all.limiter)
-            for dialect, each in (own or {}).items()
-        }
+        self._own: dict[str, Bounds] = {}
+
+    def hold(self, dialect: str, limits: Limits) -> None:
+        """The dialect is held to these limits and not to those of all. Once: callers that were counted stay counted."""
+        if dialect not in self._own:
+            self._own[dialect] = Bounds(limits, self._access.open, "--max-request-size-mb", self._all.limiter)
 
     def max_bytes(self, dialect: str = "") -> int:
         return self._own.get(dialect, self._all).limits.max_bytes
@@ -72,14 +71,21 @@ class Admission:
         if length > (most := bounds.limits.max_bytes):
             raise RequestTooLarge(f"the request has {length} bytes, at most {most} are taken ({bounds.setting})")
 
-    def has_room(self, length: int) -> bool:
-        return self.bytes_in_flight + length <= self._budget
-
-    def take(self, length: int) -> None:
-        if not self.has_room(length):
+    def check_room(self, length: int) -> None:
+        if self.bytes_in_flight + length > self._budget:
             raise QueueFull(
                 f"requests in flight hold {self.bytes_in_flight} bytes of {self._budget} (--max-bytes-in-flight)"
             )
+
+    def reserve(self, length: int) -> int | None:
+        """As `take`, for whoever leaves it to another to say why not: None, else the bytes to give back."""
+        if self.bytes_in_flight + length > self._budget:
+            return None
+        self.bytes_in_flight += length
+        return length
+
+    def take(self, length: int) -> None:
+        self.check_room(length)
         self.bytes_in_flight += length
 
     def give_back(self, length: int) -> None:

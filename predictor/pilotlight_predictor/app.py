@@ -8,16 +8,21 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pilotlight_predictor import microservice
+from pilotlight_predictor.aot import early
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.front import BACKLOG, HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import configure, log
-from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.threads import in_thread
+from pilotlight_predictor.numpy_threads import one_thread
+from pilotlight_predictor.settings import ServerSettings, Settings
+from pilotlight_predictor.threads import in_thread, with_room
 
 if TYPE_CHECKING:
     from pilotlight_predictor.assembly import Assembly
@@ -92,13 +97,14 @@ async def _serve(
     seat: "Seat | None" = None,
 ) -> int:
     signals = Signals()
-    front = HttpFront(lambda call: boot_reply(lifecycle, settings.server.not_ready_status, call))
+    front = HttpFront(lambda call: boot_reply(lifecycle, settings.server, call))
     await (front.listen(listener) if seat is None else seat.join(front, signals))
     lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
+    beside_torch = early.begin(settings.model)
     try:
-        assembly = await _assemble(settings, lifecycle, signals.stop, seat)
+        assembly = await _assemble(settings, lifecycle, signals.stop, seat, beside_torch)
     except PredictorError as error:  # a setting that shows to be wrong only now, such as a token file that is not there
         log("failed", str(error), level="ERROR")
         return 1
@@ -119,17 +125,20 @@ async def _serve(
 
 
 async def _assemble(
-    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, seat: "Seat | None"
+    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, seat: "Seat | None", beside_torch: bool
 ) -> "Assembly | None":
     """The imports take a tenth of a second, or more on a cold disk: in a thread, so that probes are answered and a
     signal is heard meanwhile. None when the server was told to stop first."""
 
     def heavy() -> type["Assembly"]:
-        from pilotlight_predictor.assembly import Assembly
+        if beside_torch:
+            early.libraries()
+        with nullcontext() if beside_torch else one_thread():
+            from pilotlight_predictor.assembly import Assembly
 
         return Assembly
 
-    imported, stopped = in_thread(heavy), asyncio.ensure_future(stop.wait())
+    imported, stopped = in_thread(partial(with_room, heavy)), asyncio.ensure_future(stop.wait())
     both: set[asyncio.Future[Any]] = {imported, stopped}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -151,11 +160,14 @@ async def _drain(
     return all(await asyncio.gather(*drains))
 
 
-def boot_reply(lifecycle: Lifecycle, not_ready_status: int, call: Call) -> Reply:
+def boot_reply(lifecycle: Lifecycle, server: ServerSettings, call: Call) -> Reply:
     """Before the routes are there: alive, not ready, come back in a second."""
+    openai = microservice.boot_reply(lifecycle.state, lifecycle.reason, call.path, len(call.body), server.microservice)
+    if openai is not None:
+        return openai
     if call.path in {"/v2/health/live", "/api/health/live"}:
         return Reply(200, [b'{"live":true}'])
     why = {"reason": lifecycle.reason, "error": "initializing", "detail": "Model not loaded"}  # as dialects name it
     state = {"ready": False, "state": lifecycle.state.value, **why}
-    status = 200 if call.path == "/status" else not_ready_status if call.path.endswith("/ready") else 503
+    status = 200 if call.path == "/status" else server.not_ready_status if call.path.endswith("/ready") else 503
     return Reply(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})

@@ -4,36 +4,42 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
+from pilotlight_predictor.aot import early
+from pilotlight_predictor.beside_requests import beside_requests
 from pilotlight_predictor.bringing import Bringing
 from pilotlight_predictor.dispatch import Dialect, Dispatcher
 from pilotlight_predictor.front import HttpFront
-from pilotlight_predictor.gpu import GpuSampler
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, identity_labels
-from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.routes import dialects, first_dialects
 from pilotlight_predictor.rpc.front import RpcFront
 from pilotlight_predictor.rpc.port import hold
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
-from pilotlight_predictor.storage import Progress
 from pilotlight_predictor.threads import in_thread
-from pilotlight_predictor.tracing import ENV_TRACES_ENDPOINT, Tracer
 
 if TYPE_CHECKING:
+    from pilotlight_predictor.gpu import GpuSampler
+    from pilotlight_predictor.storage import Progress
+    from pilotlight_predictor.tracing import Tracer
     from pilotlight_predictor.workers.seat import Seat
 
 FREE_S: Final = 5.0
 HEAL_S: Final = 0.5
-RPC_PATIENCE_S: Final = 3.0  # for a load to end, before the import of grpcio takes a share of its processor
+RPC_PATIENCE_S: Final = 3.0  # for a load to end, before gRPC's modules take a share of its processor
+# After the first load the processor is the first request's, which waits for this server and for the proxies that start
+# beside it. What is imported for later requests waits so long, unless one of those comes.
+FIRST_REQUEST_S: Final = 1.0
+TRACES: Final = "OTEL_EXPORTER_"
 PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
@@ -48,22 +54,30 @@ class Assembly:
         self._bringing = Bringing(settings.model.cache_dir, self._progress)
         sources = Sources(settings, self._bringing.model, self._bringing.repository)
         self.server = Server(settings, lifecycle, sources, metrics)
-        spoken = dialects()
-        own = {dialect.name: dialect.limits(settings) for dialect in spoken if dialect.limits is not None}
         budget = settings.server.max_bytes_in_flight
-        self._admission = Admission(Access(settings.server), self.server.limits, budget, own)
-        self._dialects = spoken
-        self._dispatcher = self._routes(spoken)
+        self._admission = Admission(Access(settings.server), self.server.limits, budget)
+        self._dispatcher = self._routes(self._held_to_limits(first_dialects()), self._all_dialects)
         self._fronts: list[HttpFront] = []
         held = hold(settings.server)
         self.rpc = RpcFront(held, settings) if held is not None else None
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None
 
-    def _routes(self, table: tuple[Dialect, ...]) -> Dispatcher:
+    def _routes(self, table: tuple[Dialect, ...], whole: Callable[[], tuple[Dialect, ...]] | None = None) -> Dispatcher:
         """With several workers, calls that concern all of them ask all of them."""
-        rows = table if self._seat is None else self._seat.spread(table)
-        return Dispatcher(self.server, rows, self._admission)
+        if self._seat is None:
+            return Dispatcher(self.server, table, self._admission, whole)
+        spread = self._seat.spread
+        return Dispatcher(self.server, spread(table), self._admission, whole and (lambda: spread(whole())))
+
+    def _all_dialects(self) -> tuple[Dialect, ...]:
+        return self._held_to_limits(dialects())
+
+    def _held_to_limits(self, table: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
+        for dialect in table:
+            if dialect.limits is not None:
+                self._admission.hold(dialect.name, dialect.limits(self._settings))
+        return table
 
     async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
         """From here on every route answers; a second port serves the metrics alone."""
@@ -77,36 +91,42 @@ class Assembly:
             await alone.listen(metrics)
             self._fronts.append(alone)
         if self._seat is not None:
-            plain = Dispatcher(self.server, self._dialects, self._admission)
+            plain = Dispatcher(self.server, first_dialects(), self._admission, self._all_dialects)
             self._seat.open(self.server, plain, self._fronts[1:])
 
     async def work(self, stop: asyncio.Event) -> None:
         """Loads what is required, then follows the repository; a start that fails may end the process."""
         told = self._settings.observability
-        traced = told.otel_endpoint or os.environ.get(ENV_TRACES_ENDPOINT)
-        early = [self._watch_calls()] if told.access_log or traced else []
-        loading = asyncio.ensure_future(self._load())
-        rpc = _survived("gRPC", self._serve_rpc(loading))
-        await asyncio.gather(loading, rpc, *(_survived("traces", duty) for duty in early))
+        traced = told.otel_endpoint or any(name.startswith(TRACES) for name in os.environ)  # tracing.py reads them
+        watching = [self._watch_calls] if told.access_log or traced else []
+        watched = asyncio.gather(*(_survived("traces", duty) for duty in watching))
+        loading = asyncio.ensure_future(self._load(watched))
+        loading.add_done_callback(lambda _: gc.enable())
+        await asyncio.gather(loading, watched, _survived("gRPC", lambda: self._serve_rpc(loading)))
         if self._lifecycle.state is State.FAILED and self._settings.server.exit_on_error:
             stop.set()
             return
         duties = {
-            "aiohttp": self._fronts[0].prepare_full(),
-            "GPU metrics": self._watch_gpus(),
-            "healing": self._watch_health(),
-            "polling": self.server.control.follow(),
+            "aiohttp": self._prepare_full,
+            "GPU metrics": self._watch_gpus,
+            "healing": self._watch_health,
+            "polling": self.server.control.follow,
+            "parking": self.server.registry.parking.follow,
         }
         await asyncio.gather(*(_survived(name, duty) for name, duty in duties.items()))
 
-    async def _load(self) -> None:
+    async def _load(self, watched: Awaitable[object]) -> None:
+        """Who asks when it is ready is `watched`: in the access log, and traced."""
         lifecycle, server = self._lifecycle, self.server
         lifecycle.move(State.LOADING)
+        gc.freeze()
         try:
             await server.control.start()
         except Exception as error:
             self._fail(str(error))
             return
+        await watched
+        early.forget()
         loads = server.metrics.loads.values()
         lifecycle.note_loads(server.control.fetch_s, self._bringing.import_s, loads, perf_counter())
         lifecycle.move(State.READY)
@@ -133,7 +153,11 @@ class Assembly:
         log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
 
     def _settle_memory(self) -> None:
-        """What is loaded now stays: the collector need not walk it again, nor run as often."""
+        """What is loaded now stays: the collector need not walk it, nor run as often.
+
+        It walks once what the loads made, since user code may leave much behind. The server's own modules, which were
+        there before, would take it 20 ms, a tenth of a quick start.
+        """
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
@@ -142,15 +166,32 @@ class Assembly:
         """Not before the models: a quick load has the machine for itself, a long one is told of over gRPC too."""
         if self.rpc is not None:
             await asyncio.wait({loading}, timeout=RPC_PATIENCE_S)
+            reached = self._settings.server.reached_port
+            if reached and reached == self._settings.server.http_port:
+                await asyncio.sleep(FIRST_REQUEST_S)  # nobody can ask over gRPC yet
             spread = None
             if self._seat is not None:
                 await self._seat.taken.wait()
                 spread = self._seat.spread_services
+            await self._speak_all()
             await self.rpc.start(self.server, self._admission, lambda: self._dispatcher.watch, spread)
+
+    async def _prepare_full(self) -> None:
+        await asyncio.sleep(FIRST_REQUEST_S)
+        await self._speak_all()
+        await self._fronts[0].prepare_full()
+        gc.freeze()  # without a walk: no request waits for the half megabyte that it would free
+
+    async def _speak_all(self) -> None:
+        await beside_requests(dialects)
+        self._dispatcher.complete()
 
     async def _watch_gpus(self) -> None:
         if not self._settings.observability.gpu_metrics:
             return
+        await asyncio.sleep(FIRST_REQUEST_S)
+        from pilotlight_predictor.gpu import GpuSampler
+
         self._gpus = GpuSampler(self._settings.observability.metrics_interval_ms / 1000)
         self._gpus.start()
         self.server.metrics.gpus = self._gpus.latest
@@ -173,7 +214,7 @@ class Assembly:
             if self.server.heal():
                 log("ready", "ready: what was missing at start has come")
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: "Progress") -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
 
     async def close(self, *, free: bool = True) -> None:
@@ -193,9 +234,12 @@ class Assembly:
             log("abandoned", f"a model was not done and freed within {FREE_S:g} s", level="WARNING")
 
 
-async def _survived(name: str, duty: Awaitable[None]) -> None:
-    """One duty that fails is told and given up; the others and the requests go on."""
+async def _survived(name: str, duty: Callable[[], Awaitable[None]]) -> None:
+    """One duty that fails is told and given up; the others and the requests go on.
+
+    It is called here, so that a server that ends at this moment leaves none that was begun and never awaited.
+    """
     try:
-        await duty
+        await duty()
     except Exception as error:
         log("failed", f"{name} is given up: {error}", level="ERROR", error=error)

@@ -11,8 +11,10 @@ fits. Worked example, preferred {4, 8}, at most 16, delay 100 µs:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from pilotlight_predictor.repository.model_config import DynamicBatching
 
@@ -32,17 +34,20 @@ class Decision(NamedTuple):
     wait_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPolicy:
-    """`max_rows` 0 is a model without batching: every request runs alone. `target` is the size worth waiting for."""
+class BatchPolicy(Struct, frozen=True):
+    """`max_rows` 0 is a model without batching: every request runs alone. `target` is the size worth waiting for.
+
+    From `enough` rows on, all go at once; 0 leaves that to the preferred sizes.
+    """
 
     max_rows: int = 0
     preferred: frozenset[int] = frozenset()
     delay_ns: int = 0
-    target: int = field(init=False)
+    enough: int = 0
+    target: int = 0  # follows from the others, whatever is given
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "target", max(self.preferred, default=self.max_rows))
+        force_setattr(self, "target", max(self.preferred, default=self.max_rows))
 
 
 def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPolicy:
@@ -67,7 +72,8 @@ def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> De
             if joined > policy.max_rows or item.signature != signature:
                 full = True
                 break
-            oldest_ns = min(oldest_ns, item.enqueued_ns)
+            if item.enqueued_ns < oldest_ns:
+                oldest_ns = item.enqueued_ns
         rows = joined
         count += 1
         if rows in policy.preferred:
@@ -78,7 +84,7 @@ def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> De
     late = age_ns >= policy.delay_ns
     if stop and not (late and policy.delay_ns):
         return Decision(take=stop)
-    if full or late or rows >= policy.target:
+    if full or late or rows >= (policy.enough or policy.target):
         return Decision(take=count)
     return Decision(wait_ns=policy.delay_ns - age_ns)
 

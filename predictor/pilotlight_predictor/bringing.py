@@ -5,13 +5,15 @@ Blocking; `Sources` calls it in a thread. A path on this machine costs no import
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pilotlight_predictor import backends
+from pilotlight_predictor import backends, numpy_threads
 from pilotlight_predictor.logs import log
+from pilotlight_predictor.threads import with_room
 
 if TYPE_CHECKING:
     from pilotlight_predictor.storage import Progress
@@ -57,7 +59,7 @@ class Bringing:
 
         if is_remote(uri) and uri not in self._prepared:
             self._prepared.add(uri)
-            Thread(target=self._prepare, args=(uri,), name="pilotlight-import", daemon=True).start()
+            Thread(target=with_room, args=(partial(self._prepare, uri),), name="pilotlight-import", daemon=True).start()
 
     def _prepare(self, uri: str) -> None:
         try:
@@ -89,5 +91,7 @@ def rows_for(names: Iterable[str]) -> list[backends.Row]:
 def prepare(row: backends.Row) -> None:
     """Imports the backend's library, the slow part of many a cold start."""
     module = backends.module(row)
+    if row.numpy:
+        numpy_threads.give_back()
     if hasattr(module, "prepare"):
         module.prepare()

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT, HEADER_TRACESTATE
 from pilotlight.wire.http1 import Buffer
 
 JSON = "application/json"
+_NO_PARAMS: Mapping[str, str] = {}
 
 
 class Reply:
@@ -50,7 +52,8 @@ class Call:
     """
 
     __slots__ = (
-        "abandoned", "body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query", "started",
+        "abandoned", "alone", "body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query",
+        "started",
     )  # fmt: skip
 
     def __init__(
@@ -72,9 +75,10 @@ class Call:
         self.peer = peer
         self.finish = finish
         self.started = started
-        self.params: Mapping[str, str] = {}
+        self.params = _NO_PARAMS
         self.on_abandon: Callable[[], None] | None = None
         self.abandoned = False
+        self.alone = False  # nobody else has asked anything for a while
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -90,3 +94,23 @@ def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | No
     import orjson
 
     return Reply(status, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)], JSON, headers)
+
+
+def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
+    """Replies carry the request's id and trace context, so that a client can find itself in our logs."""
+    headers = dict(reply.headers) if reply.headers else None
+    request_id = call.headers.get(HEADER_REQUEST_ID)
+    if request_id is not None and request_id.isascii():
+        headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
+    if HEADER_TRACEPARENT in call.headers:
+        headers = {**(headers or {}), **_trace(call)} or None
+    return headers
+
+
+def _trace(call: Call) -> dict[str, str]:
+    """W3C trace context as it may be passed on: nothing of it when it is malformed."""
+    from pilotlight_predictor.tracing import accept
+
+    parent, state = accept(call.headers[HEADER_TRACEPARENT], call.headers.get(HEADER_TRACESTATE, ""))
+    passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
+    return {name: value for name, value in passed.items() if value}

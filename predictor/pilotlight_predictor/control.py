@@ -1,8 +1,6 @@
 """Which models shall be served: what is loaded at start, what the poll finds, what an operator's call asks for."""
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -127,12 +125,14 @@ class ModelControl:
             await self._load_with_parts(await self._find(name), override)
 
     async def _load_inline(self, name: str, override: ModelConfig | None, files: Mapping[str, bytes]) -> None:
-        root = Path(tempfile.mkdtemp(prefix="pilotlight-inline-"))
+        from tempfile import mkdtemp
+
+        root = Path(mkdtemp(prefix="pilotlight-inline-"))
         try:
             source = await in_thread(lambda: _inline_source(root / name, name, files))
             await self._load_with_parts(source, override)
         except BaseException:
-            shutil.rmtree(root, ignore_errors=True)
+            _remove(root)
             raise
         self._drop_inline(name)
         self._inline[name] = root
@@ -147,7 +147,7 @@ class ModelControl:
     def _drop_inline(self, name: str) -> None:
         root = self._inline.pop(name, None)
         if root is not None:
-            shutil.rmtree(root, ignore_errors=True)
+            _remove(root)
 
     def close(self) -> None:
         for name in list(self._inline):
@@ -209,8 +209,15 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         target.write_bytes(content)
 
 
+def _remove(root: Path) -> None:
+    """shutil and tempfile bring the libraries of three compressors, which a start without such models need not load."""
+    import shutil
+
+    shutil.rmtree(root, ignore_errors=True)
+
+
 def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pilotlight_predictor.repository.read_config import config_from_json
 

@@ -1,6 +1,5 @@
 """Which devices there are and where a model's instances go. Finding out needs no CUDA library of its own."""
 
-import ctypes
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,20 +21,6 @@ def gpu_count(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ)
         return nodes
     chosen = [part for part in visible.split(",") if part.strip() not in {"", "-1"}]
     return min(nodes, len(chosen))
-
-
-def compute_capability(index: int) -> str | None:
-    """As in "9.0"; asked of the driver alone, which makes no context."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index):
-        return None
-    driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
-    driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
-    return f"{major.value}.{minor.value}"
 
 
 def default_device(wish: str, gpus: int) -> Device:

@@ -5,6 +5,7 @@ The only place where an exception becomes a status. Both fronts (lane.py and htt
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -55,9 +56,18 @@ class Match(NamedTuple):
 
 
 class Dispatcher:
-    def __init__(self, server: "Server", dialects: tuple[Dialect, ...], admission: Admission) -> None:
+    """`all_dialects` gives the whole table where `dialects` is only what a start waits for."""
+
+    def __init__(
+        self,
+        server: "Server",
+        dialects: tuple[Dialect, ...],
+        admission: Admission,
+        all_dialects: Callable[[], tuple[Dialect, ...]] | None = None,
+    ) -> None:
         self._server = server
         self._dialects = dialects
+        self._all_dialects = all_dialects
         self.admission = admission
         self._shapes = _by_length(dialects)
         self._cache: dict[tuple[str, str], Match] = {}
@@ -75,7 +85,26 @@ class Dispatcher:
                 self._cache[method, path] = found
         return found
 
+    def complete(self) -> None:
+        """Brings the dialects that are still missing: with the first call that the others have no route for, or once
+        the first requests are answered."""
+        if self._all_dialects is None:
+            return
+        try:
+            self._dialects, self._all_dialects = self._all_dialects(), None
+        except Exception as error:
+            log("dialects.failed", "a dialect could not be imported", level="ERROR", error=error)
+            raise PredictorError("internal error; the server's log has the reason") from error
+        self._shapes = _by_length(self._dialects)
+
     def _search(self, method: str, path: str) -> Match:
+        if self._all_dialects is not None:
+            with suppress(NotFound, MethodNotAllowed):
+                return self._search_known(method, path)
+            self.complete()
+        return self._search_known(method, path)
+
+    def _search_known(self, method: str, path: str) -> Match:
         segments = [_decoded(segment) for segment in path.strip("/").split("/")]
         allowed: set[str] = set()
         for dialect, route, pattern in self._shapes.get(len(segments), ()):
@@ -93,10 +122,20 @@ class Dispatcher:
 
     def refused(self, call: Call, error: Exception, match: Match | None) -> Reply:
         """The reply to a call that got no further than this; an inference counts, whether its model exists or not."""
-        reply = error_reply((match.dialect if match else self._dialects[0]).error_body, error, call)
+        dialect = match.dialect if match else self._dialect_of(call, error)
+        reply = error_reply(dialect.error_body, error, call)
         if match is not None and match.route.action is Action.INFER:
             self._server.observe_refusal(match.dialect.name, match.params, reply.status, perf_counter() - call.started)
         return reply
+
+    def _dialect_of(self, call: Call, error: Exception) -> Dialect:
+        """In whose words a call without a route is answered: who has the path with other methods, else the first."""
+        if isinstance(error, MethodNotAllowed):
+            segments = [_decoded(segment) for segment in call.path.strip("/").split("/")]
+            for dialect, _, pattern in self._shapes.get(len(segments), ()):
+                if _params(pattern, segments) is not None:
+                    return dialect
+        return self._dialects[0]
 
     def match_or_none(self, call: Call) -> Match | None:
         try:

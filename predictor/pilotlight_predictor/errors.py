@@ -2,6 +2,7 @@
 
     PredictorError                 500 INTERNAL
     ├── BadRequest                 400 INVALID_ARG     malformed or does not fit the model
+    ├── Unreadable                 400 INVALID_ARG     bytes that are no message of gRPC
     ├── Unauthenticated            401 UNAUTHENTICATED no or wrong credentials
     ├── Forbidden                  403 PERMISSION      known, but not allowed
     ├── NotFound                   404 NOT_FOUND       unknown route, model or version
@@ -34,6 +35,10 @@ class PredictorError(Exception):
 
 
 class BadRequest(PredictorError):
+    status, code = 400, "INVALID_ARG"
+
+
+class Unreadable(PredictorError):
     status, code = 400, "INVALID_ARG"
 
 

@@ -6,7 +6,12 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
+from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.waiting import Item
+
+Now = Callable[[InferRequest, int], Outputs | Exception]  # the request and its rows
 
 
 class Runs(Protocol):
@@ -14,6 +19,8 @@ class Runs(Protocol):
 
     def submit(self, item: Item) -> None: ...
     def cancel(self, item: Item) -> None: ...
+    def pause(self, item: Item, paused: bool) -> None:
+        """Holds the further answers of a decoupled model back for a while."""
 
 
 class Held(Runs, Protocol):
@@ -24,6 +31,9 @@ class Held(Runs, Protocol):
 
 class Executor(Runs, Protocol):
     def hold(self) -> Held: ...
+    def now(self) -> Now | None:
+        """What answers a request before anything else happens; None where it has to wait for something."""
+
     async def close(self) -> None: ...
     @property
     def pending(self) -> int: ...
@@ -35,14 +45,17 @@ class Executor(Runs, Protocol):
     def alive(self) -> bool: ...
 
 
-class Ticket:
-    """Held by whoever asked; `cancel` when the client has gone."""
+class Ticket(msgspec.Struct, eq=False):
+    """Held by whoever asked; `cancel` when the client has gone, `pause` while it reads more slowly than it is told."""
 
-    __slots__ = ("_cancel", "_item")
-
-    def __init__(self, cancel: Callable[[Item], None], item: Item) -> None:
-        self._cancel = cancel
-        self._item = item
+    runs: Runs
+    item: Item
 
     def cancel(self) -> None:
-        self._cancel(self._item)
+        self.runs.cancel(self.item)
+
+    def pause(self) -> None:
+        self.runs.pause(self.item, True)
+
+    def resume(self) -> None:
+        self.runs.pause(self.item, False)

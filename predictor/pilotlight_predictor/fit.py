@@ -26,7 +26,7 @@ class InputRules:
         self._names = self._inputs.keys()
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
-        self._reshaped = any(tensor.reshape is not None for tensor in config.inputs)
+        self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
         # With every dimension fixed and no input optional, all requests that fit have one signature.
         self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
 
@@ -39,7 +39,7 @@ class InputRules:
         rows = self._check_tensors(request)
         if request.outputs and self._outputs:
             self._check_outputs(request)
-        if self._reshaped:
+        if self.reshapes:
             self._reshape(request, rows)
         if self._uniform or not self._max_rows:
             return Fit(rows, None)

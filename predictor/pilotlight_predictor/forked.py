@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from pilotlight_predictor.preload import restore_numpy_threads
+from pilotlight_predictor.numpy_threads import restore_numpy_threads
 
 
 class Errand(NamedTuple):

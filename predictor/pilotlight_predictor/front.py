@@ -8,11 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.wire.http1 import Head
+from pilotlight_predictor.beside_requests import beside_requests
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.door import ON_THE_WAY_S, accept_all, let_nobody_new_in
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.lane import Lane
-from pilotlight_predictor.threads import in_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.dispatch import Dispatcher
@@ -29,7 +29,11 @@ class HttpFront:
 
     def __init__(self, boot_reply: Callable[[Call], Reply]) -> None:
         self.lanes: set[Lane] = set()
+        self.speaker: Lane | None = None
         self.closing = False
+        self.reserve: Callable[[int], int | None] = _reserve_nothing
+        self.release: Callable[[int], None] = _release_nothing
+        self.serve: Callable[[Call, Any], None] = self._serve_boot
         self._boot_reply = boot_reply
         self._dispatcher: Dispatcher | None = None
         self._full: FullServer | None = None
@@ -56,6 +60,8 @@ class HttpFront:
 
     def open(self, dispatcher: "Dispatcher") -> None:
         self._dispatcher = dispatcher
+        self.reserve, self.release = dispatcher.admission.reserve, dispatcher.admission.give_back
+        self.serve = dispatcher.serve
         self._opened.set()
         for lane in self.lanes:
             lane.forget_route()
@@ -80,24 +86,13 @@ class HttpFront:
             return False
         return True
 
-    def reserve(self, length: int) -> int | None:
-        if self._dispatcher is None:
-            return 0 if length <= BOOT_BODY else None
-        admission = self._dispatcher.admission
-        if not admission.has_room(length):
-            return None
-        admission.take(length)
-        return length
+    def asks(self, match: Any) -> bool:
+        if match is self or self._dispatcher is None:
+            return False
+        return self._dispatcher.admission.asks(match.route.action, match.dialect.name)
 
-    def release(self, length: int) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.admission.give_back(length)
-
-    def serve(self, call: Call, match: Any) -> None:
-        if self._dispatcher is None or match is self:
-            call.finish(self._boot_reply(call))
-        else:
-            self._dispatcher.serve(call, match)
+    def _serve_boot(self, call: Call, match: Any) -> None:
+        call.finish(self._boot_reply(call))
 
     def hand_over(self, lane: Lane) -> None:
         """Now, or once aiohttp is imported: its 0.3 s are no part of the cold start."""
@@ -126,7 +121,7 @@ class HttpFront:
         await self._full_task
 
     async def _make_full(self) -> None:
-        module = await in_thread(_import_full)
+        module = await beside_requests(_import_full)
         self._full = module.FullServer(self._dispatcher, self)
 
     async def _sweep(self) -> None:
@@ -197,6 +192,14 @@ class HttpFront:
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
+
+
+def _reserve_nothing(length: int) -> int | None:
+    return 0 if length <= BOOT_BODY else None
+
+
+def _release_nothing(length: int) -> None:
+    """A booting server has reserved nothing."""
 
 
 def _import_full() -> Any:

@@ -1,30 +1,27 @@
 """All of HTTP by aiohttp: what the fast lane does not serve itself. Same dispatcher, same answers."""
 
 import asyncio
-from collections import deque
+from collections.abc import AsyncIterator
 from time import monotonic, perf_counter
 from typing import Final, Protocol
 
-from aiohttp import WSMessage, web
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import JSON, Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dispatcher, Match, error_reply
+from pilotlight_predictor.calls import JSON, Call, Reply, json_reply, with_request_id
+from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.errors import BadRequest, PredictorError
-from pilotlight_predictor.lane import IDLE_S, JOIN_BELOW, LEAST_RATE, SLOW_S, with_request_id
+from pilotlight_predictor.lane_patience import IDLE_S, LEAST_RATE, SLOW_S
+from pilotlight_predictor.lane_reply import JOIN_BELOW
 from pilotlight_predictor.logs import log, new_request_id
+from pilotlight_predictor.unread import abort_when_unread
+from pilotlight_predictor.web_sockets import Conversations
 
 MAX_LINE: Final = 1 << 16  # the header that carries a whole request in the oldest dialect is long
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: Final = "pilotlight"  # aiohttp would tell its version and Python's
-
-
-GOING_AWAY: Final = 1001
-INTERNAL: Final = 1011
-CLOSE_S: Final = 2.0  # for a client to confirm the end of a WebSocket
 
 
 class Closing(Protocol):
@@ -62,63 +59,12 @@ class Handler(web.RequestHandler):
         return response
 
 
-class Socket:
-    """aiohttp's WebSocket as a dialect sees it (`calls.Session`)."""
-
-    def __init__(self, response: web.WebSocketResponse, call: Call, admission: Admission) -> None:
-        self.call = call
-        self.ended = False
-        self._response = response
-        self._admission = admission
-        self._held: deque[int] = deque()  # bytes of the messages that are still to be answered
-        self._coming: asyncio.Future[WSMessage] | None = None
-
-    async def receive(self, timeout_s: float) -> Buffer | None:
-        """A message that comes too late for one call is there for the next."""
-        if self.ended:
-            return None
-        coming = self._coming = self._coming or asyncio.ensure_future(self._response.receive())
-        await asyncio.wait({coming}, timeout=timeout_s or None)
-        if coming.cancelled():  # by `end`
-            return None
-        if not coming.done():
-            raise TimeoutError
-        self._coming = None
-        message = coming.result()
-        if message.type not in (web.WSMsgType.TEXT, web.WSMsgType.BINARY):
-            return None
-        data = message.data.encode() if isinstance(message.data, str) else message.data
-        self._held.append(0)
-        self._admission.take(len(data))
-        self._held[-1] = len(data)
-        return data
-
-    async def send(self, text: Buffer) -> None:
-        self._admission.give_back(self._held.popleft())
-        await self._response.send_frame(bytes(text), web.WSMsgType.TEXT)
-
-    async def close(self, code: int, reason: str) -> None:
-        await self._response.close(code=code, message=reason.encode())
-
-    def end(self) -> None:
-        """What was received is still answered; nothing more is."""
-        self.ended = True
-        if self._coming is not None:
-            self._coming.cancel()
-
-    def release(self) -> None:
-        self._admission.give_back(sum(self._held))
-        if self._coming is not None:
-            self._coming.cancel()
-
-
 class FullServer:
     def __init__(self, dispatcher: Dispatcher, front: Closing) -> None:
         self._dispatcher = dispatcher
         self._front = front
         self.in_flight = 0
-        self._sockets: set[Socket] = set()
-        self._ending = False
+        self._conversations = Conversations(dispatcher)
         self._server = web.Server(self._handle, handler_cancellation=True)
 
     def handler(self) -> asyncio.Protocol:
@@ -140,9 +86,7 @@ class FullServer:
 
     def end_sockets(self) -> None:
         """The server stops: a WebSocket would stay as long as its client likes."""
-        self._ending = True
-        for socket in self._sockets:
-            socket.end()
+        self._conversations.end()
 
     async def close(self, timeout_s: float) -> None:
         await self._server.shutdown(timeout_s)
@@ -154,7 +98,7 @@ class FullServer:
         try:
             match = self._dispatcher.admit(call)
             if match.route.socket is not None and call.header("upgrade").lower() == "websocket":
-                return await self._converse(request, call, match)
+                return await self._conversations.hold(request, call, match)
             await self._read(request, body, match.dialect.name)
             self._dispatcher.serve(call, match)
             return await self._answer(request, call, await self._reply(call, reply))
@@ -164,31 +108,7 @@ class FullServer:
         finally:
             self.in_flight -= 1
             self._dispatcher.admission.give_back(len(body))
-
-    async def _converse(self, request: web.BaseRequest, call: Call, match: Match) -> web.StreamResponse:
-        """Lets the dialect talk; whatever it raises is ours, not the client's."""
-        admission = self._dispatcher.admission
-        most = admission.max_bytes(match.dialect.name)
-        response = web.WebSocketResponse(timeout=CLOSE_S, compress=False, max_msg_size=most)
-        if not response.can_prepare(request):
-            raise BadRequest("the WebSocket handshake is not one of version 13")
-        await response.prepare(request)
-        socket = Socket(response, call, admission)
-        self._sockets.add(socket)
-        if self._ending:
-            socket.end()
-        try:
-            await self._dispatcher.converse(socket, match)
-            await socket.close(*((GOING_AWAY, "the server is stopping") if socket.ended else (1000, "")))
-        except ConnectionError:  # the client has gone without a word
-            pass
-        except Exception as error:
-            error_reply(match.dialect.error_body, error, call)
-            await socket.close(INTERNAL, "internal error")
-        finally:
-            self._sockets.discard(socket)
-            socket.release()
-        return response
+            call.body = b""  # a reply in parts may know its call, which knows the reply, until the next collection
 
     async def _read(self, request: web.BaseRequest, body: bytearray, dialect: str) -> None:
         """Fills the body within the limits; each byte in it is taken from the budget of bytes in flight."""
@@ -244,13 +164,27 @@ class FullServer:
             stream.content_length = length
             await stream.prepare(request)
             for buffer in reply.body:
-                await stream.write(buffer)
+                with abort_when_unread(request.transport, len(buffer)):
+                    await stream.write(buffer)
         else:
-            await stream.prepare(request)
-            async for piece in reply.body:
-                await stream.write(piece)
-        await stream.write_eof()
+            await self._write_parts(request, stream, reply.body)
+        with abort_when_unread(request.transport):
+            await stream.write_eof()
         return stream
+
+    async def _write_parts(
+        self, request: web.BaseRequest, stream: web.StreamResponse, parts: AsyncIterator[bytes]
+    ) -> None:
+        """A body that is made while it is sent: who makes it is told when nobody reads it any more."""
+        try:
+            await stream.prepare(request)
+            async for piece in parts:
+                with abort_when_unread(request.transport, len(piece)):
+                    await stream.write(piece)
+        finally:
+            close = getattr(parts, "aclose", None)
+            if close is not None:
+                await close()
 
 
 def _headers(request: web.BaseRequest) -> dict[str, str]:

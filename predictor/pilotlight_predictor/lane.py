@@ -7,43 +7,23 @@ What a request means is decided by the same dispatcher either way.
 
 import asyncio
 from time import monotonic, perf_counter
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
-from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT, HEADER_TRACESTATE
-from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, Head, parse_head, render_head
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight.wire.http1 import END, MAX_HEAD, Buffer
+from pilotlight_predictor.calls import Call, Reply, with_request_id
+from pilotlight_predictor.lane_body import LARGE, ArrivingBody, arriving
+from pilotlight_predictor.lane_head import Front, KnownHead, read_head
+from pilotlight_predictor.lane_patience import patience_s
+from pilotlight_predictor.lane_reply import write_reply
 
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests held while one is being answered
-SLOW_S: Final = 30.0  # a request that takes longer to arrive, beyond what LEAST_RATE allows, is a slow-loris client's
-LEAST_RATE: Final = 1 << 14  # bytes a second: 64 MiB may take 68 minutes, a stalled body 30 seconds
-IDLE_S: Final = 75.0
-JOIN_BELOW: Final = 1 << 14  # small bodies are cheaper to copy behind their head than to write apart
-
-
-class Front(Protocol):
-    """What the lane needs of the server; a booting one answers what it can."""
-
-    lanes: "set[Lane]"
-    closing: bool
-
-    def match(self, method: str, path: str) -> Any | None:
-        """The route when this lane may serve it, else None."""
-
-    def admits(self, head: Head, peer: str, match: Any) -> bool:
-        """Whether the caller may do this; asked before a body is read. A refusal is aiohttp's to say."""
-
-    def reserve(self, length: int) -> int | None:
-        """The bytes reserved for a body of this length; None: refused, which is aiohttp's to say."""
-
-    def release(self, length: int) -> None: ...
-    def serve(self, call: Call, match: Any) -> None: ...
-    def hand_over(self, lane: "Lane") -> None: ...
+ALONE_FROM: Final = 16  # requests in a row on one connection: nobody else is there to share a batch with
 
 
 class Lane(asyncio.Protocol):
     __slots__ = (
-        "_body", "_buffer", "_call", "_clogged", "_filled", "_half", "_head", "_head_bytes", "_held", "_match",
-        "_paused", "_unsent", "busy_since", "front", "peer", "transport",
+        "_body", "_buffer", "_call", "_clogged", "_half", "_held", "_in_a_row", "_known", "_paused", "_unsent",
+        "busy_since", "front", "peer", "transport",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
@@ -52,13 +32,11 @@ class Lane(asyncio.Protocol):
         self.peer = ""
         self.busy_since = monotonic()  # since when a request is incomplete, an answer stuck, or the connection idle
         self._buffer: bytes = b""
-        self._head_bytes: bytes = b""
-        self._head: Head | None = None
-        self._match: Any = None
-        self._body: bytearray | None = None
-        self._filled = 0
+        self._known: KnownHead | None = None  # the last one
+        self._body: ArrivingBody | None = None
         self._held = 0
         self._call: Call | None = None
+        self._in_a_row = 0  # requests that came here while no other connection had any
         self._paused = False
         self._half = False  # the head of the next request has begun to arrive
         self._clogged = False  # the client does not read: no further request is served until it does
@@ -71,19 +49,22 @@ class Lane(asyncio.Protocol):
         self.front.lanes.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.front.lanes.discard(self)
+        self._part()
         self.transport = None
+        self._body = None
         call, self._call = self._call, None
         if call is not None:
             call.abandon()
         self._release()
 
-    def eof_received(self) -> bool:
-        return False
+    def _part(self) -> None:
+        self.front.lanes.discard(self)
+        if self.front.speaker is self:
+            self.front.speaker = None
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
-            self._fill(data)
+            self._fill(self._body, data)
             return
         self._buffer = self._buffer + data if self._buffer else data
         if self._call is None:
@@ -97,27 +78,39 @@ class Lane(asyncio.Protocol):
         buffer = self._buffer
         if not buffer or self._call is not None or self._clogged or self.transport is None:
             return
+        known = self._known
+        if known is None or not known.text or not buffer.startswith(known.text):
+            known = self._meet(buffer)
+            if known is None:
+                return
+        elif known.asks and not self.front.admits(known.head, self.peer, known.match):
+            self._leave()
+            return
+        self._half = False
+        if known.whole == known.start:
+            self._buffer = buffer[known.start :]
+            self._serve(b"")
+        elif (held := self.front.reserve(known.whole - known.start)) is None:
+            self._leave()
+        elif len(buffer) == known.whole:
+            self._held, self._buffer = held, b""
+            self._serve(buffer[known.start :])
+        else:
+            self._held = held
+            self._take_body(buffer, known)
+
+    def _meet(self, buffer: bytes) -> KnownHead | None:
+        """Reads a head that is not the last one's; None when it is not whole, or for aiohttp to judge."""
         end = buffer.find(END)
         if end < 0:
             self._wait_for_head(buffer)
-            return
-        self._half = False
-        if not 0 < end <= MAX_HEAD or not self._read_head(buffer[:end]):
-            self._leave()
-            return
-        assert self._head is not None
-        if not self.front.admits(self._head, self.peer, self._match):
-            self._leave()
-            return
-        length = self._head.length
-        if not length:
-            self._buffer = buffer[end + 4 :]
-            self._serve(b"")
-        elif (held := self.front.reserve(length)) is None:
+            return None
+        found = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
+        if found is None:
             self._leave()
         else:
-            self._held = held
-            self._take_body(buffer, end + 4, length)
+            self._known = found
+        return found
 
     def _wait_for_head(self, buffer: bytes) -> None:
         if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
@@ -125,60 +118,59 @@ class Lane(asyncio.Protocol):
         elif not self._half:
             self._half, self.busy_since = True, monotonic()
 
-    def _read_head(self, head: bytes) -> bool:
-        """A client on a kept connection repeats its head, so the last one is remembered with its route."""
-        if head == self._head_bytes:
-            return True
-        parsed = parse_head(head)
-        match = self.front.match(parsed.method, parsed.path) if parsed is not None else None
-        if match is None:
-            return False
-        self._head_bytes, self._head, self._match = head, parsed, match
-        return True
-
-    def _take_body(self, buffer: bytes, start: int, length: int) -> None:
-        if len(buffer) - start >= length:
-            self._buffer = buffer[start + length :]
-            self._serve(buffer[start : start + length])
+    def _take_body(self, buffer: bytes, known: KnownHead) -> None:
+        if len(buffer) > known.whole:
+            self._buffer = buffer[known.whole :]
+            self._serve(buffer[known.start : known.whole])
             return
+        assert self.transport is not None
         self.busy_since = monotonic()
-        self._body, self._filled, self._buffer = bytearray(length), 0, b""
-        self._fill(buffer[start:])
+        start_of_body = memoryview(buffer)[known.start :]
+        self._body = body = arriving(known.head, start_of_body, self, self._whole, in_place=self._held > 0)
+        self._buffer = b""
+        if body.missing >= LARGE:
+            body.read_from(self.transport)
 
-    def _fill(self, data: bytes) -> None:
-        """A large body is collected in place: one copy per byte."""
-        body = self._body
-        assert body is not None
-        room = len(body) - self._filled
-        if len(data) > room:
-            self._buffer = data[room:]
-            data = data[:room]
-        body[self._filled : self._filled + len(data)] = data
-        self._filled += len(data)
-        if self._filled == len(body):
-            self._body = None
-            self._serve(body)
+    def _fill(self, body: ArrivingBody, data: bytes) -> None:
+        used = body.feed(data)
+        if not body.missing:
+            self._buffer = data[used:]
+            body.end()
+
+    def _whole(self, body: Buffer) -> None:
+        self._body = None
+        self._serve(body)
 
     def _serve(self, body: Buffer) -> None:
-        head = self._head
-        assert head is not None
-        call = Call(head.method, head.path, head.query, head.headers, body, self.peer, self._finish, perf_counter())
-        self._call = call
-        self.front.serve(call, self._match)
+        known, front = self._known, self.front
+        assert known is not None
+        method, path, query, headers, _, _ = known.head
+        self._call = call = Call(method, path, query, headers, body, self.peer, self._finish, perf_counter())
+        if front.speaker is self:
+            self._in_a_row += 1
+            call.alone = self._in_a_row >= ALONE_FROM
+        else:
+            front.speaker, self._in_a_row = self, 0
+        known.serve(call, known.match)
 
     def _finish(self, reply: Reply) -> None:
         """Writes the reply and goes on with what has arrived meanwhile."""
         call, self._call = self._call, None
-        self._release()
-        if self.transport is None or call is None or self._head is None:
+        if self._held:
+            self.front.release(self._held)
+            self._held = 0
+        known, transport = self._known, self.transport
+        if transport is None or call is None or known is None:
             return
-        close = self.front.closing or not self._head.keep_alive
-        self._write(call, reply, close)
+        close = self.front.closing or not known.head.keep_alive
+        headers = with_request_id(call, reply) if known.echoes or reply.headers else None
+        write_reply(transport, reply, headers, close)
         if close:
-            self.transport.close()
+            transport.close()
             return
         self.busy_since = monotonic()
-        self._go_on()
+        if self._buffer or self._paused:
+            self._go_on()
 
     def _go_on(self) -> None:
         if self._clogged or self.transport is None:
@@ -197,19 +189,6 @@ class Lane(asyncio.Protocol):
         if self._call is None:
             self._go_on()
 
-    def _write(self, call: Call, reply: Reply, close: bool) -> None:
-        assert self.transport is not None
-        assert isinstance(reply.body, list)
-        headers = with_request_id(call, reply)
-        length = 0
-        for piece in reply.body:
-            length += len(piece)
-        head = render_head(reply.status, reply.content_type, length, headers, close)
-        if length <= JOIN_BELOW:
-            self.transport.write(b"".join((head, *reply.body)))
-        else:
-            self.transport.writelines([head, *(piece for piece in reply.body if len(piece))])
-
     def _release(self) -> None:
         if self._held:
             self.front.release(self._held)
@@ -223,7 +202,7 @@ class Lane(asyncio.Protocol):
         transport, buffer = self.transport, self._buffer
         if transport is None:
             return
-        self.front.lanes.discard(self)
+        self._part()
         self._buffer, self.transport = b"", None
         transport.set_protocol(handler)
         handler.connection_made(transport)
@@ -238,7 +217,8 @@ class Lane(asyncio.Protocol):
 
     def forget_route(self) -> None:
         """The routes have changed: the next request is matched anew."""
-        self._head_bytes = b""
+        if self._known is not None:
+            self._known.text = b""
 
     def close(self) -> None:
         if self.transport is not None:
@@ -251,11 +231,10 @@ class Lane(asyncio.Protocol):
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.busy_since = unsent, now
-        waited = now - self.busy_since
-        if unsent and waited > SLOW_S:
-            self.transport.abort()  # closing would wait for the client to read
-        elif waited > (IDLE_S if self.idle else SLOW_S + self._filled / LEAST_RATE):
-            self.transport.close()
+        arrived = None if self.idle else self._body.filled if self._body is not None else 0
+        if now - self.busy_since > patience_s(arrived, unsent):
+            # Closing would wait for the client to read.
+            self.transport.abort() if unsent else self.transport.close()
 
     @property
     def idle(self) -> bool:
@@ -267,24 +246,4 @@ class Lane(asyncio.Protocol):
     @property
     def fresh(self) -> bool:
         """Nothing has arrived on it yet."""
-        return self._head is None and self.idle
-
-
-def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
-    """Replies carry the request's id and trace context, so that a client can find itself in our logs."""
-    headers = dict(reply.headers) if reply.headers else None
-    request_id = call.headers.get(HEADER_REQUEST_ID)
-    if request_id is not None and request_id.isascii():
-        headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
-    if HEADER_TRACEPARENT in call.headers:
-        headers = {**(headers or {}), **_trace(call)} or None
-    return headers
-
-
-def _trace(call: Call) -> dict[str, str]:
-    """W3C trace context as it may be passed on: nothing of it when it is malformed."""
-    from pilotlight_predictor.tracing import accept
-
-    parent, state = accept(call.headers[HEADER_TRACEPARENT], call.headers.get(HEADER_TRACESTATE, ""))
-    passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
-    return {name: value for name, value in passed.items() if value}
+        return self._known is None and self.idle

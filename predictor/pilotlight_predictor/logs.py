@@ -14,9 +14,12 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Format = Literal["json", "text", "auto"]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -40,8 +43,7 @@ def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | N
     """Sends every log of this process to `stream` (stderr). `auto` is text on a terminal and JSON elsewhere."""
     target = stream if stream is not None else sys.stderr
     as_text = format == "text" or (format == "auto" and target.isatty())
-    handler = _Handler(target)
-    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    handler = LineHandler(target, TextFormatter() if as_text else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -159,14 +161,36 @@ class TextFormatter(logging.Formatter):
         return f"{head}{fields}\n{tail.rstrip()}" if tail else head + fields
 
 
-class _Handler(logging.Handler):
-    """Writes whole lines; what cannot be written is dropped."""
+class LineHandler(logging.Handler):
+    """Writes whole lines; what cannot be written is dropped. `levels`: only these, where some were switched off."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
-        self._stream = stream
+        self._first = self._stream = stream
+        self.first_formatter = formatter
+        self.levels: frozenset[int] | None = None
+        self.setFormatter(formatter)
+
+    def show(self, levels: frozenset[int]) -> None:
+        self.levels = levels
+        logging.getLogger().setLevel(min(levels, default=logging.CRITICAL + 1))
+
+    def redirect(self, path: "Path | None") -> None:
+        """Into a file from here on, behind what it has; None is back to where it went at first."""
+        stream = self._first if path is None else path.open("a", encoding="utf-8")
+        with self.lock or nullcontext():
+            old, self._stream = self._stream, stream
+        if old is not self._first:
+            old.close()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.levels is not None and record.levelno not in self.levels:
+            return
         with suppress(Exception):
             self._stream.write(self.format(record) + "\n")
             self._stream.flush()
+
+
+def line_handler() -> LineHandler | None:
+    """None where something else than the server's command has set up the log, as a test does."""
+    return next((each for each in logging.getLogger().handlers if isinstance(each, LineHandler)), None)

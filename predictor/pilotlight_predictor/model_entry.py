@@ -5,8 +5,9 @@ The registry changes it; requests, the repository index and readiness read it.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from pilotlight_predictor.errors import NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import NEWEST
@@ -14,21 +15,22 @@ from pilotlight_predictor.repository.layout import ModelSource
 from pilotlight_predictor.served import ServedVersion
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
+PARKED: Final = "PARKED"  # serves, after a wake
 UNLOADED: Final = "unloaded"
 RETIRED: Final = "unloaded by the version policy"
 _GONE: Final = frozenset({UNLOADED, RETIRED})  # not there for clients, who would wait in vain
 
 
-@dataclass(slots=True)
-class Status:
+class Status(Struct):
     """A version that is READY has a reason only when it could not be replaced by what the repository holds now."""
 
     state: str
     reason: str = ""
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
+    """One model by its name: where it lies, which of its versions serve, and what became of the others."""
+
     source: ModelSource
     serving: dict[int, ServedVersion] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class Entry:
             served = self.serving.get(version)
             problem = served.executor.problem if served is not None else ""
             state, reason = (UNAVAILABLE, problem) if problem else (status.state, status.reason)
+            if state == READY and served is not None and served.parked:
+                state = PARKED
             yield {"name": self.source.name, "version": str(version), "state": state, "reason": reason}
 
     def absent(self, version: int) -> PredictorError:

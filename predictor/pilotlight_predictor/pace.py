@@ -23,6 +23,12 @@ class Pace:
         self._trials = TRIALS
         self._strikes = 0
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next execution on the loop may end it: then what the thread computed has to be measured, which
+        takes two system calls. Otherwise the clock will do, which shows at least as much."""
+        return self._strikes > 0
+
     def observe(self, duration_ns: int) -> None:
         """`duration_ns` is what the executing thread computed: waiting for a busy machine is not the model's doing."""
         if not self._allowed:

@@ -1,11 +1,12 @@
 """The pilot light's socket: one line of JSON in, one back, and descriptors beside them. Blocking, within a second."""
 
 import json
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from pilotlight.wire import unix
 
 BACKLOG: Final = 64
 REQUEST_LIMIT: Final = 1 << 20  # an environment is a few kilobytes
@@ -14,17 +15,10 @@ REQUEST_LIMIT: Final = 1 << 20  # an environment is a few kilobytes
 def listen(path: Path) -> socket.socket:
     """A socket that only its owner can open; one that a dead process left behind is replaced."""
     with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError, FileNotFoundError):
-        probe.connect(str(path))
+        with unix.unix_address(path) as address:
+            probe.connect(address)
         raise OSError(f"a pilot light serves {path} already")
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(mask)
-    listener.listen(BACKLOG)
-    return listener
+    return unix.listen(path, BACKLOG)
 
 
 def receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:

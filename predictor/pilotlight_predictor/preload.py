@@ -2,7 +2,7 @@
 
 Some libraries start threads as they are imported. Those are told not to by variables, which they read only then:
 OpenBLAS (numpy) starts a pool, and onnxruntime a thread that sends telemetry. A forked predictor gives numpy back the
-pool that it would have had (`restore_numpy_threads`); telemetry stays off.
+pool that it would have had (numpy_threads.py); telemetry stays off.
 """
 
 import gc
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 # Whatever the model: the modules that a plain start imports one by one, on the way to its first answer.
 _SERVER: Final = (
@@ -29,7 +29,6 @@ _SMALLEST: Final = bytes.fromhex(
     "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
-_BLAS_SIZES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class Family(NamedTuple):
@@ -130,23 +129,3 @@ def misfit(family: str, wanted: Mapping[str, str], ours: Mapping[str, str]) -> s
         ),
         None,
     )
-
-
-def restore_numpy_threads(environ: Mapping[str, str]) -> None:
-    """In a child: OpenBLAS gets as many threads as it would have started itself, asked by the same variables."""
-    library = _openblas()
-    if library is None:
-        return
-    asked = next((environ[name] for name in _BLAS_SIZES if environ.get(name, "").isdecimal()), "")
-    count = int(asked or 0) or len(os.sched_getaffinity(0))
-    with suppress(AttributeError):
-        library.scipy_openblas_set_num_threads64_(count)
-
-
-def _openblas() -> Any | None:
-    """numpy's own copy, if it is in memory: other builds of numpy bring another name, and keep one thread."""
-    import ctypes
-
-    with open("/proc/self/maps") as maps:
-        path = next((line.split()[-1] for line in maps if "libscipy_openblas64_" in line), None)
-    return ctypes.CDLL(path) if path is not None else None

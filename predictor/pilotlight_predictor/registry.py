@@ -5,29 +5,35 @@ takes its place in one step, so a reload never leaves a gap and a failed one lea
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from pilotlight_predictor.backends.ensemble import Ensemble, circle
-from pilotlight_predictor.batcher import policy_of
+from pilotlight_predictor.backends.ensemble import circle
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
-from pilotlight_predictor.executor import Executor
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.loader import Loaded
-from pilotlight_predictor.loading import Loads
+from pilotlight_predictor.loading import Loads, reason_of, tell_failed
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
-from pilotlight_predictor.model_entry import LOADING, READY, RETIRED, UNAVAILABLE, UNLOADED, UNLOADING, Entry, Status
-from pilotlight_predictor.repository.complete import metadata_specs
+from pilotlight_predictor.model_entry import (
+    LOADING,
+    PARKED,
+    READY,
+    RETIRED,
+    UNAVAILABLE,
+    UNLOADED,
+    UNLOADING,
+    Entry,
+    Status,
+)
+from pilotlight_predictor.opening import open_version
+from pilotlight_predictor.parking import parking
 from pilotlight_predictor.repository.layout import ModelSource, check_source
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
 from pilotlight_predictor.repository.versions import choose_versions
 from pilotlight_predictor.response_cache import ResponseCache
-from pilotlight_predictor.scheduler import Scheduler
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.threads import in_thread
-from pilotlight_predictor.waiting import WaitingLine
 
 
 class ModelRegistry:
@@ -36,11 +42,13 @@ class ModelRegistry:
         self._metrics = metrics
         self._entries: dict[str, Entry] = {}
         self._newest: dict[str, ServedVersion] = {}
-        self._loads = Loads(settings)
+        self._loads = Loads(settings, self.find)
         size = settings.performance.response_cache_bytes
         self._cache = ResponseCache(size) if size else None
+        self.parking = parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
         self.surveyed = False  # whether the repository has been read: before, no model can be called unknown
+        self.announce: Callable[[ServedVersion], None] = _nobody_listens
         metrics.queue_depths = self._queue_depths
         metrics.model_states = self._model_states
 
@@ -89,7 +97,7 @@ class ModelRegistry:
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         rows = [row for _, entry in sorted(self._entries.items()) for row in entry.rows()]
-        return [row for row in rows if row["state"] == READY] if ready_only else rows
+        return [row for row in rows if row["state"] in {READY, PARKED}] if ready_only else rows
 
     def discover(self, source: ModelSource) -> None:
         """Makes a model known without loading it (explicit mode lists what could be loaded)."""
@@ -106,9 +114,9 @@ class ModelRegistry:
         """A load that was expected has ended, perhaps before it came to `load`: the model says why."""
         entry = self._entries[name]
         if not isinstance(error, PredictorError):
-            _tell_failed(name, error)
+            tell_failed(name, error)
         if not entry.lock.locked():  # else somebody loads it again
-            entry.loading, entry.reason = False, _reason(error)
+            entry.loading, entry.reason = False, reason_of(error)
 
     def forget(self, name: str) -> None:
         """Drops a model that has left the repository and serves no more."""
@@ -137,7 +145,7 @@ class ModelRegistry:
             try:
                 await self._bring(entry, override, changed)
             except Exception as error:
-                entry.reason = _reason(error)
+                entry.reason = reason_of(error)
                 raise
             finally:
                 entry.loading = False
@@ -147,10 +155,10 @@ class ModelRegistry:
         try:
             config = await in_thread(lambda: check_source(entry.source, override))
         except Exception as error:
-            _tell_failed(entry.source.name, error)
+            tell_failed(entry.source.name, error)
             for version in {*entry.source.versions, *entry.serving}:
-                entry.blame(version, _reason(error))
-            raise LoadFailed(_reason(error)) from error
+                entry.blame(version, reason_of(error))
+            raise LoadFailed(reason_of(error)) from error
         wanted = choose_versions(config.version_policy if config else VersionPolicy(), entry.source.versions)
         if not wanted:
             raise LoadFailed(f"no version of '{entry.source.name}' is chosen by its version_policy")
@@ -181,9 +189,9 @@ class ModelRegistry:
             self._serve(entry, loaded)
         except Exception as error:
             if not isinstance(error, LoadFailed):
-                _tell_failed(name, error)
-            entry.blame(version, _reason(error))
-            return _reason(error)
+                tell_failed(name, error)
+            entry.blame(version, reason_of(error))
+            return reason_of(error)
         total = loaded.phases.pop("total")
         self._metrics.record_load(name, version, loaded.phases, total)
         phases = {phase: round(seconds, 4) for phase, seconds in loaded.phases.items()}
@@ -196,12 +204,10 @@ class ModelRegistry:
             self._refuse_circle(config)
         cached = config.response_cache and self._cache is not None
         stats = self._metrics.model(config.name, version, config.metric_tags, cached)
-        served = ServedVersion(
-            config, version, self._executor(loaded, stats), stats, metadata_specs(config), loaded.labels,
-            self._cache if cached else None,
-        )  # fmt: skip
-        for instance in loaded.instances[:1]:
-            served.verbs = getattr(instance, "verbs", frozenset())
+        most = self._settings.performance.max_queue_size
+        served = open_version(loaded, stats, self.find, most, self._cache if cached else None)
+        self.announce(served)
+        self.parking.enter(served, loaded.instances)
         old = entry.serving.get(version)
         entry.serving[version] = served
         entry.mark(version, READY)
@@ -217,17 +223,6 @@ class ModelRegistry:
 
         if found := circle(config.name, parts_of):
             raise LoadFailed(f"ensemble '{config.name}' contains itself: {' → '.join(found)}; remove one of the steps")
-
-    def _executor(self, loaded: Loaded, stats: ModelStats) -> Executor:
-        config = loaded.config
-        if config.ensemble:
-            return Ensemble(config, self.find, stats)
-        line = WaitingLine(config.dynamic_batching, self._settings.performance.max_queue_size)
-        batching = config.dynamic_batching
-        return Scheduler(
-            loaded.instances, policy_of(config.max_batch_size, batching), line, stats,
-            preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns,
-        )  # fmt: skip
 
     async def unload(self, name: str, dependents: bool = False) -> set[str]:
         """New requests fail at once; those in flight finish. `dependents`: an ensemble takes its models with it.
@@ -264,6 +259,7 @@ class ModelRegistry:
     def _close(self, served: ServedVersion, entry: Entry | None = None, status: Status | None = None) -> None:
         async def close() -> None:
             await served.executor.close()
+            await self.parking.leave(served)
             if entry is not None and status is not None:
                 self._gone(entry, served.version, status)
 
@@ -297,11 +293,5 @@ class ModelRegistry:
         ]  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
-    """Why a model does not serve, for operators: our own errors are sentences already."""
-    return str(error) if isinstance(error, PredictorError) else f"{type(error).__name__}: {error}"
-
-
-def _tell_failed(name: str, error: Exception) -> None:
-    unexpected = None if isinstance(error, PredictorError) else error
-    log("model.failed", f"failed to load '{name}': {_reason(error)}", level="ERROR", error=unexpected, model=name)
+def _nobody_listens(_: ServedVersion) -> None:
+    """Until somebody wants to know of each version that is about to serve."""

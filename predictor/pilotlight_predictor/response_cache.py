@@ -1,7 +1,6 @@
 """Answers kept for requests that repeat: an LRU bounded by bytes. Off unless server and model both ask for it."""
 
 from collections import OrderedDict
-from hashlib import blake2b
 
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.protocol.raw import encode_raw
@@ -14,6 +13,8 @@ def cache_key(request: InferRequest, loaded: int) -> bytes:
 
     `loaded` is a number of its own for every load of every version, so a reload never answers from before it.
     """
+    from hashlib import blake2b  # a start needs no hashes
+
     outputs = sorted(output.name for output in request.outputs)
     digest = blake2b(f"{loaded}\0{sorted(request.parameters.items())}\0{outputs}".encode(), digest_size=16)
     for name in sorted(request.inputs):

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pilotlight_predictor import __version__
 from pilotlight_predictor.control import ModelControl
 from pilotlight_predictor.lifecycle import Lifecycle, State, Verdict, judge
+from pilotlight_predictor.log_settings import LogSettings
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.registry import ModelRegistry
+from pilotlight_predictor.request_traces import Traces
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.settings import Settings, limits
+from pilotlight_predictor.shared_memory import SharedMemory
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import FewThreads
 from pilotlight_predictor.version_choice import VersionChoice
@@ -23,6 +26,11 @@ class Server:
         self.metrics = metrics
         metrics.cold_start = lifecycle.phases
         self.registry = ModelRegistry(settings, metrics)
+        files = settings.observability.files_dir
+        self.traces = Traces(self.registry.serving, files)
+        self.registry.announce = self.traces.attach
+        self.log_settings = LogSettings(settings.observability.log_level, files)
+        self.shared_memory = SharedMemory(settings.server.allow_shared_memory)
         self.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)
         self.predict_limits = limits(settings, predict=True)

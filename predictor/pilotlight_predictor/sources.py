@@ -1,8 +1,9 @@
 """Where models come from: paths and URIs of the settings → ModelSource by name. Blocking; runs in a thread."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.logs import log

@@ -32,6 +32,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.sum += sum(values)
+
     def observe_many(self, value: float, n: int) -> None:
         self.counts[bisect_left(self.bounds, value)] += n
         self.sum += value * n

@@ -5,7 +5,6 @@ binds one model, a key without "/" all of them.
 """
 
 from collections.abc import Collection, Mapping
-from hashlib import blake2b
 from itertools import count
 from typing import Final
 
@@ -81,5 +80,7 @@ def _at(weights: Mapping[int, float], point: float) -> int:
 
 
 def _point(key: str) -> float:
+    from hashlib import blake2b  # a start needs no hashes
+
     digest = blake2b(key.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -6,11 +6,11 @@ costs little, and what left holds its tensors no longer than that.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from pilotlight_predictor.batch import Shares
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
@@ -18,11 +18,23 @@ from pilotlight_predictor.repository.model_config import DynamicBatching, QueueP
 SWEEP_ABOVE: Final = 16  # with so few left behind, a sweep would cost more than it frees
 
 
+class Together(Protocol):
+    """Whoever asked for many items, and answers those of a batch at once for less than one by one."""
+
+    def answer(self, batch: "list[Item]", shares: Shares) -> bool:
+        """False where each item is to be answered by itself; then nothing has happened. Does not raise."""
+
+    def answer_one(self, item: "Item", answer: Outputs | Exception) -> None: ...
+    def leave(self, item: "Item") -> None:
+        """Whoever asked has gone."""
+
+
 class Item(msgspec.Struct, eq=False):
-    """One request on its way through the scheduler. `done` is called exactly once, on the event loop."""
+    """One request on its way through the scheduler. It is answered exactly once, on the event loop: through `done`, or
+    where that is None by its `together`, which finds in `asker` who asked."""
 
     request: InferRequest
-    done: Callable[[Outputs | Exception], None]
+    done: Callable[[Outputs | Exception], None] | None
     rows: int = 1
     signature: Any = None
     enqueued_ns: int = 0
@@ -30,13 +42,28 @@ class Item(msgspec.Struct, eq=False):
     level: int = 0
     delayed: bool = False  # its time passed under DELAY: served after all that are in time
     gone: bool = False  # answered or cancelled; whoever meets it in a queue drops it
+    part: Callable[[Outputs | Exception, bool], None] | None = None  # of a decoupled model: takes answers once begun
+    asker: Any = None
+    together: Together | None = None
+
+    def answer(self, answer: Outputs | Exception) -> None:
+        if self.done is not None:
+            self.done(answer)
+        elif self.together is not None:
+            self.together.answer_one(self, answer)
+
+    def leave(self) -> None:
+        if self.together is not None:
+            self.together.leave(self)
 
 
-@dataclass(slots=True)
-class Level:
+class Level(msgspec.Struct, eq=False):
+    """Requests of one priority, in the order in which they came."""
+
     policy: QueuePolicy
-    items: deque[Item] = field(default_factory=deque)
-    delayed: deque[Item] = field(default_factory=deque)
+    bound: int  # of its size; 0: none
+    items: deque[Item] = msgspec.field(default_factory=deque)
+    delayed: deque[Item] = msgspec.field(default_factory=deque)
     size: int = 0  # live items only
 
     def sweep(self) -> None:
@@ -52,34 +79,38 @@ class WaitingLine:
         self.priorities = batching.priority_levels
         self._default_level = batching.default_priority_level
         numbers = range(1, batching.priority_levels + 1) if batching.priority_levels else (0,)
-        self._levels = {number: Level(batching.policy(number)) for number in numbers}
-        self._bound = default_bound
+        policies = {number: batching.policy(number) for number in numbers}
+        self._levels = {n: Level(policy, policy.max_queue_size or default_bound) for n, policy in policies.items()}
         self.size = 0
         self._next_expiry_ns = 0  # no waiting item expires before this; 0: none ever does, as in most models
 
     def push(self, item: Item, now_ns: int) -> None:
-        item.level = self._level_number(item.request.priority)
+        if self.priorities:
+            item.level = self._level_number(item.request.priority)
         level = self._levels[item.level]
-        bound = level.policy.max_queue_size or self._bound
-        if bound and level.size >= bound:
+        if level.size >= level.bound > 0:
             raise QueueFull(f"Exceeds maximum queue size: {level.size} requests wait for model '{item.request.model}'")
-        item.enqueued_ns = now_ns
-        timeout_us = _timeout_us(level.policy, item.request.timeout_us)
-        if timeout_us:
-            item.expires_ns = now_ns + timeout_us * 1000
+        item.enqueued_ns = item.enqueued_ns or now_ns  # one of a sequence has waited before it came here
+        if level.policy.default_timeout_us or item.request.timeout_us:
+            timeout_us = _timeout_us(level.policy, item.request.timeout_us)
+            item.expires_ns = item.enqueued_ns + timeout_us * 1000
             self._next_expiry_ns = min(item.expires_ns, self._next_expiry_ns or item.expires_ns)
         level.items.append(item)
         level.size += 1
         self.size += 1
 
     def _level_number(self, priority: int) -> int:
-        if not self.priorities:
-            return 0
         if priority > self.priorities:
             raise BadRequest(f"parameters.priority = {priority}, must be at most the model's {self.priorities} levels")
         return priority or self._default_level
 
     def __iter__(self) -> Iterator[Item]:
+        first = next(iter(self._levels.values()))
+        if first.size == self.size == len(first.items):  # as in most models: one level, and nobody has left it
+            return iter(first.items)
+        return self._live()
+
+    def _live(self) -> Iterator[Item]:
         for level in self._levels.values():
             for item in level.items:
                 if not item.gone:

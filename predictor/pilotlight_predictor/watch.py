@@ -28,6 +28,7 @@ class CallWatch:
         span = self._tracer.start(f"{call.method} {pattern}", traceparent, attributes)
 
         def finish_and_tell(reply: Reply) -> None:
+            call.finish = finish  # they know each other, and the call has its body: it shall not wait for the collector
             finish(reply)
             if span is not None:
                 span.set("http.response.status_code", reply.status)

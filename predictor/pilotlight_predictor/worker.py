@@ -7,30 +7,34 @@ from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter_ns, thread_time_ns
 
-from pilotlight_predictor.backends.base import Answer, Instance
+from pilotlight_predictor.backends.base import Answer, AnyInstance, Asked, is_decoupled
 from pilotlight_predictor.errors import BackendFailed
+from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.waiting import Item
 
-Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int, int], None]
+Finished = Callable[["Worker", list[Item], Sequence[Answer], int, int, int], None]  # no answers: the batch has begun
 
 
 class Worker:
     """`death` says why the instance can answer no more; empty while it can."""
 
-    def __init__(self, instance: Instance, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
+    def __init__(self, instance: AnyInstance, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
         self._instance = instance
         self._loop = loop
         self._finished = finished
-        self._batches: SimpleQueue[list[Item] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[list[Item], Sequence[Asked]] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._stopped: Callable[[], None] | None = None
         self.death = ""
 
-    def start(self, batch: list[Item]) -> None:
-        """The thread is made at the first batch that needs one: models that run on the loop never have it."""
+    def start(self, batch: list[Item], asked: Sequence[Asked] = ()) -> None:
+        """The thread is made at the first batch that needs one: models that run on the loop never have it.
+
+        `asked` is the batch as a decoupled model sees it.
+        """
         self._ensure_thread()
-        self._batches.put(batch)
+        self._batches.put((batch, asked))
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """Frees the instance after the batch in hand, in its own thread: CUDA contexts live there, and user code may
@@ -45,12 +49,16 @@ class Worker:
             self._thread.start()
 
     def execute(self, batch: list[Item]) -> Sequence[Answer]:
-        """One answer per item, whatever the model does."""
+        return self.answers([item.request for item in batch])
+
+    def answers(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        """One per request, whatever the model does."""
+        assert not is_decoupled(self._instance)
         try:
-            answers = self._instance.execute([item.request for item in batch])
+            answers = self._instance.execute(batch)
         except Exception as error:
             # One bad request must not fail its neighbours: each runs alone, and only the culprit fails.
-            return [error] if len(batch) == 1 else [self.execute([item])[0] for item in batch]
+            return [error] if len(batch) == 1 else [self.answers([request])[0] for request in batch]
         except BaseException as error:  # user code that exits its thread: the model is dead, the server is not
             self.death = f"the model ended its own execution with {type(error).__name__}"
             return [BackendFailed(self.death)] * len(batch)
@@ -59,10 +67,29 @@ class Worker:
             return [wrong] * len(batch)
         return answers
 
+    def begin(self, asked: Sequence[Asked]) -> None:
+        """Answers come when they like; a batch that cannot be begun is answered here."""
+        assert is_decoupled(self._instance)
+        try:
+            self._instance.begin(asked)
+            return
+        except Exception as error:
+            failed = error
+        except BaseException as error:
+            self.death = f"the model ended its own execution with {type(error).__name__}"
+            failed = BackendFailed(self.death)
+        for each in asked:
+            each.send(failed)
+
     def _work(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        while (given := self._batches.get()) is not None:
+            batch, asked = given
             started, used = perf_counter_ns(), thread_time_ns()
-            answers = self.execute(batch)
+            answers: Sequence[Answer] = ()
+            if asked:
+                self.begin(asked)
+            else:
+                answers = self.execute(batch)
             ended, used = perf_counter_ns(), thread_time_ns() - used
             self._post(partial(self._finished, self, batch, answers, started, ended, used))
         self._close()
@@ -74,6 +101,7 @@ class Worker:
             self._instance.close()
         except BaseException as error:
             log("backend.close_failed", "an instance failed while it was closed", level="ERROR", error=error)
+        del self._instance  # we are part of a circle that the collector may never walk, and weights hang on it
 
     def _post(self, call: Callable[[], None]) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight.api import make_app
+from pilotlight.api.app import make_app
 from pilotlight.errors import Conflict, NotFound
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.engine import Engine
@@ -40,13 +40,22 @@ class Remembering(Engine):
             self.tell(key, "Applied", f"generation {generation + 1}")
         return ServiceStatus(*key, generation + 1, "Ready", "http://127.0.0.1:1/")
 
+    async def confirmed(self) -> None:
+        """No gateway is there to be waited for."""
+
     def status(self, key: Key) -> ServiceStatus:
         if key not in self.kept:
             raise NotFound(f"no service {'/'.join(key)}", "platformctl list")
         return ServiceStatus(*key, len(self.kept[key]), "Ready", "http://127.0.0.1:1/")
 
     def statuses(self, namespace: str | None) -> Sequence[ServiceStatus]:
-        return [self.status(key) for key in self.kept if namespace in (None, key[0])]
+        """Of one moment: a test changes what is kept from another thread."""
+        kept = self.kept.copy()
+        return [
+            ServiceStatus(*key, len(found), "Ready", "http://127.0.0.1:1/")
+            for key, found in kept.items()
+            if namespace in (None, key[0])
+        ]
 
     def live(self, key: Key) -> Sequence[Mapping[str, Any]]:
         self.status(key)
@@ -124,9 +133,9 @@ def api(tmp_path: Path) -> Iterator[Served]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     yield served
     end.set()
-    thread.join(20)
+    thread.join(60)
     assert not failures
     assert not thread.is_alive()

@@ -35,10 +35,28 @@ def test_codecs_of_a_dialect_of_former_times_come_with_its_first_call() -> None:
     assert not {name for name in done.stdout.split() if "protocol.trtis" in name or "pbtxt" in name}
 
 
+def test_the_way_of_a_start_has_no_class_whose_code_is_written_while_it_is_imported() -> None:
+    code = (
+        "import sys, pilotlight_predictor.assembly; from pilotlight_predictor.routes import first_dialects;"
+        "first_dialects();"
+        "classes = {x for m in [*sys.modules.values()] if m.__name__.startswith('pilotlight') for x in vars(m).values()"
+        " if hasattr(x, '__dataclass_params__') and isinstance(x, type)};"
+        "print(*(c.__qualname__ for c in classes if c.__dataclass_params__.init))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []  # each costs half a millisecond of every start
+
+
 def test_serving_plain_requests_needs_no_aiohttp() -> None:
     assert "aiohttp" not in loaded_by("pilotlight_predictor.assembly")
 
 
-@pytest.mark.parametrize("name", ["pilotlight.contract", "pilotlight.wire.http1"])
+@pytest.mark.parametrize("name", ["pilotlight.contract", "pilotlight.wire.http1", "pilotlight.wire.prometheus_text"])
 def test_what_both_sides_share_loads_nothing_else_of_ours(name: str) -> None:
     assert not loaded_by(name) & {"pilotlight_predictor", "platformctl", *HEAVY}
+
+
+def test_parking_comes_only_to_servers_that_park() -> None:
+    code = "import sys, pilotlight_predictor.assembly; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name for name in done.stdout.split() if name.startswith("pilotlight_predictor.parking.")}

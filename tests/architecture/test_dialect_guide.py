@@ -51,7 +51,7 @@ async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply
 
 async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[Reply]:
     """Everything but a socket: the parts are put together and the model loaded as at any start."""
-    assembly = Assembly(parse(list(flags), {}), Lifecycle(0.0, 0.0))
+    assembly = Assembly(parse([*flags, "--grpc-port", "-1"], {}), Lifecycle(0.0, 0.0))
     await assembly.open(HttpFront(lambda _: Reply(503)), None)
     work = asyncio.create_task(assembly.work(asyncio.Event()))
     try:

@@ -39,6 +39,13 @@ def test_it_holds_every_template(wheel: Path) -> None:
     assert wanted <= held
 
 
+def test_it_holds_every_file_of_its_pages(wheel: Path) -> None:
+    held = set(ZipFile(wheel).namelist())
+    wanted = {str(path.relative_to(ROOT / "platform")) for path in ROOT.glob("platform/pilotlight/*/static/*")}
+    assert wanted
+    assert wanted <= held
+
+
 def test_it_holds_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(NAMES)

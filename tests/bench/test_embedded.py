@@ -7,12 +7,12 @@ import pytest
 import yaml
 from bench.embedded import crowd
 from bench.embedded.__main__ import write
-from bench.embedded.report import SUBJECT, markdown, missed, table
+from bench.embedded.report import SUBJECT, headlines, markdown, missed, table
 from bench.embedded.services import gateway_path, names
 from bench.embedded.services import write as write_services
 from bench.models import Model, Payload
-from bench.report import newest_result
-from bench.rounds import Result
+from bench.readme import newest_result
+from bench.rounds import BENCHMARK, Result
 
 MACHINE = {
     "cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7",
@@ -62,7 +62,22 @@ def test_the_readme_goes_on_showing_the_peers(tmp_path: Path) -> None:
     stem = write(result(cold__pilot_s=[0.1]), tmp_path)
     assert stem.name == "2030-01-02-x86_64-2core-embedded"
     (tmp_path / "2029-peers.json").write_text('{"benchmark": "peers", "date": "2029"}')
-    assert newest_result(tmp_path).name == "2029-peers.json"
+    assert newest_result(tmp_path, BENCHMARK).name == "2029-peers.json"
+
+
+def test_headlines_are_medians_of_the_result_and_link_to_the_rest() -> None:
+    figures: dict[str, list[float]] = {"cold__pilot_s": [0.06], "cold__plain_s": [0.3, 0.5], "deploy__ready_s": [0.5]}
+    figures |= {
+        "zero__services": [200],
+        "gateway__added_p50_ms": [0.071],
+        "gateway__kept_percent": [71],
+        "direct__c32__rps": [20302],
+    }
+    text = headlines(result(**figures, zero__memory_mb=[60], zero__cpu_percent=[0]), "all.md")
+    assert "[all figures](all.md)" in text
+    assert "| the same by a fresh process | 0.400 s |" in text
+    assert "| what it keeps of a one-core predictor's 20,302 requests/s | 71 % |" in text
+    assert "| 200 services at zero, in all (the pilot light apart) | 60 MB, 0.00 % of a core |" in text
 
 
 def test_each_connection_of_the_crowd_counts_its_own_answers() -> None:
@@ -73,7 +88,9 @@ def test_each_connection_of_the_crowd_counts_its_own_answers() -> None:
                 status = b"503 No" if gateway_path("bad").encode() in head else b"200 OK"
                 writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 3\r\n\r\nyes")
         except asyncio.IncompleteReadError:
-            writer.close()
+            return
+        finally:
+            writer.close()  # also where the loop ends before it has heard of the client's end
 
     async def both() -> list[crowd.Share]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -26,8 +26,11 @@ def test_core_is_given_back_afterwards() -> None:
 
 
 def test_what_others_do_counts_as_busy() -> None:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+    spin = "print('begun', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) as spinning:
         try:
+            assert spinning.stdout is not None
+            assert spinning.stdout.readline() == "begun\n"
             assert busy_share(0.5) > 0.3 / (os.cpu_count() or 1)
         finally:
             spinning.kill()

@@ -1,10 +1,8 @@
 import json
 from pathlib import Path
 
-import pytest
-from bench.load import BenchError
 from bench.plot import draw
-from bench.report import END_MARK, START_MARK, markdown, table, write_readme
+from bench.report import markdown, table
 from bench.rounds import Result
 
 MACHINE = {"cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7"}
@@ -36,6 +34,14 @@ def test_figure_that_only_one_server_has_leaves_a_dash() -> None:
     assert "| 602 KB tensor, 8 connections: requests/s | **1,000** | – |" in table(made)
 
 
+def test_requests_that_differ_stand_beside_those_that_repeat() -> None:
+    made = result()
+    made.add("pilotlight", {"json.id.rps": 15_000.0})
+    lines = table(made).splitlines()
+    repeated = next(at for at, line in enumerate(lines) if line.startswith("| JSON, 32 connections: p99"))
+    assert lines[repeated + 1] == "| JSON, 32 connections, an id of its own in each: requests/s | **15,000** | – |"
+
+
 def test_rate_is_a_lower_bound_when_the_load_generator_used_up_its_core() -> None:
     made = result()
     made.add("pilotlight", {"json.c32.load_cpu": 0.99})
@@ -56,33 +62,17 @@ def test_report_names_machine_versions_starved_servers_and_failures() -> None:
         assert part in text
 
 
+def test_report_tells_the_load_before_and_after_and_what_was_promised() -> None:
+    made = result()
+    made.machine = {**MACHINE, "load_before": "0.10", "load_after": "1.20"}
+    text = markdown(made)
+    assert "load average 0.10 before and 1.20 after" in text
+    assert "| JSON, 32 connections: requests/s, of KServe's | ≥ 45× | 20× | **missed**: no reason measured |" in text
+
+
 def test_result_survives_being_written_and_read() -> None:
     made = result()
     assert Result.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-
-
-def test_readme_shows_the_newest_result_between_its_markers(tmp_path: Path) -> None:
-    for name, date in (("old", "2030-01-01T00:00:00+00:00"), ("new", "2030-02-01T00:00:00+00:00")):
-        (tmp_path / f"{name}.json").write_text(json.dumps(result(date).to_dict()))
-    (tmp_path / "other.json").write_text(json.dumps({"benchmark": "gpu", "date": "2031-01-01"}))
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{START_MARK}\nstale\n{END_MARK}\nafter\n")
-    assert write_readme(readme, tmp_path).name == "new.json"
-    text = readme.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "stale" not in text
-    assert "2030-02-01" in text
-    write_readme(readme, tmp_path)
-    assert readme.read_text() == text
-
-
-def test_readme_without_markers_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "new.json").write_text(json.dumps(result().to_dict()))
-    (tmp_path / "README.md").write_text("nothing here\n")
-    with pytest.raises(BenchError, match="bench:start"):
-        write_readme(tmp_path / "README.md", tmp_path)
-    assert (tmp_path / "README.md").read_text() == "nothing here\n"
 
 
 def test_same_result_draws_the_same_picture(tmp_path: Path) -> None:

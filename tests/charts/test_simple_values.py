@@ -60,7 +60,7 @@ def test_a_test_pod_asks_the_service(real_helm: str) -> None:
     )
     assert_valid(objects)
     (pod,) = objects
-    assert pod["spec"]["containers"][0]["args"] == ["http://iris.default.svc/v2/health/ready"]
+    assert pod["spec"]["containers"][0]["args"] == ["http://iris.default.svc/v2/health/ready", "240"]
 
 
 def test_an_autoscaler_owns_the_count_only_where_there_is_room(release: Release) -> None:
@@ -104,3 +104,14 @@ def test_a_mistake_is_refused_with_its_name(flags: str, said: str, release: Rele
     with pytest.raises(HelmFailed) as raised:
         release("inference-service", "--set", flags)
     assert said in str(raised.value)
+
+
+def test_the_pods_of_a_simple_release_say_which_revision_they_are(release: Release) -> None:
+    def revision(*flags: str) -> str:
+        template = of_kind(release("inference-service", "--set", URI, *flags), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["labels"]["pilotlight.dev/revision"])
+
+    raw = ("--set", "mode=raw")
+    assert revision(*raw).startswith("iris-")
+    assert revision(*raw) == revision(*raw, "--set", "replicas.max=7")
+    assert revision(*raw) != revision(*raw, "--set", "args={--log-format=text}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import ROOT
 from tests.embedded import processes_of
+from tests.ports import free_port
 
 from pilotlight.targets.local.home import Home
 from platformctl import main
@@ -18,9 +19,9 @@ from platformctl.commands import demo
 def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     env = {**os.environ, "PILOTLIGHT_HOME": str(home), "PILOTLIGHT_SERVICE_PORTS": "0"}
-    env |= {"PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_API_PORT": "0"}
+    env |= {"PILOTLIGHT_GATEWAY_PORT": str(free_port()), "PILOTLIGHT_API_PORT": str(free_port())}
     command = [sys.executable, "-m", "platformctl", "demo", "--stop"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=env, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     said = done.stderr
     assert "100 requests sent, 100 answered" in said

@@ -61,7 +61,7 @@ def shares(call: Call) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def names(platform: Platform, folder: Path) -> tuple[str, str]:
     """The revisions of both documents, as a plan names them."""
-    from platformctl.releasing import Wanted, prepare
+    from pilotlight.releasing import Wanted, prepare
 
     def revision(file: str) -> str:
         from pilotlight.deploy import Sources, read
@@ -147,6 +147,12 @@ def test_a_flower_is_asked_for_in_every_way(
     assert "answered in " in done.err
 
 
+def test_a_service_is_profiled_through_the_gateway(call: Call) -> None:
+    done = call("profile", "iris", "--seconds", "0.05", "-o", "json")
+    assert done.code == 0, done.err
+    assert [row["model"] for row in json.loads(done.out)["models"]] == ["iris"]
+
+
 def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
     assert call("infer", "iris", "--data", "[1, 2, 3]").code == 2
     done = call("infer", "iris", "--data", FLOWER, "--model", "nobody")
@@ -183,6 +189,10 @@ def test_a_canary_that_never_answered_is_not_promoted(call: Call, folder: Path, 
     assert "platformctl canary abort iris" in refused.err
     assert call("canary", "abort", "iris").code == 0
     assert shares(call) == {names[0]: 100}
+
+
+def test_the_canaries_of_a_service_that_is_not_there_are_not_told_as_none(call: Call) -> None:
+    assert (call("canary", "history", "iris").code, call("canary", "history", "nobody").code) == (0, 3)
 
 
 def test_a_canary_of_what_runs_already_is_refused(call: Call, folder: Path) -> None:

@@ -83,6 +83,13 @@ def test_every_kind_that_a_cluster_does_not_have_by_itself_is_among_the_needs(na
     assert {f"{kind.lower()}s.{group}" for group, kind in made if group not in CORE_GROUPS} == needs
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_autoscaler_scales_is_there(name: str) -> None:
+    made = {(document["kind"], document["metadata"]["name"]) for document in golden(name)}
+    scaled = [document.get("spec", {}).get("scaleTargetRef") for document in golden(name)]
+    assert {(target["kind"], target["name"]) for target in scaled if target} <= made
+
+
 def golden(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()))
 

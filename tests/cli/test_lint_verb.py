@@ -65,6 +65,26 @@ def test_a_service_is_judged_as_what_it_becomes(call: Call, tmp_path: Path) -> N
     assert any("twice the model's" in finding["message"] for finding in found)
 
 
+def test_a_service_is_judged_with_the_runtimes_of_its_folder_or_of_a_catalogue(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, runtime = tmp_path / "service.yaml", tmp_path / "runtime.yaml"
+    service.write_text(
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: odd}\n"
+        "spec: {predictor: {model: {modelFormat: {name: odd}, storageUri: s3://models/odd}}}\n"
+    )
+    runtime.write_text(
+        "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: odd}\n"
+        "spec: {supportedModelFormats: [{name: odd, autoSelect: true}], protocolVersions: [v1],"
+        " containers: [{name: kserve-container, image: 'example/odd:1'}]}\n"
+    )
+    assert call("lint", "-f", str(service)).code == 2
+    assert "objects: 4, " in call("lint", "-f", str(tmp_path)).err
+    assert "objects: 3, " in call("lint", "-f", str(service), "--catalog", str(runtime)).err
+    monkeypatch.setenv("PILOTLIGHT_CATALOG", str(runtime))
+    assert "objects: 3, " in call("lint", "-f", str(service)).err
+
+
 def test_services_among_other_peoples_objects_are_said_to_be_left_out(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "both.yaml"
     path.write_text((ROOT / "examples/services/iris.yaml").read_text() + "---" + DANGEROUS)

@@ -12,12 +12,13 @@ import pytest
 import yaml
 from tests.cli.conftest import ROOT, Call
 from tests.embedded import processes_of
+from tests.ports import free_port
 
 from pilotlight.targets.local.home import Home
 from platformctl import main
 
 PAGES = ("README.md", "docs/cli.md")
-VERBS = ("init", "validate", "render", "diff", "values", "explain", "lint")
+VERBS = ("init", "validate", "render", "diff", "values", "explain", "dashboard", "lint")
 TYPED = re.compile(rf"^\$ (platformctl (?:{'|'.join(VERBS)})\b.*)$", re.MULTILINE)
 
 
@@ -45,17 +46,18 @@ RUNNING = r"deploy|infer|status|canary|traffic|rollback|scale|list|events|logs|d
 
 def test_what_the_readme_says_about_one_machine_works_as_it_stands_there(tmp_path: Path) -> None:
     """In their order, on a platform of its own."""
-    blocks = "".join(re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    section = (ROOT / "README.md").read_text().partition("\n## On one machine\n")[2].partition("\n## ")[0]
+    blocks = "".join(re.findall(r"```console\n(.*?)```", section, re.DOTALL))
     typed = re.findall(rf"^\$ (platformctl (?:{RUNNING})\b.*)$", blocks, re.MULTILINE)
     assert typed[-1].startswith("platformctl down")
     home = tmp_path / "home"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"PILOTLIGHT_HOME": str(home), "PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_API_PORT": "0"}
-    env = {**os.environ, **own, "PILOTLIGHT_SERVICE_PORTS": "0", "PATH": path}
+    ports = {"PILOTLIGHT_GATEWAY_PORT": str(free_port()), "PILOTLIGHT_API_PORT": str(free_port())}
+    env = {**os.environ, **ports, "PILOTLIGHT_HOME": str(home), "PILOTLIGHT_SERVICE_PORTS": "0", "PATH": path}
     try:
         for command in typed:
             done = subprocess.run(
-                ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=90
+                ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     finally:
@@ -115,7 +117,7 @@ def flags(command: click.Command) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", ["up", "down", "deploy", "status", "list", "scale", "traffic", "canary", "rollback",
-                                  "infer", "logs", "events", "delete", "doctor"])  # fmt: skip
+                                  "infer", "profile", "logs", "events", "delete", "doctor"])  # fmt: skip
 def test_the_help_of_a_verb_has_an_example_that_the_program_understands(verb: str) -> None:
     command = main.platformctl.get_command(click.Context(main.platformctl), verb)
     assert command is not None

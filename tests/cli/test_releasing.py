@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import pytest
 from tests.cli.conftest import ROOT
 
+from pilotlight import history, releasing
 from pilotlight.deploy import Sources, read
-from pilotlight.errors import Conflict, InvalidDocument, NotFound
+from pilotlight.errors import Conflict, InvalidDocument, NotFound, UsageError
 from pilotlight.manifests import Manifest
 from pilotlight.plan.model import Capabilities
-from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
-from platformctl import history, releasing
+from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share, Way
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -46,10 +47,23 @@ class Shelf:
     """A target that keeps releases and runs nothing. `rivals` deploys come first, each just before one of ours."""
 
     name = "shelf"
+    poll_s = 0.05
 
     def __init__(self, rivals: int = 0) -> None:
         self.kept: list[Release] = []
         self.rivals = rivals
+
+    def offers(self) -> dict[str, Any]:
+        return {}
+
+    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
+        return nullcontext(Way(status.url))
+
+    def probe(self, status: ServiceStatus) -> str:
+        return ""
+
+    def note(self, status: ServiceStatus) -> None:
+        return
 
     def live(self, key: Key) -> list[Manifest]:
         return [Manifest(document) for document in self.kept[0].manifests] if self.kept else []
@@ -136,7 +150,7 @@ def test_a_path_that_is_set_is_where_it_was_typed(tmp_path: Path, monkeypatch: p
 
 
 def test_how_it_was_planned_is_kept_where_that_is_not_as_usual(tmp_path: Path) -> None:
-    usual, other = Capabilities(), Capabilities(default_mode="raw", pod_security="baseline", gpus=2)
+    usual, other = Capabilities(), Capabilities(default_mode="raw", pod_security="baseline", domain="example.net")
     (plain,) = prepared(written(tmp_path), offered=usual)
     (raw,) = prepared(written(tmp_path), offered=other)
     assert releasing.PLANNED_WITH not in plain.release.document
@@ -271,3 +285,15 @@ def test_what_was_set_by_hand_changes_no_revision(tmp_path: Path) -> None:
     assert not any("overrides" in str(manifest.document) for manifest in second.before)
     (reset,), _ = releasing.prepare(replace(wanted, reset=True), shelf)
     assert not reset.overrides
+
+
+def test_a_file_beside_the_document_is_refused_where_pods_run_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(SERVICE)
+    wanted = releasing.Wanted(read(Sources((str(file),))), Capabilities())
+    elsewhere = Shelf()
+    elsewhere.name = "kubernetes"
+    with pytest.raises(UsageError, match=r"storageUri: \./model\.onnx lies on this machine") as caught:
+        releasing.prepare(wanted, elsewhere)
+    assert f"{file}:" in str(caught.value)
+    assert "--set spec.predictor.model.storageUri=s3://" in caught.value.hint

@@ -36,6 +36,31 @@ def test_objects_that_a_service_needs_are_rendered_first_and_as_they_are(call: C
     assert rendered == list(yaml.safe_load_all(call("render", "-n", "lab", "-f", IRIS).out))
 
 
+def test_credentials_of_a_trigger_may_stand_beside_the_service(call: Call, tmp_path: Path) -> None:
+    beside = "apiVersion: keda.sh/v1alpha1\nkind: TriggerAuthentication\nmetadata: {name: prom}\nspec: {env: []}\n"
+    wish = """
+    autoScaling:
+      metrics:
+      - type: External
+        external:
+          metric: {backend: prometheus, query: sum(x)}
+          target: {type: Value, value: "2"}
+          authenticationRef: {authModes: bearer, authenticationRef: {name: prom}}
+"""
+    (tmp_path / "service.yaml").write_text((ROOT / LATENCY).read_text().rstrip() + wish)
+    (tmp_path / "credentials.yaml").write_text(beside)
+    credentials, *rendered = yaml.safe_load_all(call("render", "-n", "lab", "-f", str(tmp_path)).out)
+    assert (credentials["kind"], credentials["metadata"]) == (
+        "TriggerAuthentication",
+        {"name": "prom", "namespace": "lab"},
+    )
+    (scaled,) = [each for each in rendered if each["kind"] == "ScaledObject"]
+    assert {"name": "prom"} in [trigger.get("authenticationRef") for trigger in scaled["spec"]["triggers"]]
+    (tmp_path / "credentials.yaml").write_text(beside.replace("v1alpha1", "v2"))
+    told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for a TriggerAuthentication'
+    assert told in call("render", "-f", str(tmp_path)).err
+
+
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:
     done = call("-o", "table", "render", "-f", IRIS)
     assert done.code == 2

@@ -89,10 +89,26 @@ def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:
 
 
 def test_a_target_to_come_is_told_with_what_to_do_instead(call: Call) -> None:
-    done = call("list", "--target", "kubernetes")
+    done = call("list", "--target", "docker")
     assert done.code == 2
-    assert "--target kubernetes is not built yet" in done.err
-    assert "platformctl render -f FILE | kubectl apply -f -" in done.err
+    assert "--target docker is not built yet" in done.err
+    assert "--target local" in done.err
+
+
+def test_a_context_is_for_clusters_only(call: Call) -> None:
+    done = call("list", "--context", "staging")
+    assert done.code == 2
+    assert "--context names a cluster, and the target is local" in done.err
+
+
+def test_a_cluster_that_nobody_has_configured_is_told_with_what_to_set(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    done = call("list", "--target", "kubernetes")
+    assert done.code == 3
+    assert "KUBECONFIG" in done.err
 
 
 def test_an_unknown_target_is_told_with_those_that_there_are(call: Call) -> None:

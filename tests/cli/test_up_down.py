@@ -6,11 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.embedded import processes_of, serverless
+from tests.embedded import commands_of, processes_of, serverless
+from tests.ports import free_port
 
 from pilotlight.targets.local import launching
 from pilotlight.targets.local.home import Home
@@ -29,18 +31,10 @@ def home(tmp_path: Path) -> Iterator[Home]:
     assert not left, "the test has left processes behind"
 
 
-def ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return found
-
-
 @pytest.fixture
 def environ(home: Home) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))}
-    gateway, api = ports(2)
+    gateway, api = free_port(), free_port()
     return {
         **clean, "PILOTLIGHT_HOME": str(home.root), "PILOTLIGHT_GATEWAY_PORT": str(gateway),
         "PILOTLIGHT_API_PORT": str(api), "PILOTLIGHT_SERVICE_PORTS": "0", "PILOTLIGHT_PILOT_LIGHT": "off",
@@ -99,6 +93,8 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     assert typed(environ, "up")[0] == 0
     address = launching.living(home)
     assert address is not None
+    (gateway,) = [pid for pid, command in commands_of(home) if "pilotlight.gateway" in command]
+    os.kill(gateway, signal.SIGSTOP)  # it would bring the control process back while the doctor comes
     os.kill(address.pid, signal.SIGKILL)
     assert launching.wait_gone(address, 10)
     assert launching.leftovers(home)
@@ -106,6 +102,7 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     found = {each["check"]: each for each in json.loads(told)["checks"]}
     port = found[f"port {environ['PILOTLIGHT_GATEWAY_PORT']}"]
     assert (port["level"], port["message"]) == ("ok", "held by the platform's gateway")
+    os.kill(gateway, signal.SIGCONT)
     for name in ("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT"):
         environ[name] = "1"  # the ports that it was started with are kept, whatever is said elsewhere
     code, _, err = typed(environ, "down")
@@ -124,8 +121,27 @@ def test_down_ends_a_control_process_that_hangs(environ: dict[str, str], home: H
     assert not processes_of(home)
 
 
+def test_up_starts_the_platform_when_whoever_had_its_place_leaves_it(environ: dict[str, str], home: Home) -> None:
+    assert typed(environ, "up")[0] == 0
+    address = launching.living(home)
+    assert address is not None
+    os.kill(address.pid, signal.SIGSTOP)  # as one that is about to end: it answers nobody, and has the place
+    for pid, command in commands_of(home):
+        if "pilotlight.gateway" in command:
+            os.kill(pid, signal.SIGKILL)  # which would bring another one
+    coming = start(environ, "up", "-o", "json")
+    while "another control process serves" not in (home.logs / "daemon.log").read_text():
+        assert coming.poll() is None
+        time.sleep(0.01)
+    os.kill(address.pid, signal.SIGKILL)
+    out, err = coming.communicate(timeout=100)
+    assert coming.returncode == 0, err
+    assert json.loads(out)["pid"] != address.pid
+    assert typed(environ, "down")[0] == 0
+
+
 def test_options_of_up_reach_the_platform_and_cannot_change_one_that_runs(environ: dict[str, str], home: Home) -> None:
-    (port,) = ports(1)
+    port = free_port()
     code, out, err = typed(environ, "up", "--gateway-port", str(port), "--prometheus", "http://127.0.0.1:9")
     assert (code, out) == (0, f"http://127.0.0.1:{port}\n"), err
     assert "--prometheus http://127.0.0.1:9" in (home.logs / "daemon.log").read_text()
@@ -143,6 +159,23 @@ def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Ho
     assert f"port {port} on 127.0.0.1" in err
     assert "is taken by" in err
     assert "PILOTLIGHT_GATEWAY_PORT" in err
+
+
+def test_a_control_process_that_came_too_late_is_ended(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would find the place free after a quick `down`, and bring the platform back."""
+    late: list[subprocess.Popen[bytes]] = []
+
+    def start(home: Home, flags: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+        late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        launching.announce(home, 1, 2)
+        return late[0]
+
+    monkeypatch.setattr(launching, "_start", start)
+    monkeypatch.setattr(launching, "answers", lambda _: True)
+    home.create()
+    launching.token(home)
+    assert launching.ensure(home).pid == os.getpid()
+    assert late[0].returncode == -signal.SIGTERM
 
 
 def test_an_announcement_of_a_process_that_is_gone_is_not_believed(home: Home) -> None:

@@ -192,3 +192,29 @@ def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.Captur
 )
 def test_a_line_of_a_log_reads_as_a_sentence(line: str, shown: str) -> None:
     assert logview.readable(line) == shown
+
+
+def test_a_service_that_does_not_answer_a_real_request_is_not_ready() -> None:
+    class Behind(Shelf):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refusals = ["answered 404: no route", "answered 503: starting"]
+
+        def status(self, key: Key) -> ServiceStatus:
+            return status("Ready", revision())
+
+        def probe(self, status: ServiceStatus) -> str:
+            return self.refusals.pop(0) if self.refusals else ""
+
+    said: list[str] = []
+    ticker = output.Ticker()
+    ticker.say = lambda phase, message, amount="", of=None: said.append(f"{phase} {message}")  # type: ignore[method-assign]
+    target = Behind()
+    waiting.wait(target, [EXPECTED], 10, ticker, sleep=lambda _: None)
+    assert not target.refusals
+    assert "Probed answered 404: no route" in said
+
+
+def test_a_revision_made_from_the_planned_one_is_the_one_that_is_waited_for() -> None:
+    found = outlook(status("Ready", revision(f"{NEW}-9d48")), EXPECTED)
+    assert found.done

@@ -24,7 +24,7 @@ from examples.clients import v2
 from examples.iris import train
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT = 90  # seconds; torch alone takes many on a busy machine
+START_TIMEOUT = 240  # seconds; torch alone takes many on a busy machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,7 +42,7 @@ def predictor(folder: Path, *flags: str) -> Iterator[str]:
         yield wait_until_ready(process, log)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
@@ -58,7 +58,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 def listening_url(log: str) -> str:
     for line in log.splitlines():
-        if '"listening"' in line:
+        if '"listening"' in line and line.endswith("}"):
             return f"http://127.0.0.1:{json.loads(line)['http_port']}"
     return ""
 
@@ -239,7 +239,7 @@ def test_the_readme_commands_print_what_the_readme_says(url: str, command: str, 
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = command.replace("http://127.0.0.1:8080", url)
     environment = {**os.environ, "PREDICTOR_URL": url, "PATH": path, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert without_numbers(done.stdout) == without_numbers(printed)
     assert numbers(done.stdout) == pytest.approx(numbers(printed), abs=0.02, rel=0.002)  # processors round differently

@@ -130,7 +130,7 @@ def test_tokens_and_jwts_may_be_asked_for_side_by_side() -> None:
     assert isinstance(judged("Bearer wrong", both), Refusal)
 
 
-@pytest.mark.parametrize("keys", ["", "[]", "{}", '{"keys": [{"kty": "RSA"}]}', "no json"])
+@pytest.mark.parametrize("keys", ["", "[]", "{}", '{"keys": [{"kty": "RSA"}]}', "no json", "[" * 100_000])
 def test_keys_that_cannot_be_read_let_nobody_in(keys: str) -> None:
     refusal = judged(f"Bearer {signed()}", Access(jwt=Jwt(keys)))
     assert isinstance(refusal, Refusal)

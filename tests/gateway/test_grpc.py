@@ -19,7 +19,7 @@ from tests.gateway.linked import Linked, in_loop, linked, new_link, until
 from tests.gateway.test_link import free_port
 
 from pilotlight.gateway.grpc_words import forwarded, headers_of, peer_of
-from pilotlight.gateway.messages import Report, Unreachable, Wake
+from pilotlight.gateway.messages import Unreachable, Wake
 from pilotlight.gateway.table import Access, Backend, Rate, Replica, Route
 
 ANY_SIZE = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -182,16 +182,17 @@ async def test_metadata_status_and_trailers_pass_both_ways(tmp_path: Path) -> No
 
 @in_loop
 async def test_a_deadline_reaches_the_replica_and_a_client_that_leaves_ends_the_call_there(tmp_path: Path) -> None:
-    async with grpc_replica() as one, serving(tmp_path, one, timeout_s=3.0) as (_, port), channel(port) as opened:
-        assert (await status(unary(opened, "Slow")(b"", timeout=0.2)))[0] is Code.DEADLINE_EXCEEDED
-        assert 0 < one.calls[0]["left"] < 1
-        await asyncio.wait_for(one.cancelled.wait(), 10)
+    async with grpc_replica() as one, serving(tmp_path, one, timeout_s=600.0) as (_, port), channel(port) as opened:
+        await unary(opened)(b"")  # all connections are made by then
+        assert (await status(unary(opened, "Slow")(b"", timeout=3.0)))[0] is Code.DEADLINE_EXCEEDED
+        assert one.calls[1]["left"] < 10
+        await until(one.cancelled.is_set, "ended there")
         one.cancelled.clear()
         call = unary(opened, "Slow")(b"")
-        await until(lambda: len(one.calls) == 2, "arrived")
-        assert 1 < one.calls[1]["left"] < 5  # the route's own limit where the client has none
+        await until(lambda: len(one.calls) == 3, "arrived")
+        assert 10 < one.calls[2]["left"] < 610  # the route's own limit where the client has none
         call.cancel()
-        await asyncio.wait_for(one.cancelled.wait(), 10)
+        await until(one.cancelled.is_set, "ended there too")
 
 
 @in_loop
@@ -219,8 +220,7 @@ async def test_a_call_is_held_until_a_replica_comes_and_says_so(tmp_path: Path) 
         await made.publish(route(port, one.config))
         assert await call == b"r1:x"
         assert int(dict(await call.initial_metadata())["x-pilotlight-cold-start"]) >= 0
-        report = await made.hears(Report)
-        assert sum(backend.requests for backend in report.backends) == 1
+        await made.counted(1)
 
 
 @in_loop
@@ -295,7 +295,7 @@ async def test_a_port_comes_back_after_a_kill_and_goes_with_its_service(tmp_path
             assert await unary(opened)(b"1") == b"r1:1"
         os.kill(made.link.pid, signal.SIGKILL)
         async with channel(port) as opened:
-            assert await unary(opened)(b"2", wait_for_ready=True, timeout=20) == b"r1:2"
+            assert await unary(opened)(b"2", wait_for_ready=True, timeout=60) == b"r1:2"
         await made.publish()
         await until(lambda: not listens(port), "let go")
 

@@ -23,11 +23,12 @@ from tests.gateway.linked import (
     route,
     until,
 )
+from tests.ports import free_port
 
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import sockets
 from pilotlight.gateway.addresses import CannotListen
-from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake
+from pilotlight.gateway.messages import Hello, Unreachable, Wake
 from pilotlight.gateway.table import Replica, Table
 from pilotlight.targets.local import gateway_link
 from pilotlight.targets.local.launching import leftovers
@@ -48,12 +49,6 @@ async def main(folder, port):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def alive(made: Linked, path: str = "/iris/v2") -> bool:
@@ -81,7 +76,7 @@ async def test_nobody_is_answered_before_the_first_table(tmp_path: Path) -> None
         assert (await asked).status == 200
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("times", [3, pytest.param(100, marks=pytest.mark.long)])
 @in_loop
 async def test_connections_wait_while_a_killed_gateway_is_replaced(tmp_path: Path, times: int) -> None:
     async with linked(tmp_path) as made, replica() as one:
@@ -185,8 +180,7 @@ async def test_a_port_of_a_services_own_comes_and_goes_with_the_table(tmp_path: 
 @in_loop
 async def test_a_taken_port_is_told_and_had_once_it_is_free(tmp_path: Path) -> None:
     async with linked(tmp_path) as made, replica() as one:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            own = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", own := free_port())):  # nobody else gets it once it is free again
             (failed,) = (await made.publish(route(one.config, port=own))).failed
             assert failed.startswith(f"127.0.0.1:{own}/http: port {own} on 127.0.0.1 is taken by ")
             (failed,) = await made.link.listen([f"127.0.0.1:{own}/http"])
@@ -234,8 +228,7 @@ async def test_the_control_process_hears_who_waits_what_happened_and_who_cannot_
         await made.publish(route(one.config))
         reply = await held
         assert int(reply.headers["x-pilotlight-cold-start"]) >= 0
-        report = await made.hears(Report)
-        assert sum(backend.requests for backend in report.backends) == 1
+        await made.counted(1)
         await made.publish(route(Replica("gone", free_port())))
         waits = asyncio.create_task(ask(made.port, "/iris/"))
         assert (await made.hears(Unreachable)).replica == "gone"
@@ -256,8 +249,7 @@ async def test_stopping_ends_the_gateway_after_what_is_in_flight(tmp_path: Path)
         one.open.set()
         assert (await slow).status == 200
         await closing
-        with pytest.raises(ProcessLookupError):
-            os.kill(made.link.pid, 0)
+        await until(lambda: not Path(f"/proc/{made.link.pid}").exists(), "its end")
 
 
 @in_loop

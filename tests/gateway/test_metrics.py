@@ -16,6 +16,9 @@ NAMES = {
     "pilotlight_gateway_requests_in_flight": "gauge",
     "pilotlight_gateway_request_duration_seconds": "histogram",
     "pilotlight_gateway_held_seconds": "summary",
+    "pilotlight_gateway_errors": "counter",
+    "pilotlight_gateway_cold_starts": "counter",
+    "pilotlight_gateway_requests_lost": "counter",
     "pilotlight_gateway_requests_refused": "counter",
 }
 
@@ -33,8 +36,8 @@ def samples(page: str) -> dict[tuple[str, str], float]:
 def told(revision: str = "iris-1", *, waiting: int = 0, in_flight: int = 0, refused: int = 0) -> Report:
     latencies = (0, 2, *[0] * (len(LATENCY_BUCKETS) - 2), 1)
     report = BackendReport(
-        "default", "iris", "iris", revision, 1.0, 3, 0, waiting, in_flight, held_s=2.5, held=1, latencies=latencies,
-        latency_s=90.5, refused=refused,
+        "default", "iris", "iris", revision, 1.0, 3, 2, waiting, in_flight, held_s=2.5, held=1, latencies=latencies,
+        latency_s=90.5, refused=refused, cold_starts=1, lost=2,
     )  # fmt: skip
     return Report(1.0, (report,))
 
@@ -65,6 +68,9 @@ def test_counts_add_up_over_reports_and_levels_are_the_last() -> None:
     assert (found[f"{duration}_count", "iris-1"], found[f"{duration}_sum", "iris-1"]) == (6, 181)
     assert found["pilotlight_gateway_held_seconds_sum", "iris-1"] == 5
     assert found["pilotlight_gateway_held_seconds_count", "iris-1"] == 2
+    assert found["pilotlight_gateway_errors_total", "iris-1"] == 4
+    assert found["pilotlight_gateway_cold_starts_total", "iris-1"] == 2
+    assert found["pilotlight_gateway_requests_lost_total", "iris-1"] == 4
 
 
 def test_levels_fall_to_zero_when_a_report_is_empty() -> None:

@@ -1,6 +1,7 @@
 """The gateway as a process: one per folder, restful, and able to bring its control process back."""
 
 import asyncio
+import os
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pilotlight.gateway.reporting import Reporter
 from pilotlight.gateway.respawn import Respawn, pause
 from pilotlight.targets.local.gateway_process import gateway_command
 from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.launching import start_ticks
 
 
 @in_loop
@@ -55,6 +57,24 @@ async def test_a_control_process_that_is_gone_is_started_again(tmp_path: Path) -
         made.link._gateway.close()
         await until(note.exists, "started")
         assert await made.link._connect()  # for the gateway to be ended
+
+
+@in_loop
+async def test_one_that_was_started_again_is_ended_when_another_has_come(tmp_path: Path) -> None:
+    """It would find the place free as soon as the other one has ended, and bring everything back."""
+    note = tmp_path / "pid"
+    source = f"import os, time; os.symlink(str(os.getpid()), {str(note)!r}); time.sleep(60)"
+    words = gateway_command(Home(tmp_path), (sys.executable, "-c", source))
+    async with linked(tmp_path, command=words) as made:
+        await made.publish()
+        assert made.link._gateway is not None
+        made.link._started = False
+        made.link._gateway.close()
+        await until(note.is_symlink, "started")
+        begun = int(os.readlink(note))
+        assert start_ticks(begun)
+        assert await made.link._connect()
+        await until(lambda: not start_ticks(begun), "ended")
 
 
 @in_loop

@@ -5,17 +5,28 @@ import socket
 from contextlib import suppress
 
 import pytest
-from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, error_of, play, read_answer, route, until
+from tests.gateway.bed import (
+    WAIT_S,
+    Bed,
+    Clock,
+    Origin,
+    Reader,
+    Seen,
+    Writer,
+    answer,
+    backend,
+    error_of,
+    play,
+    read_answer,
+    route,
+    until,
+)
+from tests.ports import free_port
 
 from pilotlight.gateway.delivery import never_delivered
 from pilotlight.gateway.messages import Unreachable
 
 WARM = 30  # requests ahead of the one in question
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -71,19 +82,19 @@ def test_what_the_kernel_cannot_tell_is_not_repeated() -> None:
 
 def test_a_replica_that_refuses_is_told_of_and_another_one_answers() -> None:
     async def case(bed: Bed) -> None:
-        origin, dead = await bed.origin(), closed_port()
+        origin, dead = await bed.origin(), free_port()
         bed.publish(route("iris", backend("iris-1", dead, origin, hold_s=0.0)))  # to go elsewhere is not to wait
         for _ in range(6):
             assert (await bed.ask("POST", "/iris/x", b"body")).status == 200
         assert [seen.body for seen in origin.seen] == [b"body"] * 6
         assert bed.unreachable == [Unreachable(f"replica-{dead}", "no connection: ConnectionRefusedError")]
 
-    play(case)
+    play(case, clock=Clock())  # it stands still: one that refused is left alone for a second
 
 
 def test_when_all_refuse_the_request_waits_for_the_next_table_in_its_old_place() -> None:
     async def case(bed: Bed) -> None:
-        dead = closed_port()
+        dead = free_port()
         bed.publish(route("iris", backend("iris-1", dead)))
         asked = []
         for number in range(3):
@@ -102,21 +113,20 @@ def test_when_all_refuse_the_request_waits_for_the_next_table_in_its_old_place()
 
 def test_a_replica_that_refused_is_tried_again_after_a_while() -> None:
     async def case(bed: Bed) -> None:
-        origin = await bed.origin()
-        port = origin.port
-        await origin.stop()
+        origin, port = Origin(), free_port()
         bed.publish(route("iris", backend("iris-1", port)))
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
         await until(lambda: bool(bed.unreachable))
         await origin.start(port)
         assert (await asked).status == 200
+        await origin.stop()
 
     play(case)
 
 
 def test_the_wait_after_refusals_has_an_end() -> None:
     async def case(bed: Bed) -> None:
-        bed.publish(route("iris", backend("iris-1", closed_port(), hold_s=0.05)))
+        bed.publish(route("iris", backend("iris-1", free_port(), hold_s=0.05)))
         answered = await bed.ask("GET", "/iris/x")
         assert (answered.status, "retry-after" in answered.headers) == (503, True)
 
@@ -139,7 +149,24 @@ def test_a_replica_that_dies_at_its_work_is_not_replaced_by_another() -> None:
             assert len(one.seen) + len(two.seen) == number + 1
         assert len(bed.unreachable) == 4
         report = bed.plane.report(bed.plane.clock()).backends[0]
-        assert (report.requests, report.errors) == (4, 4)
+        assert (report.requests, report.errors, report.lost) == (4, 4, 4)
+
+    play(case)
+
+
+def test_a_client_that_stalls_its_upload_is_not_a_request_that_the_replica_lost() -> None:
+    async def case(bed: Bed) -> None:
+        async def give_up(seen: Seen, reader: Reader, writer: Writer) -> None:
+            await reader.readexactly(1)
+            writer.close()
+
+        origin = await bed.origin(give_up, whole=False)
+        bed.publish(route("iris", backend("iris-1", origin)))
+        reader, writer = await bed.connect()
+        writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx")
+        assert (await read_answer(reader)).status == 502
+        report = bed.plane.report(bed.plane.clock()).backends[0]
+        assert (report.requests, report.errors, report.lost) == (1, 1, 0)
 
     play(case)
 
@@ -244,7 +271,7 @@ def test_a_replica_that_dies_with_some_of_the_request_unread_does_not_get_it_rep
             writer.write(RAW)
             assert (await loop.sock_recv(first, 10)).startswith(b"POST")
             first.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WAIT_S):
                 assert (await read_answer(reader)).status == 502
             assert len(bed.unreachable) == 1
             with pytest.raises(BlockingIOError):

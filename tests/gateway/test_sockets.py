@@ -2,7 +2,6 @@
 
 import os
 import socket
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from tests.gateway.linked import in_loop, until
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway import addresses, sockets
+from pilotlight.gateway import addresses
 from pilotlight.gateway.addresses import Address, CannotListen
 from pilotlight.gateway.messages import Listen, Order, Publish, Stop
 from pilotlight.gateway.sockets import Channel
@@ -89,18 +88,6 @@ async def test_announced_sockets_that_do_not_come_end_the_channel() -> None:
     await until(lambda: "far" in ends.lost, "lost")
     assert not ends.heard
     ends.close()
-
-
-def test_the_socket_is_for_its_owner_alone_and_may_lie_deep(tmp_path: Path) -> None:
-    folder = tmp_path / ("deep" * 20) / ("deeper" * 20)
-    folder.mkdir(parents=True)
-    path = folder / "gateway.sock"
-    path.write_text("left behind")
-    assert sockets.connect(path) is None
-    with sockets.listen(path) as listener, sockets.connect(path) or socket.socket() as client:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        listener.accept()[0].close()
-        assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize("text", ["8090", "127.0.0.1:99999/http", "127.0.0.1:80/ftp", "::1:80/http", "a b/http"])

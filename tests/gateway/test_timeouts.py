@@ -3,17 +3,21 @@
 import asyncio
 from contextlib import suppress
 
-from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, error_of, play, read_answer, route, until
-
-
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.gateway.bed import (
+    Bed,
+    Clock,
+    Reader,
+    Seen,
+    Writer,
+    answer,
+    backend,
+    error_of,
+    looked,
+    play,
+    read_answer,
+    route,
+    until,
+)
 
 
 async def never(seen: Seen, reader: Reader, writer: Writer) -> None:
@@ -54,22 +58,19 @@ def test_an_answer_that_began_and_does_not_end_in_time_is_broken_off() -> None:
 
 
 def test_the_time_for_an_answer_begins_when_a_replica_gets_the_request() -> None:
+    clock = Clock()
+
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1"), timeout_s=0.05))
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
-        await until(lambda: len(bed.wakes) == 2, "a second of waiting")
+        await until(lambda: bool(bed.wakes), "the request to wait")
+        clock.now += 1
+        await looked(bed)
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin), timeout_s=0.05))
         assert (await asked).status == 200
 
-    play(case)
-
-
-async def looked(bed: Bed) -> None:
-    """All connections were looked at by the clock's present time."""
-    for _ in range(2):  # the first may have begun before the time was set
-        before = bed.plane._sweeper
-        await until(lambda before=before: bed.plane._sweeper is not before, "a look at all connections")
+    play(case, clock=clock)
 
 
 def test_a_head_that_does_not_come_is_waited_for_thirty_seconds() -> None:

@@ -68,7 +68,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise HelmFailed(f"{' '.join(command[1:])}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

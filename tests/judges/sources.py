@@ -20,8 +20,8 @@ KUBERNETES: Final = GoModule(
     ("api/openapi-spec/swagger.json",),
 )  # fmt: skip
 KNATIVE: Final = GoModule(
-    "knative.dev/serving", "v0.42.2", "h1:yKieg3MeNvpVz+4JJPbvmpee3v3LK3zO5h5HJBtzaNk=",
-    ("config/core/300-resources/service.yaml",),
+    "knative.dev/operator", "v0.42.2", "h1:wgAWYHwoSFmV+wPHCt5dZahHTHLy2VCM4G82PEo9iSc=",
+    ("cmd/operator/kodata/knative-serving/1.15.2/1-serving-crds.yaml",),
 )  # fmt: skip
 KEDA: Final = GoModule(
     "github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=",

@@ -71,7 +71,7 @@ KEDA = some(
     scalingThreshold=st.sampled_from(["0.5", "10", "0", "many"]),
     scalingOperator=st.sampled_from(["GreaterThanOrEqual", "GreaterThanOrEqual", "LessThanOrEqual", "Equal"]),
 )
-MODES = ("RawDeployment", "Serverless", "MultiNode", "Stateful", "nonsense")
+MODES = ("RawDeployment", "Serverless", "MultiNode", "MultiNodeRayVLLM", "Stateful", "nonsense")
 
 
 def annotated(domain: str) -> st.SearchStrategy[Json]:
@@ -174,6 +174,10 @@ def check(written: Json, capabilities: Capabilities) -> None:
     event("refused" if refused else "rendered")
     assert not [str(problem) for problem in refused if not problem.place.line]
     assert_valid(made)
+    targets = [each["spec"]["scaleTargetRef"] for each in made if "scaleTargetRef" in each.get("spec", {})]
+    assert {(target["kind"], target["name"]) for target in targets} <= {
+        (each["kind"], each["metadata"]["name"]) for each in made
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -78,7 +78,7 @@ def test_a_deployment_becomes_a_raw_workload_with_its_autoscaler(tmp_path: Path)
     assert isinstance(found.scaling, Hpa)
     assert (found.scaling.min_replicas, found.scaling.max_replicas) == (2, 5)
     assert (found.timeout_s, found.grace_s, found.progress_deadline_s) == (100.0, 115.0, 900.0)
-    assert found.container.startup == Probe("/v2/health/ready", 8080, period_s=2.0, failure_threshold=300)
+    assert found.container.startup == Probe("/v2/health/ready", 8080, period_s=1.0, failure_threshold=600)
     assert found.container.liveness == Probe("/v2/health/live", 8080, timeout_s=5.0, failure_threshold=6)
     assert "iris-default.example.com" in spec.hosts
 

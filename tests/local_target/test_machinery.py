@@ -4,11 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.local_target.runs import revision, revision_of, running, service, workload
 
+from pilotlight.canary.queries import Side, questions
+from pilotlight.gateway.messages import BackendReport, Report
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.machinery import EngineSettings, Machinery
-from pilotlight.targets.local.service import ServiceRun
+from pilotlight.targets.local.service import KEPT, ServiceRun
 from pilotlight.targets.local.store.store import Store
 
 
@@ -27,10 +30,61 @@ def test_a_crash_pause_is_looked_at_once_when_it_is_over_however_often_somebody_
         for _ in range(50):
             machinery.fleet.adjust(run, 0.0)
         over = asyncio.get_running_loop().time() + 0.2
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while asyncio.get_running_loop().time() < over or not settled:
                 await asyncio.sleep(0.01)
         store.close()
 
     asyncio.run(play())
     assert len(settled) == 1
+
+
+def test_what_the_gateway_tells_of_lost_requests_is_there_for_canaries(tmp_path: Path) -> None:
+    async def play() -> list[float]:
+        home = Home(tmp_path / "home").create()
+        store = Store.open(home.database)
+        machinery = Machinery(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
+        run = running(service(workload(revision())))
+        machinery.runs[run.key] = run
+        name = revision_of(run).spec.name
+        told = BackendReport(*run.key, revision_of(run).spec.workload, name, 1.0, 9, 4, 0, 0, lost=4)
+        machinery._heard(Report(1.0, (told, replace(told, revision="another", lost=50))))
+        found = await machinery.query(questions(Side(*run.key, name, 60.0))["lost"])
+        store.close()
+        return [each.value for each in found]
+
+    assert asyncio.run(play()) == [4]
+
+
+@pytest.mark.parametrize("gone", ["the service", "the revision"])
+def test_what_a_revision_lost_is_forgotten_with_it(tmp_path: Path, gone: str) -> None:
+    now, window = [0.0], 60.0
+
+    async def play() -> tuple[list[float], list[float]]:
+        home = Home(tmp_path / "home").create()
+        store = Store.open(home.database)
+        machinery = Machinery(home, EngineSettings(1, pilot_light=False), store, lambda: now[0])
+        run = running(service(workload(revision())))
+        machinery.runs[run.key] = run
+        name = revision_of(run).spec.name
+        told = BackendReport(*run.key, revision_of(run).spec.workload, name, 1.0, 9, 4, 0, 0, lost=4)
+        machinery._heard(Report(1.0, (told,)))
+
+        async def lost() -> list[float]:
+            now[0] += 2 * window
+            return [each.value for each in await machinery.query(questions(Side(*run.key, name, window))["lost"])]
+
+        before = await lost()
+        run.deleting = gone == "the service"
+        for number in range(2, 2 if run.deleting else KEPT + 3):
+            run.update(number, service(workload(revision(f"iris-predictor-{number}"))), float(number))
+            revision_of(run, f"iris-predictor-{number}").ready_once = True
+        run.take_up({}, now[0])  # so that no replica is wanted
+        machinery.settle(run)
+        assert (run.key not in machinery.runs) if run.deleting else (name not in run.revisions)
+        after = await lost()
+        machinery._books.close()
+        store.close()
+        return before, after
+
+    assert asyncio.run(play()) == ([4], [])

@@ -28,7 +28,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def emptied(disk: Disk, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(disk.written) < count:
             await asyncio.sleep(0.001)
 

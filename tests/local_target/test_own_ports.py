@@ -1,11 +1,11 @@
 """Ports that services have of their own: none outlives its service, however soon that goes."""
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.local_target.runs import revision, running, service, workload
+from tests.ports import free_port
 
 from pilotlight.targets.local.chronicle import Chronicle
 from pilotlight.targets.local.gateway_link import GatewayLink
@@ -27,12 +27,6 @@ class Slow(GatewayLink):
         return failed
 
 
-def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_port_that_opens_while_its_service_goes_is_given_up(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store.db")
     store.apply(Release("default", "iris", "", ()), [], "2025-03-01T12:00:00Z")
@@ -40,9 +34,9 @@ def test_a_port_that_opens_while_its_service_goes_is_given_up(tmp_path: Path) ->
     async def play() -> None:
         link = Slow(Home(tmp_path), lambda word: None)
         link.run = running(service(workload(revision())))
-        ports = OwnPorts(store, link, free(), Chronicle(store), lambda: None)
+        ports = OwnPorts(store, link, free_port(), Chronicle(store), lambda: None)
         ports.open(link.run)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not link.run.port:
                 await asyncio.sleep(0)
         assert link.addresses == ()

@@ -52,7 +52,7 @@ class Stage:
         self.told.append(tuple(routes))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0)
 
@@ -98,6 +98,34 @@ def test_what_is_retired_while_a_table_is_under_way_waits_for_the_next_one() -> 
         stage.link.confirmed.set()
         await stage.until(lambda: stage.gone == ["a", "b"])
         assert [table.generation for table in stage.link.tables] == [1, 2]
+
+    staged(case)
+
+
+def test_who_awaits_the_confirmation_is_not_content_with_a_table_that_was_under_way() -> None:
+    async def case(stage: Stage) -> None:
+        stage.publisher.changed()
+        await stage.until(lambda: len(stage.link.tables) == 1)
+        stage.routes = ()
+        awaited = asyncio.create_task(stage.publisher.confirmed())
+        await rested()
+        stage.link.confirmed.set()
+        await stage.until(lambda: len(stage.link.tables) == 2 or awaited.done())
+        assert len(stage.link.tables) == 2
+        await asyncio.wait_for(awaited, 60)
+        assert stage.publisher.shares(("default", "iris")) is None
+        await asyncio.wait_for(stage.publisher.confirmed(), 60)  # nothing changed: nothing is sent
+        assert len(stage.link.tables) == 2
+
+    staged(case)
+
+
+def test_who_no_longer_awaits_a_confirmation_holds_up_nobody() -> None:
+    async def case(stage: Stage) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stage.publisher.confirmed(), 0.01)
+        stage.link.confirmed.set()
+        await asyncio.wait_for(stage.publisher.confirmed(), 60)
 
     staged(case)
 
@@ -150,3 +178,16 @@ def test_a_table_that_cannot_be_made_is_made_again(caplog: pytest.LogCaptureFixt
 
     staged(case)
     assert "a table for the gateway failed" in caplog.text
+
+
+def test_ports_lead_to_a_service_once_the_gateway_has_confirmed_it() -> None:
+    async def case(stage: Stage) -> None:
+        stage.routes = (Route("default", "iris", port=8100, grpc_port=8101),)
+        stage.publisher.changed()
+        await stage.until(lambda: len(stage.link.tables) == 1)
+        await rested()
+        assert stage.publisher.ports(("default", "iris")) == (0, 0)
+        stage.link.confirmed.set()
+        await stage.until(lambda: stage.publisher.ports(("default", "iris")) == (8100, 8101))
+
+    staged(case)

@@ -77,6 +77,37 @@ def asleep(scaling: Scaling) -> Stage:
     return stage
 
 
+def test_a_parked_replica_needs_no_beat_and_counts_for_none() -> None:
+    stage = asleep(Kpa(min_scale=0))
+    stage.crew.replicas = [replica(state="parked")]
+    assert not stage.beat(10.0)
+    assert not stage.decisions
+
+
+def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
+    stage = staged(Kpa(min_scale=0))
+    stage.crew.replicas = [replica()]
+    stage.beat(0.0, concurrency=2.0)
+    assert stage.unit.desired > 0
+    stage.scaler.give_way(stage.run, stage.unit, "default/other")
+    assert stage.decisions[-1].reason == "0: its GPU goes to default/other, which is asked"
+    stage.crew.replicas = [replica(state="parking")]
+    stage.unit.traffic.report(BackendReport("default", "iris", "iris-predictor", NAME, 0.0, 0, 0, 0, 0), 1.0)
+    stage.beat(1.0)
+    assert stage.unit.desired == 0
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    stage.beat(2.0)
+    assert stage.unit.desired > 0
+
+
+def test_one_that_gave_its_gpu_away_comes_back_when_its_bounds_say_so() -> None:
+    stage = staged(Kpa(min_scale=0))
+    stage.scaler.give_way(stage.run, stage.unit, "default/other")
+    stage.run.overrides = {"iris-predictor": {"minReplicas": 1}}
+    stage.beat(1.0)
+    assert stage.unit.desired == 1
+
+
 def test_a_waiting_request_wakes_without_a_beat_and_tells_why() -> None:
     stage = asleep(Kpa())
     stage.scaler.wake(stage.run, stage.unit, 1)

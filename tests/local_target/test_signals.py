@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
@@ -9,6 +10,8 @@ from typing import cast
 import pytest
 from tests.local_target.runs import replica, revision, revision_of, running, service, workload
 
+from pilotlight.canary.queries import Question, Side, questions
+from pilotlight.errors import UsageError
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.scaling.model import Hpa, Metric, Rules
 from pilotlight.targets.local.service import ServiceRun
@@ -177,5 +180,54 @@ def test_a_query_is_asked_again_when_its_interval_has_passed() -> None:
         assert unit.metrics == {"q0": -1.0}
         await followed(signals, run, now=clock.now + 1.0)
         assert unit.metrics == {"q0": 1.0}
+
+    asyncio.run(case())
+
+
+def test_canaries_go_on_with_the_replicas_own_metrics_where_they_cannot_ask_prometheus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
+
+    async def case() -> None:
+        signals = Signals(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
+        async with exporter("pilotlight_queue_depth 3\n") as port:
+            (found,) = await signals.query("sum(pilotlight_queue_depth)", [replica(own="a", port=port)])
+        assert found.value == 3.0
+        with pytest.raises(UsageError, match=r"pip install 'pilotlight\[prometheus\]'"):
+            await signals.query("topk(1, pilotlight_queue_depth)", [])
+
+    asyncio.run(case())
+
+
+def test_a_metric_that_is_asked_for_the_first_time_is_read_at_once() -> None:
+    async def case() -> None:
+        signals = Signals(cast(Supervisor, Watched()), Clock())
+        async with exporter("pilotlight_queue_depth 3\npilotlight_requests 4\n") as port:
+            pods = [replica(own="a", port=port)]
+            await signals.query("sum(pilotlight_queue_depth)", pods)
+            (found,) = await signals.query("sum(pilotlight_requests)", pods)
+        assert found.value == 4.0
+
+    asyncio.run(case())
+
+
+def test_what_a_dying_replica_lost_is_known_from_the_gateway() -> None:
+    """Asked as canaries ask; the replica itself can tell nothing any more."""
+    clock = Clock()
+    signals, side = Signals(cast(Supervisor, Watched()), clock), Side("default", "iris", "iris-2", 60.0)
+
+    async def asked(question: Question) -> list[float]:
+        return [each.value for each in await signals.query(questions(side)[question], [])]
+
+    async def case() -> None:
+        signals.count_lost(("default", "iris"), "iris-2", 2)
+        assert await asked("lost") == [2]
+        clock.now += 50.0
+        signals.count_lost(("default", "iris"), "iris-2", 3)
+        signals.count_lost(("default", "iris"), "iris-1", 9)
+        assert await asked("lost") == [5]
+        clock.now += 30.0
+        assert (await asked("lost"), await asked("lost before")) == ([5], [2])
 
     asyncio.run(case())

@@ -59,6 +59,24 @@ def test_a_service_without_replicas_that_has_answered_is_on_standby_and_well() -
     assert set(conditions(status).values()) == {"True"}
 
 
+def test_a_service_whose_replica_is_parked_says_so_and_is_well() -> None:
+    run = single()
+    run.unit_of(revision_of(run), 0.0).desired = 0
+    status = told(run, replica(state="parked"))
+    assert (status.phase, status.message) == ("Parked", "")
+    assert status.revisions[0].model_state == "Parked"
+    assert set(conditions(status).values()) == {"True"}
+
+
+def test_a_parked_service_that_waits_for_its_gpu_says_for_whom() -> None:
+    run = single()
+    run.unit_of(revision_of(run), 0.0).desired = 1
+    status = told(run, replica(state="parked", reason="parked, and waiting for its GPU held by default/two"))
+    assert (status.phase, status.message) == (
+        "Progressing", "a replica is starting (parked, and waiting for its GPU held by default/two)",
+    )  # fmt: skip
+
+
 def test_a_service_with_a_ready_replica_is_ready() -> None:
     status = told(single(), replica())
     assert status.phase == "Ready"
@@ -141,6 +159,8 @@ def test_a_service_that_is_deleted_is_stopping() -> None:
         (["waiting", "starting"], True, "", "Loading"),
         (["unready"], True, "", "Loading"),
         (["ready", "starting"], True, "", "Loaded"),
+        (["parking"], True, "", "Parked"),
+        (["parked", "ready"], True, "", "Loaded"),
         ([], True, "", "Standby"),
         ([], False, "no such file", "FailedToLoad"),
         (["starting"], False, "no such file", "Loading"),
@@ -202,3 +222,16 @@ def test_each_component_has_a_condition_of_its_own() -> None:
     assert conditions(status)["RouterReady"] == "True"
     assert conditions(status)["EngineReady"] == "Unknown"
     assert conditions(status)["Ready"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("led", "told_of"),
+    [((0, 0), {}), ((8100, 0), {"port": "http://127.0.0.1:8100"}), ((8100, 8101), {"grpc": "127.0.0.1:8101"})],
+)
+def test_a_port_of_its_own_is_told_once_it_leads_to_the_service(led: tuple[int, int], told_of: dict[str, str]) -> None:
+    run = single()
+    run.port, run.grpc_port = 8100, 8101
+    urls = status_of(View(run, (), 10.0, "http://127.0.0.1:8090", None, led)).urls
+    assert urls["http"] == "http://127.0.0.1:8090/iris"
+    assert told_of.items() <= urls.items()
+    assert len(urls) == 2 + sum(map(bool, led))  # by path, by host, by the ports that lead here

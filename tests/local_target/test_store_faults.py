@@ -85,7 +85,6 @@ def test_a_process_killed_at_any_moment_leaves_the_state_before_or_after(tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_process_killed_three_hundred_times_leaves_the_state_before_or_after(tmp_path: Path) -> None:
     kill_many_times(tmp_path / "state.db", 300)
 

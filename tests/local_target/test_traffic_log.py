@@ -65,3 +65,12 @@ def test_samples_older_than_the_longest_window_are_forgotten() -> None:
     for second in range(4000):
         log.tick(float(second))
     assert len(log.samples) <= 3601
+
+
+def test_the_rate_is_of_the_last_ten_seconds() -> None:
+    log = TrafficLog()
+    log.report(report(500), 0.0)
+    log.report(report(30), 15.0)
+    log.report(report(20), 19.0)
+    assert log.per_second(20.0) == pytest.approx(5.0)
+    assert log.per_second(29.5) == 0.0

@@ -14,6 +14,12 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def text_models(pytestconfig: pytest.Config) -> Path:
+    """Where small language models are kept from one run to the next (text/tiny.py)."""
+    return pytestconfig.cache.mkdir("text-models")
+
+
+@pytest.fixture(scope="session")
 def server(zoo: Path, serve_session: Callable[..., RunningServer]) -> RunningServer:
     """Serves the zoo with no flags. No test may change its models."""
     return serve_session(zoo)

@@ -15,12 +15,15 @@ from typing import Any, Self
 
 from tests.serving import FOREIGN, ROOT, Answer, read_answer, rendered
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0  # the first import of torch on a cold disk takes most of a minute
+
+
+THREADS = ("MKL_", "OMP_", "OPENBLAS_", "ORT_")
 
 
 def clean_environment() -> dict[str, str]:
-    """What a supervisor would pass: neither our settings nor the interpreter's switches of the machine."""
-    return {name: value for name, value in os.environ.items() if not name.startswith((*FOREIGN, "PYTHON"))}
+    """What a supervisor would pass: neither our settings nor switches of the machine for Python and its libraries."""
+    return {name: value for name, value in os.environ.items() if not name.startswith((*FOREIGN, *THREADS, "PYTHON"))}
 
 
 def wait_until(holds: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -45,7 +48,8 @@ class Forked:
         """The first line of its log with this event, once it is there."""
 
         def seen() -> dict[str, Any] | None:
-            lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+            whole = self.text().rpartition("\n")[0]  # without a line that is being written
+            lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
             return next((line for line in lines if line["event"] == name), None)
 
         try:
@@ -61,7 +65,7 @@ class Forked:
     def send(self, method: str, path: str, body: Any = b"", port: int = 0, *, chunked: bool = False) -> socket.socket:
         """The connection, on which the answer is still to come."""
         port = port or self.event("listening")["http_port"]
-        connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         connection.sendall(rendered(method, path, body, None, f"127.0.0.1:{port}", chunked=chunked))
         return connection
 
@@ -77,8 +81,10 @@ class Forked:
         return self._exit_file.read_text()
 
     def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        """One that has ended already is left alone: its number may be another's by now."""
+        if not self._exit_file.exists():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 class RunningPilotLight:
@@ -134,11 +140,14 @@ class RunningPilotLight:
             answer: dict[str, Any] = json.loads(connection.makefile().readline())
             return answer
 
-    def sent(self, request: Any, *descriptors: int) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(20)
-        connection.connect(str(self.socket))
+    def sent(self, request: Any, *descriptors: int, deaf: bool = False) -> socket.socket:
+        """`deaf`: nobody reads what comes back, from the beginning on."""
         line = request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n"
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(60)
+        connection.connect(str(self.socket))
+        if deaf:
+            connection.shutdown(socket.SHUT_RD)
         socket.send_fds(connection, [line], list(descriptors))
         return connection
 
@@ -153,7 +162,7 @@ class RunningPilotLight:
             child.end()
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self

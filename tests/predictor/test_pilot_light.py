@@ -27,6 +27,23 @@ threading.Thread(target=threading.Event().wait, name="other", daemon=True).start
 {WITHOUT_A_THREAD}
 """
 
+# However long the first who asks takes to come: idle begins behind it.
+IDLE_ONCE_ASKED = """
+import sys
+from pilotlight_predictor import pilot_light
+
+
+class Waiting(pilot_light.PilotLight):
+    def _done(self):
+        return self._forks > 0 and super()._done()
+
+    def _patience(self):
+        return super()._patience() if self._forks else 0.02
+
+
+pilot_light.PilotLight = Waiting
+sys.exit(pilot_light.main(sys.argv[1:]))
+"""
 WITHOUT_A_DESCRIPTOR = f"""
 import os
 
@@ -119,7 +136,7 @@ def test_a_child_that_nobody_heard_of_is_ended(shared: RunningPilotLight, reposi
         "exit_file": str(shared.folder / "unheard.exit"),
     }
     with (shared.folder / "unheard.log").open("wb") as log:
-        shared.sent(request, log.fileno()).close()
+        shared.sent(request, log.fileno(), deaf=True).close()
     wait_until(lambda: shared.report()["forks"] == before["forks"] + 1, "the fork")
     wait_until(lambda: shared.report()["children"] == before["children"], "the child's end")
     assert not (shared.folder / "unheard.exit").exists()
@@ -163,7 +180,7 @@ def test_when_its_code_was_replaced_it_makes_room_for_another(tmp_path: Path, re
         assert not pilot.socket.exists()
         os.kill(child.pid, signal.SIGTERM)
         assert child.exit_status() == "0\n", "it stays for the sake of those it has forked"
-        assert pilot.process.wait(20) == 0
+        assert pilot.process.wait(60) == 0
 
 
 def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(
@@ -186,7 +203,7 @@ def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(
 
 
 def test_it_ends_by_itself_when_idle_but_never_leaves_a_child(tmp_path: Path, repository: str) -> None:
-    with RunningPilotLight(tmp_path, "python", IDLE_S) as pilot:
+    with RunningPilotLight(tmp_path, "python", IDLE_S, code=IDLE_ONCE_ASKED) as pilot:
         child = pilot.fork("--model-repository", repository)
         child.event("ready")
         started = time.monotonic()
@@ -194,7 +211,7 @@ def test_it_ends_by_itself_when_idle_but_never_leaves_a_child(tmp_path: Path, re
         assert pilot.report()["children"] == 1
         os.kill(child.pid, signal.SIGTERM)
         assert child.exit_status() == "0\n"
-        assert pilot.process.wait(20) == 0
+        assert pilot.process.wait(60) == 0
         assert not pilot.socket.exists()
 
 
@@ -203,7 +220,7 @@ def test_told_to_end_it_lets_its_children_serve_on(tmp_path: Path, repository: s
         child = pilot.fork("--model-repository", repository)
         child.event("ready")
         pilot.process.terminate()
-        assert pilot.process.wait(20) == 0
+        assert pilot.process.wait(60) == 0
         assert not pilot.socket.exists()
         assert child.request("GET", "/v2/health/ready").status == 200
         assert "1 predictors go on" in pilot.log()

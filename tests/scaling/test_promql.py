@@ -127,6 +127,14 @@ def test_only_what_is_asked_for_is_kept_and_only_as_long() -> None:
     assert len(found) <= 31
 
 
+def test_what_no_replica_tells_is_kept_no_longer() -> None:
+    """Where nothing is scraped any more, nobody else drops what is old."""
+    found = evaluator("sum(a)")
+    for second in range(0, 10_000, 5):
+        found.note("a", IRIS, 1.0, float(second))
+    assert len(found) <= 67
+
+
 def test_a_counter_that_falls_has_started_anew() -> None:
     points = [(0.0, 10.0), (10.0, 20.0), (20.0, 5.0), (30.0, 15.0)]
     assert increase(points, 30, 30) == pytest.approx(25.0)
@@ -199,7 +207,7 @@ def test_an_expression_is_worth_what_prometheus_says(query: str, answer: float |
 
 
 BEYOND = [
-    "topk(3, a)", "sum(a) @ 3", "sum(a offset 5m)", "max_over_time(a[5m:1m])", '{job="x"}', "quantile(0.9, a)",
+    "topk(3, a)", "sum(a) @ 3", "sum(a offset -5m)", "max_over_time(a[5m:1m])", '{job="x"}', "quantile(0.9, a)",
     "a * on(x) group_left b", "sum(rate(a))", "sum(a[5m])", "a[5m]", "sum(", "sum(a))", '"text"', "a{x=1}", "",
     "(" * 200 + "1" + ")" * 200,
 ]  # fmt: skip
@@ -210,6 +218,20 @@ def test_a_query_beyond_the_evaluator_says_what_it_needs(query: str) -> None:
     assert (promql.supported(query) or "").endswith("needs --prometheus ADDRESS")
     with pytest.raises(UnsupportedQuery, match="needs --prometheus ADDRESS"):
         Evaluator().evaluate(query, 0.0)
+
+
+def test_an_offset_looks_at_the_past_as_it_was_also_of_a_replica_that_has_ended_since() -> None:
+    found = evaluator("sum(a offset 1m)", "sum(max_over_time(a[1m] offset 1m))", "sum(a)")
+    for second in range(0, 121, 10):
+        found.ingest(f"a {second}\n", {"pod": "first"}, float(second))
+        if second >= 90:
+            found.ingest("a 1000\n", {"pod": "second"}, float(second))
+    found.forget({"pod": "first"})
+    assert found.evaluate("sum(a)", 120.0) == 1000.0
+    assert found.evaluate("sum(a offset 1m)", 120.0) == 60.0
+    assert found.evaluate("sum(max_over_time(a[1m] offset 1m))", 120.0) == 60.0
+    assert found.evaluate("sum(a offset 1m)", 185.0) == 1000.0
+    assert found.evaluate("sum(a offset 1m)", 55.0) is None
 
 
 def test_several_series_are_no_number() -> None:

@@ -59,7 +59,7 @@ class Stage:
         for replica in self.supervisor.replicas():
             self.supervisor.kill(replica.id)
         try:
-            await asyncio.wait_for(self.supervisor.close(leave_running=False), 20)
+            await asyncio.wait_for(self.supervisor.close(leave_running=False), WAIT_S)
         finally:
             for pid, _ in marked(self.home):
                 with suppress(ProcessLookupError):

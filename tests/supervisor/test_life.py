@@ -1,6 +1,7 @@
 """A replica from its start to its end: real processes, watched by the kernel's own means."""
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 
 import pytest
 from stage import IRIS, READY, Stage, alive, eventually, launch, lines, program
@@ -109,7 +109,7 @@ def test_what_a_replica_leaves_running_ends_with_it(tmp_path: Path) -> None:
             stage.supervisor.launch(launch())
             ended = await stage.until("exited")
             left = int(lines(ended.log)[0])
-            await eventually(lambda: not alive(left), timeout_s=5)
+            await eventually(lambda: not alive(left))
 
     asyncio.run(play())
 
@@ -139,15 +139,15 @@ def test_the_reason_of_a_crash_is_told(tmp_path: Path, script: str, reason: str,
     asyncio.run(play())
 
 
-def test_a_replica_killed_from_outside_is_reported_at_once(tmp_path: Path) -> None:
+def test_a_replica_killed_from_outside_is_reported_though_nobody_probes_it(tmp_path: Path) -> None:
+    seldom = Probe(READY.path, 8080, period_s=3600.0)
+
     async def play() -> None:
         async with Stage(tmp_path) as stage:
-            ready = await stage.start(launch())
-            began = monotonic()
+            ready = await stage.start(launch(readiness=seldom))
             os.kill(ready.pid, signal.SIGKILL)
             ended = await stage.until("exited")
             assert ended.reason == "ended by signal 9 (killed)"
-            assert monotonic() - began < 5
             with pytest.raises(NotFound):
                 stage.supervisor.drain(ready.id, 1)
 
@@ -209,8 +209,8 @@ def test_a_replica_that_answers_again_is_ready_again(tmp_path: Path) -> None:
             os.kill(ready.pid, signal.SIGSTOP)
             await stage.until("unready")
             os.kill(ready.pid, signal.SIGCONT)
-            await eventually(lambda: stage.supervisor.replicas()[0].state == "ready")
-            assert stage.states() == ["starting", "ready", "unready", "ready"]
+            await eventually(lambda: len(stage.states()) >= 4)
+            assert stage.states()[:4] == ["starting", "ready", "unready", "ready"]  # a busy machine may go on with it
 
     asyncio.run(play())
 
@@ -314,14 +314,15 @@ def test_closing_ends_all_or_none(tmp_path: Path) -> None:
             pid = stage.supervisor.replicas()[0].pid
             await stage.supervisor.close(leave_running=True)
             assert alive(pid)
-            assert {name for _, name in marked(stage.home)} == {"a"}
+            await eventually(lambda: {name for _, name in marked(stage.home)} == {"a"})
 
     asyncio.run(play())
 
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """This process can open so many files more."""
+    """This process can open so many files more, and none that was forgotten is closed meanwhile."""
+    gc.collect()
     spare = [os.dup(0) for _ in range(count + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     for descriptor in spare:

@@ -12,6 +12,7 @@ import pytest
 from stage import IRIS, Stage, alive, eventually, launch, program
 
 from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.supervisor import pilot as pilot_module
 from pilotlight.targets.local.supervisor.pilot import ENV_SWITCH, PilotLights, family_of, pilot_lights
 from pilotlight.targets.local.supervisor.process import marked
 
@@ -79,7 +80,12 @@ def test_a_variable_that_a_fork_cannot_follow_means_a_fresh_process_said_aloud(
     assert any("MALLOC_ARENA_MAX" in record.getMessage() for record in caplog.records)
 
 
-def test_a_pilot_light_that_hangs_or_dies_delays_a_start_and_loses_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heard", [True, False], ids=["and it was heard of", "unheard of yet"])
+def test_a_pilot_light_that_hangs_or_dies_delays_a_start_and_loses_none(
+    tmp_path: Path, heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pilot_module, "REPLY_S", 1.0)
+
     async def play() -> None:
         async with PilotStage(tmp_path) as stage:
             pilot = await lit(stage)
@@ -87,7 +93,9 @@ def test_a_pilot_light_that_hangs_or_dies_delays_a_start_and_loses_none(tmp_path
             os.kill(pid, signal.SIGSTOP)
             assert not (await stage.start(launch("second"))).forked
             os.kill(pid, signal.SIGKILL)
-            await eventually(lambda: not alive(pid))
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # without a turn of the loop, which would tell of it
+            if heard:
+                await eventually(lambda: "onnxruntime" not in pilot.pids)
             assert not (await stage.start(launch("third"))).forked
             await eventually(lambda: pilot.pids.get("onnxruntime", pid) != pid)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stage import Stage, eventually, launch, program
+from stage import Stage, launch, program
 
 from pilotlight.targets.local.supervisor import process
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, identify, usage
@@ -58,8 +58,11 @@ def test_children_count_to_their_parent(tmp_path: Path) -> None:
     script = f"{sys.executable} -c '{held}' & wait"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
-        asyncio.run(eventually(lambda: usage(parent.pid).resident_bytes > 100 << 20 or parent.poll() is not None))
-        os.killpg(parent.pid, signal.SIGKILL)
+        try:
+            assert parent.stdout.readline() == b"104857600\n"
+            assert usage(parent.pid).resident_bytes > 100 << 20
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("pidfd", [True, False])

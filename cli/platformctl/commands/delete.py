@@ -2,8 +2,9 @@
 
 import click
 
+from pilotlight import releasing
 from pilotlight.errors import NotFound
-from platformctl import output, releasing, rollout, targets, waiting
+from platformctl import output, rollout, targets, waiting
 
 
 @click.command()

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotlight import releasing
 from pilotlight.errors import UsageError
-from platformctl import documents, manifest_files, output, releasing, targets
+from platformctl import documents, manifest_files, output, targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,8 @@ def with_target(given: documents.Given, target: str) -> "tuple[list[Manifest], l
 
     if given.current:
         raise UsageError("--current and a target both say what runs", "leave --current out, or give --against FILE")
-    prepared, warnings = releasing.prepare(of_files(given), targets.At(target, "").glance())
+    where = targets.At(target, "").glance()
+    prepared, warnings = releasing.prepare(of_files(given, where), where)
     documents.warn(warnings, given.strict)
     return [m for one in prepared for m in one.before], [m for one in prepared for m in one.manifests]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@documents.options
+@documents.planning
 @click.option("--runtime", is_flag=True, help="Every runtime that was looked at, and why it was taken or passed over.")
 @output.formats("table", "json", "yaml")
 def explain(given: documents.Given, runtime: bool) -> None:

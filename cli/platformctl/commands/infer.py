@@ -4,18 +4,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import click
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
+from pilotlight.conversation import Reply
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from platformctl import arrays, asking, output, targets
-from platformctl.gateway import Gateway, Reply
+from platformctl.gateway import Gateway
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import ServiceStatus
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN: Final = 12
+SLOW_S: Final = 0.5  # a first answer that takes longer has waited for a start, though no gateway of ours says so
 
 
 @click.command()
@@ -44,18 +49,31 @@ def infer(
     kinds = [kind for kind, value in given.items() if value is not None]
     if len(kinds) != 1:
         raise UsageError(f"one of {', '.join(f'--{kind}' for kind in given)} is needed", f"got {len(kinds)}")
-    key = at.key(name)
-    headers = {HEADER_TAG: tag} if tag else {}
-    gateway = Gateway(
-        at.reach().status(key).url, {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
-    )
-    path = f"/v2/models/{quote(model or key[1], safe='')}"
-    about = gateway.ask("GET", path, timeout=timeout)
-    metadata = checked(about, model or key[1], models(gateway, timeout) if about.status == 404 else ())
-    request = made(kinds[0], given[kinds[0]], asking.inputs_of(metadata), wanted)
-    reply = gateway.ask("POST", f"{path}/infer", request.body, request.headers, timeout)
+    key, target = at.key(name), at.reach()
+    headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
+    with target.way(tagged(target.status(key), tag)) as way:
+        gateway = Gateway(way.url, {**way.headers, **headers})
+        path = f"/v2/models/{quote(model or key[1], safe='')}"
+        about = gateway.ask("GET", path, timeout=timeout)
+        metadata = checked(about, model or key[1], models(gateway, timeout) if about.status == 404 else ())
+        request = made(kinds[0], given[kinds[0]], asking.inputs_of(metadata), wanted)
+        reply = gateway.ask("POST", f"{path}/infer", request.body, request.headers, timeout)
     answer = checked(reply, model or key[1])
-    show(answer, reply, about.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START))
+    told = about.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
+    show(answer, reply, told or (f"{1000 * about.seconds:.0f}" if about.seconds > SLOW_S else None))
+
+
+def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
+    """With the address of the revision that has the tag, where a target gives tags addresses of their own."""
+    from msgspec.structs import replace
+
+    addresses = {name: each.url for each in status.revisions if each.url for name in each.tags}
+    if not tag or not any(each.url for each in status.revisions):
+        return status
+    if tag not in addresses:
+        there = ", ".join(sorted(addresses)) or "none"
+        raise NotFound(f"no revision of {status.name} has the tag {tag}; there are {there}", "platformctl status NAME")
+    return replace(status, url=addresses[tag])
 
 
 def made(kind: str, value: Any, inputs: list[asking.Input], wanted: str) -> asking.Request:
@@ -99,6 +117,7 @@ def checked(reply: Reply, model: str, there: Sequence[str] = ()) -> dict[str, An
     if reply.status == 200 and isinstance(document, dict):
         return document
     said = document.get("error", document) if isinstance(document, dict) else document
+    said = said or "an empty answer, which is an ingress's that knows no such service"
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
     raise PlatformError(f"the service answered {reply.status}: {said}")

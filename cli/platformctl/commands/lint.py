@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from platformctl import manifest_files, output
+from platformctl import documents, manifest_files, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 @click.option(
     "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="File, directory or -; repeatable."
 )
+@documents.CATALOG
 @click.option("--strict", is_flag=True, help="Warnings end with 1, as errors do.")
 @click.option("--fix", "with_fix", is_flag=True, help="Print with each finding what to write instead.")
 @output.formats("table", "json")
-def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
+def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors.
 
     Example: platformctl lint -f manifests/ --fix
@@ -33,7 +34,7 @@ def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     nodes = manifest_files.nodes(files)
     if not nodes:
         raise click.UsageError(f"{', '.join(files)}: no object to lint")
-    planned = plan_services(nodes)
+    planned = plan_services(nodes, catalog)
     rendered = [each.document for plan in (planned.plans if planned else ()) for each in render(plan)]
     found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
     output.data([finding.as_json() for finding in found], [line for f in found for line in lines(f, with_fix)])
@@ -43,19 +44,21 @@ def lint(files: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     return 1 if counts["error"] or (strict and counts["warning"]) else 0
 
 
-def plan_services(nodes: "Sequence[Node]") -> "Planned | None":
-    """The services of files that hold only documents of ours; others are told how to be linted."""
+def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned | None":
+    """The services of files that hold only documents of ours, with the catalogue; others are told how to be linted."""
     from pilotlight.deploy import Sources, plan_all
     from pilotlight.spec.load import COMPANION_KINDS, UNDERSTOOD
 
     kinds: dict[str, set[str]] = {}
     for node in nodes:
         kinds.setdefault(node.place.file, set()).add(node.text("kind"))
-    services = [file for file, found in kinds.items() if "InferenceService" in found]
-    readable = [file for file in services if file != "-" and kinds[file] <= {*UNDERSTOOD, *COMPANION_KINDS}]
-    for file in sorted(set(services) - set(readable)):
+    services = {file for file, found in kinds.items() if "InferenceService" in found}
+    ours = {*UNDERSTOOD, *COMPANION_KINDS}
+    readable = [file for file, found in kinds.items() if file != "-" and found <= ours and found & {*UNDERSTOOD}]
+    for file in sorted(services - {*readable}):
         output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
-    return plan_all(Sources(readable)) if readable else None
+    documents.existing(catalog)
+    return plan_all(Sources(readable, catalog)) if services & {*readable} else None
 
 
 def model_bytes(planned: "Planned") -> dict[str, int]:

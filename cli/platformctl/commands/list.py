@@ -4,6 +4,8 @@ import click
 
 from platformctl import output, targets, views
 
+FIGURES = ("wide", "json", "yaml")  # formats that tell of latency and errors
+
 
 @click.command("list")
 @click.option("-n", "--namespace", help="Only of this one.")
@@ -16,6 +18,8 @@ def listed(namespace: str | None, target: str) -> None:
     """
     where = targets.At(target, "").glance()
     found = where.list(namespace) if where else []
+    if where and output.chosen() in FIGURES:
+        found = views.with_figures(found, where)
     if where and not found:
         output.note("no services; deploy one: platformctl deploy -f service.yaml")
     if found or output.chosen():

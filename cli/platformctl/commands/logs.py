@@ -23,7 +23,10 @@ def logs(at: targets.At, name: str, follow: bool, previous: bool, replica: str, 
     anything = False
     for line in lines:
         anything = True
-        output.flowing(line if raw else logview.readable(line))
+        if raw and line.startswith("==> "):  # whose lines follow is for people: what reads this wants JSON alone
+            output.note(line)
+        else:
+            output.flowing(line if raw else logview.readable(line))
     if not anything:
         other = "no replica has ended yet" if previous else "no replica runs; --previous shows the one that ended last"
         output.note(f"nothing: {other}")

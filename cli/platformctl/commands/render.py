@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@documents.options
+@documents.planning
 @click.option("--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="One file per object.")
 @click.option("--with", "tool", type=click.Choice(["helm"]), help="Let this program render: helm, with our chart.")
 @output.formats("yaml", "json")

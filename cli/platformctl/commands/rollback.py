@@ -2,12 +2,14 @@
 
 import click
 
-from platformctl import history, output, rollout, targets
+from pilotlight import history
+from platformctl import output, rollout, targets
 
 
 @click.command()
 @click.argument("name")
 @targets.options
+@targets.force_option
 @click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before unless told.")
 @rollout.options
 @output.formats(*rollout.FORMATS)
@@ -18,7 +20,8 @@ def rollback(at: targets.At, name: str, to: str, how: rollout.How) -> None:
     """
     target = at.connect()
     found = history.releases(target, at.key(name))
-    chosen = history.earlier(found, to, history.unproven(target.events(at.key(name), follow=False)))
+    broken = history.unproven(target.events(at.key(name), follow=False)).union(*(one.failed for one in found))
+    chosen = history.earlier(found, to, broken)
     output.note(
         f"back to generation {chosen.generation} of {chosen.at}: {', '.join(sorted(history.revisions(chosen)))}"
     )

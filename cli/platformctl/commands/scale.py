@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @targets.options
+@targets.force_option
 @click.option(
     "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none while nobody asks."
 )
@@ -35,11 +36,19 @@ def scale(
     target, key = at.connect(), at.key(name)
     present = target.status(key)
     status = target.scale(key, checked({**by_hand(present), **given}) if given else None)
+    for sentence in status.warnings:
+        output.note(sentence)
     floor = given.get("minReplicas", 0)
     if wait and floor:
-        ready = waiting.Condition(f"{floor} ready", lambda status: sum(r.ready for r in status.revisions) >= floor)
+        ready = waiting.Condition(f"{floor} ready", lambda status: served(status, floor))
         status = waiting.until(target, key, ready, timeout, output.Ticker())
     views.show([status], one=True, default="table")
+
+
+def served(status: "ServiceStatus", floor: int) -> bool:
+    """So many of those that requests go to, and nothing under way: new bounds may be a new revision."""
+    asked = sum(each.ready for each in status.revisions if each.percent)
+    return asked >= floor and status.phase in ("Ready", "Degraded")
 
 
 def bounds(least: int | None, most: int | None, exactly: int | None, reset: bool) -> dict[str, int]:

@@ -38,4 +38,8 @@ def status(at: targets.At, name: str | None, watch: bool) -> int:
 
 
 def look(target: "Target", at: targets.At, name: str | None) -> "Sequence[ServiceStatus]":
-    return [target.status(at.key(name))] if name else target.list(None)
+    if not name:
+        return views.with_figures(target.list(at.namespace if target.name == "kubernetes" else None), target)
+    found = target.status(at.key(name))
+    target.note(found)
+    return views.with_figures([found], target)

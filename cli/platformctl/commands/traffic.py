@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from pilotlight import history
 from pilotlight.errors import UsageError
-from platformctl import history, output, targets, views
+from platformctl import output, rollout, targets, views, waiting
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Key, ServiceStatus, Share, Target
@@ -20,9 +21,11 @@ SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
 @click.argument("name")
 @click.argument("shares", metavar="[REVISION=PERCENT[@TAG],…]", required=False)
 @targets.options
+@targets.force_option
 @click.option("--reset", is_flag=True, help="As the document says again.")
+@rollout.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
-def traffic(at: targets.At, name: str, shares: str | None, reset: bool) -> None:
+def traffic(at: targets.At, name: str, shares: str | None, reset: bool, wait: bool, timeout: float) -> None:
     """Set which revision gets which share of the requests; `latest` is the newest, the end of a name is enough.
 
     Example: platformctl traffic iris 1f3a9c07=90,latest=10
@@ -31,7 +34,11 @@ def traffic(at: targets.At, name: str, shares: str | None, reset: bool) -> None:
         raise UsageError("shares or --reset is needed", "platformctl traffic NAME REVISION=90,latest=10")
     target, key = at.connect(), at.key(name)
     wanted = read(shares, *known(target, key)) if shares else None
-    views.show([target.traffic(key, wanted)], one=True, default="table")
+    status = target.traffic(key, wanted)
+    if wait and status.phase == "Progressing":
+        led = waiting.Condition("led as asked", lambda status: status.phase != "Progressing")
+        status = waiting.until(target, key, led, timeout, output.Ticker())
+    views.show([status], one=True, default="table")
 
 
 def known(target: "Target", key: "Key") -> tuple[set[str], str]:

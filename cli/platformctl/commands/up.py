@@ -14,7 +14,10 @@ from platformctl import output, targets
 @click.option(
     "--service-ports", type=click.IntRange(0, 65535), metavar="PORT", help="First of the services' own; 8100."
 )
-@click.option("--prometheus", metavar="URL", help="Asked for the queries of triggers, in place of our own numbers.")
+@click.option(
+    "--prometheus", metavar="[URL|PROGRAM]", is_flag=False, flag_value="auto",
+    help="Asked in place of our own numbers: one at an address, or one that is started beside the platform.",
+)  # fmt: skip
 @click.option(
     "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
 )
@@ -31,13 +34,37 @@ def up(**given: Any) -> None:
     typed = flags(given)
     if typed and living(home()) is not None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
+    check_prometheus(given["prometheus"])
     address = targets.local(start=True, flags=typed).address
     told = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
         "pid": address.pid, "version": address.version, "home": str(home().root),
     }  # fmt: skip
     output.note(f"process {address.pid} runs; its API is {told['api']}, its state is in {told['home']}")
+    if address.prometheus:
+        told["prometheus"] = address.prometheus
+        for line in of_prometheus(address.prometheus):
+            output.note(line)
     output.data(told, [str(told["gateway"])])
+
+
+def check_prometheus(wanted: str | None) -> None:
+    """Before a process is started that would only die of it."""
+    from pilotlight.targets.local.prometheus_beside import find, is_address
+
+    if wanted and not is_address(wanted):
+        find(wanted)
+
+
+def of_prometheus(url: str) -> list[str]:
+    """Whether it answers, asked and not guessed, and whether canaries can ask it."""
+    from pilotlight.canary.prometheus import INSTALL, installed, silent
+
+    why = silent(url)
+    lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
+    if not installed():
+        lines.append(f"canaries are judged by the platform's own numbers, since they cannot ask it without {INSTALL}")
+    return lines
 
 
 def flags(given: dict[str, Any]) -> list[str]:

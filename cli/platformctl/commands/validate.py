@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@documents.options
+@documents.planning
 @output.formats("table", "json")
 def validate(given: documents.Given) -> int:
     """Say everything that is wrong with documents, and where; else what the cluster must have.

@@ -6,7 +6,7 @@ from platformctl import documents, output
 
 
 @click.command()
-@documents.options
+@documents.planning
 @output.formats("yaml", "json")
 def values(given: documents.Given) -> None:
     """Print a service as values of the Helm chart: the resolved plan.

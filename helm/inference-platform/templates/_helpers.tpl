@@ -8,6 +8,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
+{{/* Labels of the gateway's pods and of nothing else. */}}
+{{- define "inference-platform.gateway" -}}
+app.kubernetes.io/component: gateway
+pilotlight.dev/gateway: {{ toJson .Values.gateway.name }}
+{{- end -}}
+
+{{/* Labels of the API's pod and of nothing else. */}}
+{{- define "inference-platform.api" -}}
+app.kubernetes.io/component: api
+pilotlight.dev/api: {{ toJson .Values.api.name }}
+{{- end -}}
+
 {{/* Everything that a service can consist of, by API group. A test compares it with what is rendered. */}}
 {{- define "inference-platform.resources" -}}
 "": [services, serviceaccounts]

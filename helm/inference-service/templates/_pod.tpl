@@ -93,8 +93,8 @@ readinessProbe:
   timeoutSeconds: 5
 startupProbe:
   httpGet: {{ toJson $ready }}
-  periodSeconds: 2
-  failureThreshold: {{ div (int .Values.progressDeadlineSeconds) 2 }}
+  periodSeconds: 1
+  failureThreshold: {{ int .Values.progressDeadlineSeconds }}
 {{- end }}
 livenessProbe:
   httpGet: {{ toJson $live }}

@@ -17,7 +17,12 @@
 {{- $own := dict "pilotlight.dev/workload" $name -}}
 {{- $selector := ternary (dict "serving.knative.dev/service" $name) $own $serverless -}}
 {{- $labels := include "inference-service.labels" . | fromYaml -}}
+{{- $part := dict "app.kubernetes.io/component" "predictor" -}}
 {{- $stable := omit $labels "helm.sh/chart" -}}{{/* a newer chart alone is no reason for a new revision */}}
+{{- $pod := include "inference-service.pod" . -}}
+{{- $digest := list $pod .Values.podLabels .Values.podAnnotations | toJson | sha256sum | trunc 8 -}}
+{{/* Knative names its revisions itself; others are told apart by what their pods are made of. */}}
+{{- $named := dict "pilotlight.dev/revision" (printf "%s-%s" $name $digest) -}}
 {{- $scaled := and (eq .Values.mode "raw") (gt $most $least) -}}
 name: {{ toJson $name }}
 namespace: {{ toJson $namespace }}
@@ -39,7 +44,8 @@ workloads:
     name: {{ toJson $name }}
     mode: {{ toJson .Values.mode }}
     revision: {{ toJson .Values.revision }}
-    labels: {{ toJson $labels }}
+    labels:
+      {{- include "inference-service.joined" (list $labels $part) | nindent 6 }}
     annotations: {{ toJson .Values.annotations }}
     selector: {{ toJson $selector }}
     serviceSelector: {{ toJson $selector }}
@@ -50,10 +56,10 @@ workloads:
     template:
       metadata:
         labels:
-          {{- include "inference-service.joined" (list $stable .Values.podLabels (ternary (dict) $own $serverless)) | nindent 10 }}
+          {{- include "inference-service.joined" (concat (list $stable $part .Values.podLabels) (ternary (list) (list $own $named) $serverless)) | nindent 10 }}
         annotations: {{ toJson .Values.podAnnotations }}
       spec:
-        {{- include "inference-service.pod" . | nindent 8 }}
+        {{- $pod | nindent 8 }}
     replicas: {{ ternary (toJson nil) (toJson $least) (or $serverless $scaled) }}
     strategy: {{ toJson .Values.strategy }}
     progressDeadlineSeconds: {{ toJson .Values.progressDeadlineSeconds }}

@@ -1,5 +1,1 @@
-"""The control API of the embedded platform: HTTP on loopback, behind it the engine. Used by `platformctl`."""
-
-from pilotlight.api.app import make_app
-
-__all__ = ["make_app"]
+"""The control API: HTTP on loopback in the control process, or on its own by `platformctl api`. app.py is the entry."""

@@ -1,54 +1,86 @@
-"""The control API put together: one table of routes, three gates before them. The daemon serves what `make_app` makes.
+"""The control API put together: one table of areas, each with its routes and the gate before them.
 
-Handlers are thin: they decode, call the engine, which answers at once, and encode. What was set in motion is seen by
-asking for `status` again, or by following events.
+Handlers are thin: they decode, call what stands behind them, which answers at once, and encode. What was set in motion
+is seen by asking for `status` again, or by following events.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from pilotlight.api import services, streams
-from pilotlight.api.gates import errors_told, only_loopback, only_with_token
-from pilotlight.api.keys import ENDING, ENGINE, STOP, TOKEN
+from pilotlight import console
+from pilotlight.api import canaries, documents, scraping, services, streams
+from pilotlight.api.areas import Area, Gate, Route
+from pilotlight.api.backing import EngineBacking
+from pilotlight.api.gates import admin, anybody, errors_told, only_loopback, through_its_gate
+from pilotlight.api.keys import BACKING, ENDING, ENGINE, GATES, SERVED, STOP, TOKEN
+from pilotlight.microservices.api import table as microservices
+from pilotlight.microservices.api.desk import DESK, opened
 
 if TYPE_CHECKING:
+    from pilotlight.api.backing import Backing
+    from pilotlight.microservices.api.desk import Desk
     from pilotlight.targets.local.engine import Engine
 
-Handler = Callable[[web.Request], Any]
-
 LARGEST_BODY: Final = 64 * 2**20  # a release carries its catalogue along
-SERVICE: Final = "/api/v1/namespaces/{namespace}/services/{name}"
-ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
-    ("GET", "/healthz", services.healthz),
-    ("GET", "/api/v1/version", services.version),
-    ("GET", "/api/v1/services", services.listed),
-    ("GET", "/api/v1/events", streams.events),
-    ("POST", "/api/v1/shutdown", services.shutdown),
-    ("GET", SERVICE, services.status),
-    ("PUT", SERVICE, services.apply),
-    ("DELETE", SERVICE, services.delete),
-    ("GET", f"{SERVICE}/live", services.live),
-    ("GET", f"{SERVICE}/releases", services.releases),
-    ("PUT", f"{SERVICE}/scale", services.scale),
-    ("PUT", f"{SERVICE}/traffic", services.traffic),
-    ("GET", f"{SERVICE}/events", streams.events),
-    ("GET", f"{SERVICE}/logs", streams.logs),
+HEALTH: Final = Area("health", anybody, (Route("GET", "/healthz", services.healthz, "Whether it answers."),))
+METRICS: Final = Area("metrics", anybody, (scraping.METRICS,))
+AREAS: Final[tuple[Area, ...]] = (
+    HEALTH,
+    METRICS,
+    Area("services", admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
+    Area("scraping", admin, scraping.ROUTES, internal=True),
+)
+# Of an API that stands beside its target: it can neither end it nor say where its replicas are scraped.
+TARGET_AREAS: Final = (
+    HEALTH,
+    METRICS,
+    Area("services", admin, (*services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
 )
 
 
-def make_app(engine: "Engine", token: str, stop: Callable[[float], None]) -> web.Application:
-    """`stop` is called with the seconds that replicas have to drain, and must return at once."""
+def make_app(
+    engine: "Engine", token: str, stop: Callable[[float], None], desk: "Desk | None" = None
+) -> web.Application:
+    """In the control process. `stop` is called with the seconds that replicas have to drain, and must return at once.
+    Without a `desk` there are no microservices."""
+    app = _assembled(AREAS, EngineBacking(engine), token, desk, loopback=True)
+    app[ENGINE], app[STOP] = engine, stop
+    return app
+
+
+def make_target_app(backing: "Backing", token: str, desk: "Desk", *, loopback: bool) -> web.Application:
+    """On its own, over any target, which it does not end. `loopback`: only callers of this machine are let in."""
+    return _assembled(TARGET_AREAS, backing, token, desk, loopback=loopback)
+
+
+def _assembled(
+    areas: tuple[Area, ...], backing: "Backing", token: str, desk: "Desk | None", *, loopback: bool
+) -> web.Application:
+    gates = [errors_told, *([only_loopback] if loopback else []), through_its_gate]
     app = web.Application(
-        middlewares=[errors_told, only_loopback, only_with_token], client_max_size=LARGEST_BODY
+        middlewares=gates, client_max_size=LARGEST_BODY
     )  # the first is the outermost, so that it tells what the others refuse
-    app[ENGINE], app[TOKEN], app[STOP], app[ENDING] = engine, token, stop, asyncio.Event()
-    for method, path, handler in ROUTES:
-        app.router.add_route(method, path, handler)
+    app[BACKING], app[TOKEN], app[ENDING] = backing, token, asyncio.Event()
+    app[SERVED] = (*areas, documents.AREA, *console.areas(areas), *(microservices.AREAS if desk else ()))
+    app[GATES] = add_routes(app, app[SERVED])
+    if desk is not None:
+        app[DESK] = desk
+        app.cleanup_ctx.append(opened)
+    console.add_to(app)
     app.on_shutdown.append(_end_streams)
     return app
+
+
+def add_routes(app: web.Application, areas: tuple[Area, ...]) -> dict[object, Gate]:
+    """The gate of each resource; a path belongs to one area."""
+    gates: dict[object, Gate] = {}
+    for area in areas:
+        for route in area.routes:
+            gates[app.router.add_route(route.method, route.path, route.handler).resource] = area.gate
+    return gates
 
 
 async def _end_streams(app: web.Application) -> None:

@@ -1,7 +1,7 @@
-"""`python -m pilotlight.gateway --home DIR [--respawn COMMAND]`, or `python -m pilotlight.gateway route`.
+"""`python -m pilotlight.gateway --home DIR [--respawn COMMAND]`, or with `route` or `cluster` instead of options.
 
-The first is one machine's gateway, which obeys a control process; the second is a router component, which finds its
-replicas by itself.
+The first is one machine's gateway, which obeys a control process; `route` is a router component, which finds its
+replicas by itself; `cluster` is the gateway in a pod, which finds all services of a cluster by itself.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
 
-USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route)"
+USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route | cluster)"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,6 +23,10 @@ def main(arguments: Sequence[str]) -> int:
             from pilotlight.gateway import router, router_settings
 
             loop.run(router.run(router_settings.read(os.environ)))
+        elif list(arguments) == ["cluster"]:
+            from pilotlight.gateway.cluster import component, settings
+
+            loop.run(component.run(settings.read(os.environ)))
         else:
             folder, respawn = _options(arguments)
             loop.run(_serve(folder, respawn))

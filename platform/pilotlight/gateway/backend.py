@@ -13,6 +13,7 @@ from pilotlight.gateway.counts import Counts
 from pilotlight.gateway.gate import Refusal
 from pilotlight.gateway.messages import Wake
 from pilotlight.gateway.replica import LiveReplica
+from pilotlight.gateway.room import Room
 from pilotlight.gateway.routing import Key
 from pilotlight.gateway.table import Backend, Replica
 
@@ -30,6 +31,8 @@ class Asker(Protocol):
     backend: "LiveBackend | None"
 
     @property
+    def kept(self) -> int: ...  # bytes of it that take room while it waits
+    @property
     def key(self) -> Key: ...
     @property
     def tag(self) -> str: ...
@@ -39,10 +42,12 @@ class Asker(Protocol):
 
 class LiveBackend:
     __slots__ = (
-        "_clock", "_on_wake", "_turn", "_waker", "config", "counts", "gone", "key", "replicas", "waiting",
+        "_clock", "_on_wake", "_room", "_turn", "_waker", "config", "counts", "gone", "key", "replicas", "waiting",
     )  # fmt: skip
 
-    def __init__(self, key: Key, config: Backend, on_wake: Callable[[Wake], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, key: Key, config: Backend, on_wake: Callable[[Wake], None], clock: Callable[[], float], room: Room
+    ) -> None:
         self.key = key
         self.config = config
         self.replicas: list[LiveReplica] = []
@@ -51,6 +56,7 @@ class LiveBackend:
         self.gone = False
         self._on_wake = on_wake
         self._clock = clock
+        self._room = room
         self._turn = 0
         self._waker: asyncio.TimerHandle | None = None
 
@@ -106,6 +112,14 @@ class LiveBackend:
             timer.cancel()
         self.counts.leave(self._clock())
 
+    def turns_away(self, asker: Asker) -> bool:
+        """One that has grown while it waits, if there is no room for it."""
+        full = self._room.refuses(asker.kept) if asker in self.waiting else ""
+        if full:
+            self.waiting.pop(asker).cancel()
+            self._refuse(asker, full)
+        return bool(full)
+
     def leave(self, replica: LiveReplica) -> None:
         replica.in_flight -= 1
         if self.waiting:
@@ -155,6 +169,8 @@ class LiveBackend:
             self._refuse(asker, config.unavailable)
         elif len(self.waiting) >= config.hold_limit and not first:
             self._refuse(asker, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
+        elif not first and (full := self._room.refuses(asker.kept)):
+            self._refuse(asker, full)
         elif left <= 0:
             self._give_up(asker)
         else:

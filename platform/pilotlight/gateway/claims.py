@@ -69,7 +69,7 @@ def _keys(document: str) -> tuple[Any, ...]:
 
     try:
         return tuple(jwt.PyJWKSet.from_json(document).keys)
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Unverifiable("its JWKS cannot be read; check pilotlight.dev/auth-jwt-jwks") from error
 
 

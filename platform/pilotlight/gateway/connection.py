@@ -179,6 +179,8 @@ class Client(Paced):
 
     def done(self, now: float) -> None:
         """The request is answered; goes on with what has come meanwhile."""
+        if self.exchange is not None:
+            self.exchange.drop()
         self.exchange = None
         self.since = now
         if self._body is not None:
@@ -254,7 +256,7 @@ class Client(Paced):
                 self.transport.abort()
         elif self._half and waited > HEAD_S:
             self._reject(TOO_SLOW)
-        elif waited > IDLE_S:
+        elif waited > self.plane.idle_s:
             self.transport.close()
 
     def _has_left(self) -> bool:

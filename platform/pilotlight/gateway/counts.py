@@ -12,7 +12,7 @@ class Counts:
 
     __slots__ = (
         "_area", "_began", "_changed", "_errors", "_held", "_held_s", "_latencies", "_latency_s", "_refused",
-        "_requests", "cold_starts", "load",
+        "_requests", "cold_starts", "load", "lost",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -23,7 +23,7 @@ class Counts:
     def _reset(self, now: float) -> None:
         self._began = now
         self._area = 0.0
-        self._requests = self._errors = self._refused = self._held = self.cold_starts = 0
+        self._requests = self._errors = self._refused = self._held = self.cold_starts = self.lost = 0
         self._held_s = self._latency_s = 0.0
         self._latencies = [0] * (len(LATENCY_BUCKETS) + 1)
 
@@ -67,7 +67,7 @@ class Counts:
             told = BackendReport(
                 *key, workload, revision, area / seconds if seconds > 0 else float(self.load), self._requests,
                 self._errors, waiting, self.load - waiting, self.cold_starts, self._held_s, tuple(self._latencies),
-                self._held, self._refused, self._latency_s,
+                self._held, self._refused, self._latency_s, self.lost,
             )  # fmt: skip
         self._changed = now
         self._reset(now)

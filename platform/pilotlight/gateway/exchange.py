@@ -27,8 +27,8 @@ _TAIL: Final = b"\r\n"
 
 class Exchange:
     __slots__ = (
-        "_cold_ms", "_kept", "_pieces", "_prepared", "_tunnelled", "arrived", "backend", "began", "client", "cold",
-        "method", "minor", "over", "replica", "request_id", "sent_at", "upstream", "whole",
+        "_cold_ms", "_pieces", "_prepared", "_read", "_tunnelled", "arrived", "backend", "began", "client", "cold",
+        "kept", "method", "minor", "over", "replica", "request_id", "sent_at", "upstream", "whole",
     )  # fmt: skip
 
     def __init__(self, client: "Client", prepared: Prepared, request_id: str, now: float) -> None:
@@ -48,7 +48,8 @@ class Exchange:
         self.upstream: Upstream | None = None
         self._prepared = prepared
         self._pieces: list[bytes] | None = []  # of the body; None once they are too many to be kept
-        self._kept = 0
+        self._read = 0  # bytes of the body so far
+        self.kept = 0  # those of them that are in the pieces, and so in the plane's room
         self._cold_ms = -1
         self._tunnelled = False
 
@@ -65,17 +66,34 @@ class Exchange:
 
     def more(self, piece: bytes) -> None:
         """A further piece of the request's body."""
-        self._kept += len(piece)
+        self._read += len(piece)
         if self.upstream is not None:
-            if self._kept > HELD_BODY:
-                self._pieces = None
-            elif self._pieces is not None:
-                self._pieces.append(piece)
+            if self._pieces is not None:
+                self._keep(piece, self._pieces)
+                self._drop_excess()
             self.upstream.send_more(piece)
         elif self._pieces is not None:
-            self._pieces.append(piece)
-            if self._kept > HELD_BODY:
+            self._keep(piece, self._pieces)
+            if self.backend is not None and self.replica is None and self.backend.turns_away(self):
+                return
+            if self._read > HELD_BODY:
                 self.client.pause()
+
+    def _keep(self, piece: bytes, pieces: list[bytes]) -> None:
+        pieces.append(piece)
+        self.kept += len(piece)
+        self.client.plane.room.kept += len(piece)
+
+    def drop(self) -> None:
+        """It will not be sent again."""
+        self._pieces = None
+        self.client.plane.room.kept -= self.kept
+        self.kept = 0
+
+    def _drop_excess(self) -> None:
+        """Of what a replica has: it is kept for another attempt, which is worth no other request's place."""
+        if self._read > HELD_BODY or self.client.plane.room.full:
+            self.drop()
 
     def beginning(self, size: int) -> bytes:
         """What has come of the body, up to `size` bytes."""
@@ -126,8 +144,7 @@ class Exchange:
         if not self.whole:
             self.client.resume()  # before the sending, which may pause it again
         upstream.send(self, [prepared.start, tail, *pieces])
-        if self._kept > HELD_BODY:
-            self._pieces = None
+        self._drop_excess()
 
     def _again(self) -> None:
         """To another replica, or back to the head of the line: this one has not seen the request."""
@@ -153,7 +170,7 @@ class Exchange:
     def pass_head(self, head: ResponseHead, raw: bytes, length: int) -> None:
         """The head of an answer that is streamed, without what concerned the connection to the replica."""
         self.began = True
-        self._pieces = None  # it will not be sent again
+        self.drop()
         close = self.closes(length)
         opened = length == CHUNKED and self.minor == 0
         first, lines = response_lines(raw)
@@ -211,6 +228,7 @@ class Exchange:
         if not self.replica.shunned(self.now()):  # told once, however many requests end with it
             self.client.plane.unreachable(self.replica, "closed the connection without an answer")
         self.backend.shun(self.replica, self.now(), DOUBT_S)
+        self.backend.counts.lost += self.whole and not self.began  # half a request is nobody's to answer
         self._fail(BROKEN)
 
     def expire(self, now: float) -> None:
@@ -252,6 +270,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """The client has gone."""
+        self.drop()
         self._let_go()
         if self.backend is not None and self.replica is None:
             self.backend.withdraw(self)

@@ -44,6 +44,8 @@ class Lease:
 class LeaseRequest:
     """Waits in the same line as every other request."""
 
+    kept = 0  # its bytes are with whoever asks for it
+
     def __init__(self, key: Key, tag: str, clock: Callable[[], float]) -> None:
         self.key = key
         self.tag = tag

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway import sockets
 from pilotlight.gateway.messages import Hello, Order, Word
 from pilotlight.gateway.sockets import Channel
+from pilotlight.wire.unix import listen, peer_pid
 
 SOCKET: Final = "gateway.sock"
 LOCK: Final = "gateway.lock"
+BACKLOG: Final = 8
 
 Answer = Callable[..., None]  # a word, and sockets that go with it
 OnOrder = Callable[[Order, list[socket.socket], Answer], None]
@@ -30,10 +31,13 @@ class AlreadyRunning(PlatformError):
 
 
 class ControlPort:
-    """`on_order` gets each order with its sockets and a way to answer; `on_lost` is told of a closed connection."""
+    """`on_order` gets each order with its sockets and a way to answer; `on_lost` is told of a closed connection.
+
+    `greet` gets the pid of who has connected, 0 where the system does not tell it.
+    """
 
     def __init__(
-        self, folder: Path, greet: Callable[[], Hello], on_order: OnOrder, on_lost: Callable[[], None]
+        self, folder: Path, greet: Callable[[int], Hello], on_order: OnOrder, on_lost: Callable[[], None]
     ) -> None:
         self._folder, self._greet, self._on_order, self._on_lost = folder, greet, on_order, on_lost
         self._channel: Channel[Order] | None = None
@@ -47,7 +51,8 @@ class ControlPort:
     async def open(self, wait_s: float = 5.0) -> None:
         """Waits a moment for a gateway that is about to end."""
         self._lock = await _locked(self._folder / LOCK, wait_s)
-        self._listener = sockets.listen(self._folder / SOCKET)
+        self._listener = listen(self._folder / SOCKET, BACKLOG)
+        self._listener.setblocking(False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     def say(self, word: Word, held: Sequence[socket.socket] = ()) -> None:
@@ -81,7 +86,7 @@ class ControlPort:
 
         channel: Channel[Order] = Channel(connection, Order, order, lambda: self._lose(channel))
         self._channel = channel
-        channel.send(self._greet())
+        channel.send(self._greet(peer_pid(connection)))
 
     def _lose(self, channel: Channel[Any]) -> None:
         if self._channel is channel:

@@ -81,6 +81,7 @@ class BackendReport(Struct, frozen=True):
     held: int = 0  # requests that had to wait before a replica took them; `held_s` is theirs
     refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or too many wait
     latency_s: float = 0.0  # summed over `requests`
+    lost: int = 0  # of `errors`: answered 502 by the gateway because the replica ended without an answer
 
 
 class Report(Struct, frozen=True, tag="report"):

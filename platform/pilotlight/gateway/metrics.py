@@ -1,34 +1,37 @@
 """The gateway's /metrics: what reports told, summed up by route and revision, in Prometheus' text format."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
     LABEL_SERVICE,
     LATENCY_BUCKETS,
+    METRIC_GATEWAY_COLD_STARTS,
     METRIC_GATEWAY_DURATION,
+    METRIC_GATEWAY_ERRORS,
     METRIC_GATEWAY_HELD,
     METRIC_GATEWAY_IN_FLIGHT,
+    METRIC_GATEWAY_LOST,
     METRIC_GATEWAY_REFUSED,
     METRIC_GATEWAY_WAITING,
 )
 from pilotlight.gateway.messages import BackendReport, Report
 from pilotlight.gateway.table import Route, Table
+from pilotlight.wire import prometheus_text
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Series = tuple[str, str, str]  # namespace, route, revision
-_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Totals:
     """One revision behind one route, since this gateway started."""
 
-    __slots__ = ("buckets", "held", "held_s", "in_flight", "latency_s", "refused", "waiting")
+    __slots__ = (
+        "buckets", "cold_starts", "errors", "held", "held_s", "in_flight", "latency_s", "lost", "refused", "waiting",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.waiting = self.in_flight = self.held = self.refused = 0
+        self.waiting = self.in_flight = self.held = self.refused = self.errors = self.cold_starts = self.lost = 0
         self.held_s = self.latency_s = 0.0
         self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
 
@@ -36,6 +39,9 @@ class Totals:
         self.waiting, self.in_flight = told.waiting, told.in_flight
         self.held += told.held
         self.refused += told.refused
+        self.errors += told.errors
+        self.cold_starts += told.cold_starts
+        self.lost += told.lost
         self.held_s += told.held_s
         self.latency_s += told.latency_s
         for place, number in enumerate(told.latencies):
@@ -66,7 +72,7 @@ class Metrics:
         self._refused = {key: number for key, number in self._refused.items() if key[:2] in routes}
 
     def page(self) -> tuple[int, str, bytes]:
-        return 200, CONTENT_TYPE, "".join(f"{line}\n" for line in self._lines()).encode()
+        return 200, prometheus_text.CONTENT_TYPE, "".join(f"{line}\n" for line in self._lines()).encode()
 
     def _lines(self) -> Iterator[str]:
         everyone = [(_labels(*key), totals) for key, totals in sorted(self._totals.items())]
@@ -81,9 +87,15 @@ class Metrics:
         yield from _head(METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer.")
         for labels, totals in everyone:
             yield from _histogram(labels, totals)
+        yield from _head(METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer.")
+        yield from (f"{METRIC_GATEWAY_ERRORS}{{{labels}}} {totals.errors}" for labels, totals in everyone)
+        yield from _head(METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer.")
+        yield from (f"{METRIC_GATEWAY_LOST}{{{labels}}} {totals.lost}" for labels, totals in everyone)
+        yield from _head(METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start.")
+        yield from (f"{METRIC_GATEWAY_COLD_STARTS}{{{labels}}} {totals.cold_starts}" for labels, totals in everyone)
         yield from _head(METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away.")
         for (namespace, name, reason), number in sorted(self._turned_away().items()):
-            labels = f'{LABEL_NAMESPACE}="{_escaped(namespace)}",{LABEL_SERVICE}="{_escaped(name)}",reason="{reason}"'
+            labels = prometheus_text.labels({LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason})
             yield f"{METRIC_GATEWAY_REFUSED}{{{labels}}} {number}"
 
     def _turned_away(self) -> dict[tuple[str, str, str], int]:
@@ -110,9 +122,4 @@ def _histogram(labels: str, totals: Totals) -> Iterator[str]:
 
 
 def _labels(namespace: str, name: str, revision: str) -> str:
-    values = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, LABEL_REVISION: revision}
-    return ",".join(f'{label}="{_escaped(value)}"' for label, value in values.items())
-
-
-def _escaped(value: str) -> str:
-    return value.translate(_ESCAPES)
+    return prometheus_text.labels({LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, LABEL_REVISION: revision})

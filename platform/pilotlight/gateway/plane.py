@@ -15,6 +15,7 @@ from typing import Final
 
 from pilotlight.gateway.backend import Asker, LiveBackend
 from pilotlight.gateway.choice import LiveRoute
+from pilotlight.gateway.connection import IDLE_S as CLIENT_IDLE_S
 from pilotlight.gateway.connection import Client
 from pilotlight.gateway.gate import Gate, Refusal, Refused
 from pilotlight.gateway.lease import Lease, LeaseRequest
@@ -22,6 +23,7 @@ from pilotlight.gateway.messages import Report, Unreachable, Wake
 from pilotlight.gateway.preparing import Landscape
 from pilotlight.gateway.replica import IDLE_S, LiveReplica
 from pilotlight.gateway.replies import LATE, NO_REVISION, NO_ROUTE, no_tag
+from pilotlight.gateway.room import Room
 from pilotlight.gateway.routing import Key, tag_of
 from pilotlight.gateway.table import Route, Table
 
@@ -49,6 +51,8 @@ class Plane:
         self.clock = clock
         self.clients: set[Client] = set()
         self.closing = False
+        self.idle_s = CLIENT_IDLE_S  # after which a client's connection is closed
+        self.room = Room()
         self.landscape = Landscape(Table(), {})
         self._on_wake = on_wake
         self._on_unreachable = on_unreachable
@@ -74,7 +78,7 @@ class Plane:
             lives = {}
             for config in route.backends:
                 live = before.pop((key, config.revision), None)
-                live = live or LiveBackend(key, config, self._on_wake, self.clock)
+                live = live or LiveBackend(key, config, self._on_wake, self.clock, self.room)
                 lives[config.revision] = self._backends[key, config.revision] = live
             self.landscape.routes[key] = LiveRoute(route, lives, routes.get(key))
         self._settle(table, before)
@@ -146,6 +150,15 @@ class Plane:
     def new_id(self) -> str:
         """For a request whose client gave it none."""
         return f"{self._id_prefix}-{next(self._numbers):x}"
+
+    def loads(self) -> dict[Key, int]:
+        """Requests that are here at this moment, waiting or in flight, by namespace and workload."""
+        found: dict[Key, int] = {}
+        for live in (*self._backends.values(), *self._leaving):
+            workload = (live.key[0], live.config.workload)
+            if live.counts.load:
+                found[workload] = found.get(workload, 0) + live.counts.load
+        return found
 
     def report(self, now: float) -> Report:
         """What happened since the last call; a backend without requests is left out."""

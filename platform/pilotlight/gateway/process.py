@@ -64,8 +64,8 @@ class Gateway:
             obeying.cancel()
             self._link.give_up(disconnect=True)
 
-    def _greet(self) -> Hello:
-        self._respawn.found()
+    def _greet(self, pid: int) -> Hello:
+        self._respawn.found(pid)
         return Hello(__version__, os.getpid(), self._plane.generation)
 
     def _take(self, order: Order, came: list[socket.socket], answer: Answer) -> None:

@@ -28,3 +28,9 @@ class Buckets:
         if len(self._filled) > self._clients:
             self._filled.popitem(last=False)
         return 0.0 if passes else (1.0 - left) / per_second
+
+    def give_back(self, client: Hashable) -> None:
+        """One that was taken and shall not count; more than a full bucket is never left at the next."""
+        if client in self._filled:
+            left, at = self._filled[client]
+            self._filled[client] = (left + 1.0, at)

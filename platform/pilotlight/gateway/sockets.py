@@ -10,15 +10,15 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import MsgspecError, Struct, json
 
+from pilotlight.wire.unix import unix_address
+
 BATCH: Final = 200
 RECEIVE: Final = 256 * 1024
-LONGEST_PATH: Final = 100  # of the 108 bytes, or 104, that an address has room for
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ANCILLARY: Final = socket.CMSG_SPACE(253 * array.array("i").itemsize)
 
@@ -132,19 +132,6 @@ def pieces(line: bytes, sockets: Sequence[socket.socket]) -> Iterator[Piece]:
     yield view[position:], batches[-1]
 
 
-@contextmanager
-def unix_address(path: Path) -> Iterator[str]:
-    """A name for the socket that is short enough, however deep its folder lies."""
-    if len(os.fsencode(path)) <= LONGEST_PATH:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
 def connect(path: Path) -> socket.socket | None:
     """To whoever listens there; None: nobody does."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -155,22 +142,6 @@ def connect(path: Path) -> socket.socket | None:
         connection.close()
         return None
     return connection
-
-
-def listen(path: Path) -> socket.socket:
-    """A socket that only its owner may use; whatever lay at its place is removed, so ask first whether it lives."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with suppress(FileNotFoundError):
-        path.unlink()
-    before = os.umask(0o177)
-    try:
-        with unix_address(path) as address:
-            listener.bind(address)
-    finally:
-        os.umask(before)
-    listener.listen(8)
-    listener.setblocking(False)
-    return listener
 
 
 def _rights(sockets: Sequence[socket.socket]) -> list[tuple[int, int, "array.array[int]"]]:

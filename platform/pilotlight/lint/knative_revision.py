@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from pilotlight import quantities
 from pilotlight.lint.knative_scaling import annotation
 from pilotlight.lint.objects import containers, gpus, startup_budget
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
-from pilotlight.lint.units import duration_seconds
 
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 DEFAULT_PROGRESS_DEADLINE: Final = 600.0
@@ -65,7 +65,7 @@ def revision(service: Part) -> Part:
 )  # fmt: skip
 def short_deadline(service: Part, _: Beside) -> Hits:
     given = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
-    deadline, budget = duration_seconds(given.text()) if given else DEFAULT_PROGRESS_DEADLINE, startup_budget(service)
+    deadline, budget = quantities.seconds(given.text()) if given else DEFAULT_PROGRESS_DEADLINE, startup_budget(service)
     if deadline is not None and deadline < budget:
         message = (
             f"the startup probe allows {budget:g} s, but the progress deadline is {deadline:g} s"

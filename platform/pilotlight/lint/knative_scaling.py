@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
+from pilotlight import quantities
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
-from pilotlight.lint.units import duration_seconds
 
 GROUP: Final = "autoscaling.knative.dev/"
 KPA: Final = "kpa.autoscaling.knative.dev"
@@ -168,7 +168,7 @@ def durations(service: Part, _: Beside) -> Hits:
     bounded.append((template.get("serving.knative.dev/progress-deadline"), 0, 2**31 - 1, True))
     bounded.append((service.get("metadata", "annotations", "serving.knative.dev/rollout-duration"), 0, 2**31 - 1, True))
     for entry, least, most, whole in bounded:
-        seconds = duration_seconds(entry.text())
+        seconds = quantities.seconds(entry.text())
         if entry and (seconds is None or not least <= seconds <= most or (whole and not seconds.is_integer())):
             bounds = f"{least:g}s to {most:g}s" if most <= 3600 else "not negative"
             bounds += ", in whole seconds" if whole else ""

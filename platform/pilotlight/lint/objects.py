@@ -6,7 +6,7 @@ from typing import Final
 
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import KNATIVE, WORKLOADS, Beside, kind_of
-from pilotlight.lint.units import quantity
+from pilotlight.quantities import number
 
 GPU_SUFFIXES: Final = ("/gpu", "/gpu.shared", "/gaudi", "/tpu")
 PODS: Final = (*WORKLOADS, KNATIVE)
@@ -107,4 +107,4 @@ def gpu_entries(resources: Part) -> Iterator[Part]:
 
 
 def amount(part: Part) -> float:
-    return quantity(part.text()) or 0.0
+    return float(number(part.text()))

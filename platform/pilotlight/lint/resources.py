@@ -6,7 +6,6 @@ from typing import Final
 from pilotlight.lint.objects import PODS, amount, containers, gpu_entries, gpus, name
 from pilotlight.lint.parts import Part
 from pilotlight.lint.rule import Beside, Hits, rule
-from pilotlight.lint.units import gigabytes
 from pilotlight.spec import sizes
 
 GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
@@ -123,3 +122,7 @@ def size_of(workload: Part, beside: Beside) -> int | None:
         if name(model) == called:
             return sizes.size_of(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
     return None
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 2**30:.0f}Gi" if size >= 100 * 2**30 else f"{size / 2**30:.3g}Gi"

@@ -8,6 +8,7 @@ from pilotlight.names import (
     ANNOTATION_FORMULA,
     ANNOTATION_FORMULA_TARGET,
     ANNOTATION_TRIGGERS,
+    ANNOTATION_WAKE_BY,
     DOMAIN,
 )
 from pilotlight.spec.model import Component, Service
@@ -24,6 +25,7 @@ STOP: Final = ("serving.kserve.io/stop", "ome.io/stop")
 TRIGGERS: Final = ANNOTATION_TRIGGERS
 FORMULA: Final = ANNOTATION_FORMULA
 FORMULA_TARGET: Final = ANNOTATION_FORMULA_TARGET
+WAKE_BY: Final = ANNOTATION_WAKE_BY
 
 # OME's own overrides of a kedaConfig.
 KEDA_THRESHOLD: Final = "autoscaling.keda.sh/threshold"

@@ -88,6 +88,9 @@ def _note(subject: Subject, ledger: Ledger) -> None:
         ledger.decide(role, "cold start", wait, "the first request after an idle time waits for boot and model")
     if subject.mode == "multi-node":
         ledger.decide(role, "network", "RDMA advised", "nodes exchange tensors: RoCE or InfiniBand decides the speed")
+    if subject.on_ray and "$(LWS_" in str(subject.choice.container):
+        message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; name a runtime made for Ray"
+        ledger.warn("PL365", subject.path(), message)
 
 
 def _written_canaries(subject: Subject, catalogue: Catalogue, ledger: Ledger) -> list[tuple[Subject, int]]:

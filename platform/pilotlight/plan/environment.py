@@ -12,6 +12,7 @@ from pilotlight.contract import (
     HTTP_PORT,
     METRICS_PORT,
 )
+from pilotlight.names import ANNOTATION_PARK
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.subject import Subject
 
@@ -19,6 +20,8 @@ Json = Any
 DRAIN_DELAY_S: Final = 10
 LONG_ANSWERS_S: Final = 300
 DEFAULT_TIMEOUT_S: Final = 300
+PARK_MEMORY: Final = "25%"
+PARK_AFTER_S: Final = 60
 
 
 def decide_timeout(subject: Subject, ledger: Ledger) -> int:
@@ -70,6 +73,9 @@ def _settings(subject: Subject, timeout_s: int) -> Iterator[tuple[str, str]]:
         if component.container_concurrency:
             yield "MAX_QUEUE_SIZE", str(component.container_concurrency)
     yield from _batching(subject)
+    if subject.service.annotations.get(ANNOTATION_PARK) == "true":
+        yield "PARK_MEMORY", PARK_MEMORY
+        yield "PARK_AFTER_S", str(PARK_AFTER_S)
 
 
 def _batching(subject: Subject) -> Iterator[tuple[str, str]]:

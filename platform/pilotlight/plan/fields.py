@@ -11,14 +11,18 @@ from pilotlight.plan import annotations
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.model import Mode
 from pilotlight.plan.subject import Subject
+from pilotlight.pod_flags import KNATIVE_POD_FIELDS, POD_FLAGS
 
 Verdict = Literal["honoured", "no effect", "refused"]
 MODES: Final[tuple[Mode, ...]] = ("serverless", "raw", "multi-node", "stateful")
 
 
 class Cell(NamedTuple):
+    """`code` is that of the warning about a field without effect. PL359 is another module's: see knative_pods.py."""
+
     verdict: Verdict
     how: str
+    code: str = "PL360"
 
 
 class Row(NamedTuple):
@@ -45,6 +49,10 @@ def no(why: str) -> Cell:
     return Cell("no effect", why)
 
 
+def left_out(why: str) -> Cell:
+    return Cell("no effect", why, "PL359")
+
+
 def refused(why: str) -> Cell:
     return Cell("refused", why)
 
@@ -55,6 +63,15 @@ def everywhere(how: str) -> tuple[Cell, Cell, Cell, Cell]:
 
 def but_serverless(cell: Cell, how: str) -> tuple[Cell, Cell, Cell, Cell]:
     return (cell, yes(how), yes(how), yes(how))
+
+
+def _pod_row(name: str) -> Row:
+    """A pod's field that we pass on: as it is, behind one of Knative's flags, or not to Knative."""
+    if name in POD_FLAGS:
+        cell = yes(_FLAGGED)
+    else:
+        cell = yes(_IN_POD) if name in KNATIVE_POD_FIELDS else left_out("Knative refuses it, so it is left out")
+    return Row(name, _pod(name), but_serverless(cell, _IN_POD))
 
 
 def _pod(name: str) -> Callable[[Subject], bool]:
@@ -87,11 +104,21 @@ _ONE_GROUP: Final = no("only a multi-node component has a leader and workers")
 _FLAGGED: Final = "pod template; Knative needs a feature flag, which requirements list"
 _IN_POD: Final = "pod template"
 
+# All that a pod has and no row of its own says more about.
+PASSED_ON: Final = (
+    "activeDeadlineSeconds", "dnsConfig", "dnsPolicy", "enableServiceLinks", "hostAliases", "hostIPC", "hostNetwork",
+    "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "nodeName", "os",
+    "overhead", "preemptionPolicy", "priority", "priorityClassName", "readinessGates", "resourceClaims",
+    "restartPolicy", "runtimeClassName", "schedulerName", "schedulingGates", "securityContext", "serviceAccount",
+    "setHostnameAsFQDN", "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
+    "topologySpreadConstraints",
+)  # fmt: skip
+
 TABLE: Final[tuple[Row, ...]] = (
     Row("serviceAccountName", _pod("serviceAccountName"), everywhere("pod template, instead of our account")),
-    Row("nodeSelector", _pod("nodeSelector"), but_serverless(yes(_FLAGGED), _IN_POD)),
-    Row("tolerations", _pod("tolerations"), but_serverless(yes(_FLAGGED), _IN_POD)),
-    Row("affinity", _pod("affinity"), but_serverless(yes(_FLAGGED), _IN_POD)),
+    _pod_row("nodeSelector"),
+    _pod_row("tolerations"),
+    _pod_row("affinity"),
     Row("volumes", _pod("volumes"), everywhere("pod template, beside the model's volumes")),
     Row("containers", _pod("containers"), everywhere("sidecars of the main container, or the main container itself")),
     Row("minReplicas", _has("min_replicas"), (
@@ -158,6 +185,10 @@ TABLE: Final[tuple[Row, ...]] = (
     Row("storageContainerName", _has("storage_container"), (no("our own fetch is the only storage container"),) * 4),
     Row("model.confidential", _is_confidential, (refused("nothing here decrypts a model"),) * 4),
     Row("acceleratorOverride", _has("accelerator"), everywhere("node selector and devices of the class")),
+    Row("resources", _pod("resources"), everywhere("the runner's in OME's documents, the pod's in KServe's")),
+    Row("automountServiceAccountToken", _pod("automountServiceAccountToken"), but_serverless(
+        yes("true is left out, which means the same to Knative"), _IN_POD)),
+    *(_pod_row(name) for name in PASSED_ON),
 )  # fmt: skip
 
 
@@ -167,7 +198,7 @@ def check_fields(subject: Subject, ledger: Ledger) -> None:
         return
     for row in TABLE:
         cell = row.cell(subject.mode)
-        if cell.verdict == "no effect" and row.is_set(subject):
+        if cell.verdict == "no effect" and cell.code == "PL360" and row.is_set(subject):
             ledger.warn("PL360", _place(row, subject), f"has no effect in {subject.mode} mode: {cell.how}")
     _check_service_keda(subject, ledger)
     _check_annotations(subject, ledger)
@@ -197,7 +228,9 @@ def _check_annotations(subject: Subject, ledger: Ledger) -> None:
             ledger.warn("PL360", subject.annotation_path(key), message)
 
 
-_FOR_DEPLOYMENTS: Final = frozenset((*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA))
+_FOR_DEPLOYMENTS: Final = frozenset(
+    (*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA, annotations.WAKE_BY)
+)
 
 
 def _check_foreign(subject: Subject, ledger: Ledger) -> None:

@@ -13,7 +13,6 @@ from pilotlight.spec.model import BaseModel, Catalogue, Service
 
 Json = Any
 ADAPTERS_DIR: Final = "/mnt/adapters"
-PATH: Final = "spec.model.fineTunedWeights"
 # By a word of the image; `{}` is name=path.
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": ("--enable-lora", "--lora-modules", "{}"),
@@ -27,6 +26,7 @@ class Adapter:
 
     name: str
     uri: str
+    named_at: str  # the path of the document that names it
 
     @property
     def path(self) -> str:
@@ -37,27 +37,27 @@ def fine_tuned(
     service: Service, model: BaseModel | None, catalogue: Catalogue, ledger: Ledger
 ) -> tuple[BaseModel | None, Adapter | None]:
     """The model whose bytes are served, and the adapter beside it. More than one set was refused while reading."""
-    if not service.fine_tuned_weights or model is None:
+    name, path = service.tuned
+    if not name or model is None:
         return model, None
-    name = service.fine_tuned_weights[0]
     found = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
     if found is None:
-        ledger.error("PL309", PATH, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
+        ledger.error("PL309", path, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
         return model, None
     spec = found["spec"]
     uri, base = _uri(spec), (spec.get("baseModelRef") or {}).get("name", model.name)
     if base != model.name:
-        ledger.error("PL309", PATH, f"{name} was tuned from {base}, not from {model.name}")
+        ledger.error("PL309", path, f"{name} was tuned from {base}, not from {model.name}")
     elif spec.get("disabled"):
-        ledger.error("PL309", PATH, f"{name} is disabled")
+        ledger.error("PL309", path, f"{name} is disabled")
     elif not uri:
-        ledger.error("PL309", PATH, f"{name} has no storage.storageUri to fetch it from")
+        ledger.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
     elif (spec.get("configuration") or {}).get("merged_weights") is True:
         ledger.decide("", "fine-tuned weights", name, "merged: they are served in place of the base model's")
         return replace(model, storage_uri=uri, storage=_without_path(spec)), None
     else:
         ledger.decide("", "fine-tuned weights", name, "an adapter, loaded beside the base model")
-        return model, Adapter(name, uri)
+        return model, Adapter(name, uri, path)
     return model, None
 
 
@@ -77,7 +77,7 @@ def with_adapter(container: Mapping[str, Json], adapter: Adapter, ledger: Ledger
     if flags is None:
         engines = " or ".join(_FLAGS)
         message = f"{image or 'our predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
-        ledger.error("PL309", PATH, message)
+        ledger.error("PL309", adapter.named_at, message)
         return dict(container)
     told = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
     return {**container, "args": [*(container.get("args") or ()), *told]}

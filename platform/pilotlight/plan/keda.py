@@ -6,11 +6,12 @@ a failing Prometheus holds the replicas, and nothing below a request wakes a ser
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final
 
 from pilotlight import names
-from pilotlight.plan import queries
+from pilotlight.plan import annotations, queries
 from pilotlight.plan.model import Scaling, Trigger
 from pilotlight.plan.queries import Measure
 from pilotlight.plan.subject import Subject
@@ -20,9 +21,14 @@ Json = Any
 LEAST_VERSION: Final = (2, 18)
 # High enough that no latency reaches it: at zero replicas only requests decide, not the memory of slow ones.
 NEVER_ACTIVE: Final = "1000000"
+# KEDA keeps three digits behind the point, of thresholds as of values: 0.0004 is 0 to it, and no threshold may be 0.
+# Below this, what it drops is more than a hundredth.
+LEAST_THRESHOLD: Final = Decimal("0.1")
 POLLING_S: Final = 15
 LEAST_COOLDOWN_S: Final = 300
 PUSH: Final = "requests"
+GATEWAY: Final = "gateway"
+HTTP_ADD_ON: Final = "http-add-on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ def version_at_least(version: str, least: tuple[int, int] = LEAST_VERSION) -> bo
 def prometheus(subject: Subject, ask: Ask, min_replicas: int) -> Trigger:
     """A safe Prometheus trigger: guarded query, errors that are errors, and the type that fits what is measured."""
     from_zero = min_replicas == 0
+    ask = _magnified(subject, ask)
     metadata = {
         "serverAddress": ask.address,
         "query": _query(subject, ask, from_zero),
@@ -70,10 +77,24 @@ def _query(subject: Subject, ask: Ask, from_zero: bool) -> str:
     return queries.guarded(ask.query, ask.measure, name, namespace, from_zero=from_zero, counted=ask.counted)
 
 
+def _magnified(subject: Subject, ask: Ask) -> Ask:
+    """Query and threshold in thousandths, or millionths, where KEDA would round them away. A formula keeps the units
+    it was written for; the other way round, what is watched is a ratio to 1."""
+    wanted, factor = Decimal(ask.threshold), 1
+    while wanted * factor < LEAST_THRESHOLD and not (ask.inverted or subject.annotation(annotations.FORMULA)):
+        factor *= 1000
+    if factor == 1:
+        return ask
+    return replace(ask, query=f"{factor} * (\n{ask.query}\n)", threshold=f"{(wanted * factor).normalize():f}")
+
+
 def push(subject: Subject, target: int) -> Trigger | None:
-    """The trigger that can wake from zero: whoever holds the requests says so. None: nobody does on this target."""
-    capabilities = subject.capabilities
-    if capabilities.our_gateway:
+    """The trigger that can wake from zero: whoever holds the requests says so. None: nobody does on this target, or
+    not the one that the document names."""
+    capabilities, there = subject.capabilities, wakers(subject)
+    named = subject.annotation(annotations.WAKE_BY)
+    chosen = next((each for each in there if named in ("", each)), "")
+    if chosen == GATEWAY:
         metadata = {
             "scalerAddress": capabilities.gateway_scaler,
             "service": subject.service.name,
@@ -82,10 +103,17 @@ def push(subject: Subject, target: int) -> Trigger | None:
             "targetConcurrency": str(target),
         }
         return Trigger("external-push", PUSH, metadata)
-    if capabilities.http_add_on:
+    if chosen == HTTP_ADD_ON:
         route = names.interceptor_route(subject.name)
         return Trigger("external-push", PUSH, {"scalerAddress": capabilities.http_scaler, "interceptorRoute": route})
     return None
+
+
+def wakers(subject: Subject) -> list[str]:
+    """Who can hold requests on this target, the one that is preferred first."""
+    capabilities = subject.capabilities
+    every = {GATEWAY: capabilities.our_gateway, HTTP_ADD_ON: capabilities.http_add_on}
+    return [name for name, there in every.items() if there]
 
 
 def resource(name: str, value: str, utilization: bool) -> Trigger:

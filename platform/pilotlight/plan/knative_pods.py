@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.requirements import KNATIVE_POD_FIELDS
 from pilotlight.plan.subject import Subject
+from pilotlight.pod_flags import KNATIVE_POD_FIELDS
 
 Json = Any
 REFUSED_IN_CONTAINERS: Final = frozenset(
@@ -19,15 +19,31 @@ REFUSED_IN_CONTEXTS: Final = frozenset(("seLinuxOptions", "procMount", "windowsO
 QUICK_PROBE_LEAVES_OUT: Final = frozenset(("periodSeconds", "failureThreshold", "timeoutSeconds"))
 
 
-def fit_to_knative(subject: Subject, spec: Mapping[str, Json], ledger: Ledger) -> dict[str, Json]:
-    """The pod without what a Knative Service cannot have."""
+def fit_to_knative(
+    subject: Subject, spec: Mapping[str, Json], port: Mapping[str, Json], ledger: Ledger
+) -> dict[str, Json]:
+    """The pod without what a Knative Service cannot have. `port` is the only one that requests come to."""
     refused = [field for field in spec if field not in KNATIVE_POD_FIELDS]
     if spec.get("automountServiceAccountToken"):
         refused.append("automountServiceAccountToken")
     for field in refused:
         ledger.warn("PL359", subject.path(field), "is refused by Knative and left out; use raw if it is needed")
     kept = {field: value for field, value in spec.items() if field not in refused}
-    return {**kept, "containers": [_container(subject, container, ledger) for container in spec["containers"]]}
+    containers = [_container(subject, container, ledger) for container in spec["containers"]]
+    return {**kept, "containers": _with_one_port(subject, containers, port, ledger)}
+
+
+def _with_one_port(
+    subject: Subject, containers: list[dict[str, Json]], port: Mapping[str, Json], ledger: Ledger
+) -> list[dict[str, Json]]:
+    """The first container that declares ports has the one that is asked; Knative refuses ports of any other."""
+    asked, *others = (container for container in containers if container.get("ports"))
+    for container in others:
+        message = f"ports of {container['name']} are refused by Knative beside {asked['name']}'s and left out"
+        ledger.warn("PL359", subject.path("containers"), message)
+        del container["ports"]
+    asked["ports"] = [dict(port)]
+    return containers
 
 
 def _container(subject: Subject, container: Mapping[str, Json], ledger: Ledger) -> dict[str, Json]:

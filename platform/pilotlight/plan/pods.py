@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pilotlight import names
+from pilotlight import names, quantities
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
-from pilotlight.plan import annotations, environment, quantities, routing
+from pilotlight.plan import annotations, environment, routing
 from pilotlight.plan.knative_pods import fit_to_knative
 from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.model import Capabilities
 from pilotlight.plan.pod_rules import check_pod
 from pilotlight.plan.probes import decide_probes
 from pilotlight.plan.resources import SHM_VOLUME, decide_resources, shared_memory
@@ -23,6 +24,8 @@ from pilotlight.spec.merge import strategic
 
 Json = Any
 SCRATCH: Final = "scratch"
+COLLOCATED: Final = "transformer-container"
+PUBLISHED: Final = Capabilities().image
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def decide_template(subject: Subject, timeout_s: int, account: str, ledger: Ledg
     container = _main(subject, storage, level, port, port_name, timeout_s, ledger)
     spec = _spec(subject, subject.choice.pod, container, storage, level, timeout_s, account)
     if subject.serverless:
-        spec = fit_to_knative(subject, spec, ledger)
+        spec = fit_to_knative(subject, spec, {"name": port_name, "containerPort": port}, ledger)
     worker = _worker(subject, storage, level, timeout_s, account) if subject.mode == "multi-node" else None
     check_pod(subject, spec, "", ledger)
     if worker is not None:
@@ -65,13 +68,25 @@ def metadata(subject: Subject) -> dict[str, Json]:
 
 def serving_port(subject: Subject) -> tuple[int, str]:
     """Serverless has one port: h2c for a gRPC protocol, else HTTP. A container's own first port wins."""
-    declared = subject.choice.container.get("ports") or ()
+    declared = _asked(subject).get("ports") or ()
     protocol = subject.component.model.protocol if subject.component.model is not None else ""
     grpc = protocol.startswith("grpc")
     if declared and not subject.choice.ours:
         name = str(declared[0].get("name", ""))
         return int(declared[0]["containerPort"]), "h2c" if grpc or name.startswith(("h2c", "grpc")) else "http1"
     return (GRPC_PORT, "h2c") if grpc and subject.choice.ours else (HTTP_PORT, "h2c" if grpc else "http1")
+
+
+def _asked(subject: Subject) -> Mapping[str, Json]:
+    """The container that requests come to: where the main one declares no port, the sidecar that does.
+
+    To Knative that is any; in a Deployment only KServe's collocated transformer, as another's port may be its metrics'.
+    """
+    main, sidecars = subject.choice.container, subject.choice.pod.get("containers") or ()
+    if subject.choice.ours or main.get("ports"):
+        return main
+    asked = (each for each in sidecars if subject.serverless or each.get("name") == COLLOCATED)
+    return next((each for each in asked if each.get("ports")), main)
 
 
 def _main(
@@ -84,13 +99,19 @@ def _main(
     shm = shared_memory(brought, bool(quantities.gpus(choice.container)))[1]
     base: dict[str, Json] = {
         "image": image(subject, ledger),
-        "env": [*environment.identity(subject), *environment.settings(subject, timeout_s), *storage.env],
-        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(subject)],
+        "env": [
+            *environment.identity(subject),
+            *environment.settings(subject, timeout_s),
+            *storage.env,
+            *_scratch_variable(subject, storage),
+        ],
+        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(subject, storage)],
     }
     if choice.gateway:
         base |= {"command": list(routing.COMMAND)}
         base["env"] = [*environment.identity(subject), *routing.router_environment(subject, ledger)]
     container = {"name": brought.get("name", "main"), **strategic(base, brought)}
+    container["image"] = own_image(subject, str(container["image"]))
     container |= _peers(subject, container)
     container |= {"resources": resources, "ports": _ports(subject, port, port_name)}
     container |= decide_probes(subject, port, ledger)
@@ -106,6 +127,11 @@ def image(subject: Subject, ledger: Ledger) -> str:
             "PL307", subject.path(name), "has no image, and no runtime gives it one; name an image or a runtime"
         )
     return subject.capabilities.image
+
+
+def own_image(subject: Subject, chosen: str) -> str:
+    """The built-in runtime names our image as it is published; a cluster may have it under another name."""
+    return subject.capabilities.image if subject.choice.ours and chosen == PUBLISHED else chosen
 
 
 _PROBE_FIELDS: Final = ("startupProbe", "readinessProbe", "livenessProbe")
@@ -124,7 +150,9 @@ def _peers(subject: Subject, container: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _ports(subject: Subject, port: int, port_name: str) -> list[dict[str, Json]]:
-    """Knative allows one; elsewhere our predictor shows all three."""
+    """Knative allows one; elsewhere our predictor shows all three. None where a sidecar is asked."""
+    if _asked(subject) is not subject.choice.container:
+        return []
     if subject.serverless:
         return [{"name": port_name, "containerPort": port}]
     if subject.choice.ours and not subject.choice.gateway:
@@ -134,9 +162,26 @@ def _ports(subject: Subject, port: int, port_name: str) -> list[dict[str, Json]]
     return declared or [{"name": "http", "containerPort": port}]
 
 
-def _scratch_mount(subject: Subject) -> list[dict[str, Json]]:
+def _scratch_mount(subject: Subject, storage: Storage) -> list[dict[str, Json]]:
     """Our image's file system is read-only; libraries still want a /tmp."""
-    return [{"name": SCRATCH, "mountPath": "/tmp"}] if subject.choice.ours else []  # noqa: S108
+    if not subject.choice.ours or _wakes_without_volumes(subject, storage):
+        return []
+    return [{"name": SCRATCH, "mountPath": "/tmp"}]  # noqa: S108
+
+
+def _scratch_variable(subject: Subject, storage: Storage) -> list[dict[str, Json]]:
+    """Every container has this folder, of 64 MiB."""
+    return [{"name": "TMPDIR", "value": "/dev/shm"}] * _wakes_without_volumes(subject, storage)  # noqa: S108
+
+
+def _wakes_without_volumes(subject: Subject, storage: Storage) -> bool:
+    """The kubelet looks every 300 ms whether a pod's volumes are there: a third of a cold start through Knative.
+
+    A model that lies in the image needs none, and onnxruntime writes nothing; other runtimes may.
+    """
+    model = subject.component.model
+    onnx = model is not None and model.format == "onnx"
+    return subject.serverless and subject.choice.ours and onnx and bool(storage.path) and not storage.volumes
 
 
 def _spec(
@@ -195,9 +240,10 @@ def _worker(subject: Subject, storage: Storage, level: Level, timeout_s: int, ac
     base: dict[str, Json] = {
         "image": subject.capabilities.image if choice.ours else choice.container.get("image", ""),
         "env": [*environment.identity(subject), *storage.env],
-        "volumeMounts": [*storage.mounts, *shared_memory(brought, has_gpus)[1], *_scratch_mount(subject)],
+        "volumeMounts": [*storage.mounts, *shared_memory(brought, has_gpus)[1], *_scratch_mount(subject, storage)],
     }
     container = {"name": brought.get("name", "worker"), **strategic(base, brought)}
+    container["image"] = own_image(subject, str(container["image"]))
     container["securityContext"] = container_context(level, choice.ours, brought.get("securityContext") or {})
     requests = (container.get("resources") or {}).get("requests") or {}
     gpus = {name: count for name, count in requests.items() if quantities.is_gpu(name)}

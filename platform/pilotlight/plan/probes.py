@@ -18,7 +18,7 @@ from pilotlight.plan.subject import Subject
 
 Json = Any
 PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
-STARTUP_PERIOD_S: Final = 2
+STARTUP_PERIOD_S: Final = 1  # the least that Kubernetes takes: somebody waits for it
 READY_PATH: Final = "/v2/health/ready"
 LIVE_PATH: Final = "/v2/health/live"
 LEAST_DEADLINE_S: Final = 600
@@ -26,11 +26,18 @@ LEAST_DEADLINE_S: Final = 600
 
 def decide_probes(subject: Subject, port: int, ledger: Ledger) -> dict[str, Json]:
     """The three probes of the main container, as far as the mode wants them. What the container brings is kept."""
-    brought = {name: subject.choice.container[name] for name in PROBES if subject.choice.container.get(name)}
+    container = subject.choice.container
+    brought = {name: _with_port(container[name], port) for name in PROBES if container.get(name)}
     if subject.serverless:
         return _for_knative(subject, port, brought, ledger)
     ledger.decide(subject.component.role, "startup budget", f"{subject.allowed_start_s} s", _budget_reason(subject))
     return {**_default(subject, port, subject.start_budget_s), **brought}
+
+
+def _with_port(probe: Mapping[str, Json], port: int) -> dict[str, Json]:
+    """A probe without a port means the serving port, as Knative has it; Kubernetes itself would refuse it."""
+    asks = {name: probe[name] for name in ("httpGet", "tcpSocket") if probe.get(name) is not None}
+    return {**probe, **{name: ask if "port" in ask else {**ask, "port": port} for name, ask in asks.items()}}
 
 
 def _budget_reason(subject: Subject) -> str:

@@ -80,7 +80,7 @@ def guarded(query: str, measured: Measure, service: str, namespace: str, *, from
     one = f"{'avg' if measured == 'level' else 'sum'}(\n{query}\n) >= 0"
     if measured == "level" and counted:
         one = f"({one}) and on() ({request_rate(service, namespace)} > 0)"
-    return f"({one}) or {_idle(service, namespace, from_zero)}"
+    return f"({one}) or {_idle(service, namespace, from_zero, counted)}"
 
 
 def inverted(query: str, threshold: str, service: str, namespace: str, *, from_zero: bool, counted: bool) -> str:
@@ -88,12 +88,16 @@ def inverted(query: str, threshold: str, service: str, namespace: str, *, from_z
     one = f"{threshold} / (avg(\n{query}\n) > 0)"
     if counted:
         one = f"({one}) and on() ({request_rate(service, namespace)} > 0)"
-    return f"({one}) or {_idle(service, namespace, from_zero)}"
+    return f"({one}) or {_idle(service, namespace, from_zero, counted)}"
 
 
-def _idle(service: str, namespace: str, from_zero: bool) -> str:
-    """At zero replicas nothing is scraped, and that is no error; above zero a lost scrape must reach the fallback."""
-    return "vector(0)" if from_zero else f"(0 * sum(up{{{labels(service, namespace)}}}))"
+def _idle(service: str, namespace: str, from_zero: bool, counted: bool) -> str:
+    """At zero replicas nothing is scraped, and that is no error; above zero a lost scrape must reach the fallback.
+
+    Our predictor labels its metrics itself, however it is scraped; `up` has the service's name only behind a monitor.
+    """
+    alive = METRIC_IN_FLIGHT if counted else "up"
+    return "vector(0)" if from_zero else f"(0 * sum({alive}{{{labels(service, namespace)}}}))"
 
 
 def mistake(query: str) -> str:

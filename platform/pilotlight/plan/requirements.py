@@ -6,44 +6,13 @@ Listed offline by `render` and `validate`; checked against the cluster where the
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pilotlight import pod_flags
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.model import Capabilities, Plan, Requirement, Workload
 
 Json = Any
-FLAG: Final = "kubernetes.podspec-"
 MONITORING: Final = "monitoring.coreos.com"
 
-# Pod fields that Knative refuses unless a flag of config-features allows them.
-POD_FLAGS: Final[Mapping[str, str]] = {
-    "nodeSelector": "nodeselector",
-    "tolerations": "tolerations",
-    "affinity": "affinity",
-    "topologySpreadConstraints": "topologyspreadconstraints",
-    "runtimeClassName": "runtimeclassname",
-    "initContainers": "init-containers",
-    "priorityClassName": "priorityclassname",
-    "schedulerName": "schedulername",
-    "securityContext": "securitycontext",
-    "shareProcessNamespace": "shareprocessnamespace",
-    "hostIPC": "hostipc",
-    "hostPID": "hostpid",
-    "hostNetwork": "hostnetwork",
-    "hostAliases": "hostaliases",
-    "dnsPolicy": "dnspolicy",
-    "dnsConfig": "dnsconfig",
-}
-VOLUME_FLAGS: Final[Mapping[str, str]] = {
-    "persistentVolumeClaim": "persistent-volume-claim",
-    "hostPath": "volumes-hostpath",
-    "csi": "volumes-csi",
-    "image": "volumes-image",
-    "ephemeral": "volumes-ephemeral",
-}
-# Allowed by Knative as they are; any other pod field has no flag and is refused by it.
-KNATIVE_POD_FIELDS: Final = frozenset(
-    ("containers", "volumes", "serviceAccountName", "imagePullSecrets", "enableServiceLinks",
-     "automountServiceAccountToken", *POD_FLAGS)
-)  # fmt: skip
 CRDS: Final[Mapping[str, str]] = {
     "serverless": "services.serving.knative.dev",
     "multi-node": "leaderworkersets.leaderworkerset.x-k8s.io",
@@ -88,6 +57,11 @@ def _objects(workload: Workload) -> Iterator[Requirement]:
         yield Requirement("crd", "scaledobjects.keda.sh", f"{workload.role} is scaled by KEDA")
     if workload.scaling.authentications:
         yield Requirement("crd", "triggerauthentications.keda.sh", f"{workload.role}: its triggers authenticate")
+    for trigger in workload.scaling.triggers:
+        if trigger.authentication:
+            kind, name = trigger.authentication.get("kind", "TriggerAuthentication"), trigger.authentication["name"]
+            reason = f"{workload.role}: trigger {trigger.name} authenticates by {kind} {name}, which must be there"
+            yield Requirement("crd", f"{kind.lower()}s.keda.sh", reason)
     if any("interceptorRoute" in trigger.metadata for trigger in workload.scaling.triggers):
         yield Requirement("crd", "interceptorroutes.http.keda.sh", f"{workload.role} is woken by the HTTP add-on")
     if any("image" in volume for volume in workload.template["spec"].get("volumes") or ()):
@@ -97,18 +71,9 @@ def _objects(workload: Workload) -> Iterator[Requirement]:
 def _pod_flags(workload: Workload) -> Iterator[Requirement]:
     if workload.mode != "serverless":
         return
-    spec, role = workload.template["spec"], workload.role
-    for field, flag in POD_FLAGS.items():
-        if spec.get(field):
-            yield Requirement("feature", FLAG + flag, f"{role}: {field}")
-    for volume in spec.get("volumes") or ():
-        for kind, flag in VOLUME_FLAGS.items():
-            if kind in volume:
-                yield Requirement("feature", FLAG + flag, f"{role}: volume {volume['name']}")
-    for container in spec["containers"]:
-        for variable in container.get("env") or ():
-            if {"fieldRef", "resourceFieldRef"} & (variable.get("valueFrom") or {}).keys():
-                yield Requirement("feature", f"{FLAG}fieldref", f"{role}: variable {variable['name']}")
+    role = workload.role
+    for flag, field in pod_flags.flags(workload.template["spec"]):
+        yield Requirement("feature", flag, f"{role}: {field}")
     if workload.timeout_seconds and workload.timeout_seconds > 600:
         name = f"config-defaults max-revision-timeout-seconds >= {workload.timeout_seconds}"
         yield Requirement("feature", name, f"{role}: a timeout above Knative's limit of 600 s")
@@ -132,5 +97,6 @@ def _check_flags(capabilities: Capabilities, ledger: Ledger) -> None:
     if not capabilities.features:
         return
     for requirement in list(ledger.requirements.values()):
-        if requirement.kind == "feature" and requirement.name not in capabilities.features:
+        told = requirement.kind == "feature" and requirement.name.startswith((pod_flags.FLAG, pod_flags.SIDECAR_PROBES))
+        if told and requirement.name not in capabilities.features:
             ledger.warn("PL355", "spec", f"Knative's {requirement.name} is off, and {requirement.reason} needs it")

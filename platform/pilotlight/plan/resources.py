@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pilotlight.plan import quantities
+from pilotlight import quantities
 from pilotlight.plan.ledger import Ledger
 from pilotlight.plan.subject import Subject
 

@@ -16,6 +16,9 @@ def decide_strategy(subject: Subject, scaling: Scaling, ledger: Ledger) -> dict[
         return {}
     if subject.mode == "stateful":
         return {"type": "RollingUpdate"}
+    if subject.on_ray:
+        ledger.decide(subject.component.role, "rollout", "KubeRay's own", "a RayCluster has no strategy to set")
+        return {}
     surge, unavailable, reason = _surge(subject, scaling)
     if subject.mode == "multi-node":
         ledger.decide(subject.component.role, "rollout", f"surge {surge}", reason)

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pilotlight.plan import quantities
+from pilotlight import quantities
+from pilotlight.contract import ours
 from pilotlight.plan.fine_tuning import fine_tuned, with_adapter
 from pilotlight.plan.ledger import Ledger, field_path
 from pilotlight.plan.subject import Choice
 from pilotlight.spec.accelerators import Class, devices_needed, name_of, pool, select_accelerator
+from pilotlight.spec.catalogue import BUILT_IN
 from pilotlight.spec.merge import Merged, group_size, merge_component, merge_group, strategic, with_runtime_defaults
-from pilotlight.spec.model import Catalogue, Component, NodeGroup, Runtime, Service
+from pilotlight.spec.model import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service
 from pilotlight.spec.placeholders import expand, implied_env
 from pilotlight.spec.select import Selection, select_runtime
 from pilotlight.spec.tuning import image_for, with_accelerator_config, with_parallelism
@@ -33,18 +35,35 @@ def choose_runtime(service: Service, catalogue: Catalogue, ledger: Ledger) -> Se
     selection = select_runtime(service, main, catalogue)
     ledger.problems.found.extend(selection.problems)
     if selection.runtime is not None:
-        ledger.decide("", "runtime", selection.runtime.name, selection.reason)
+        ledger.decide("", "runtime", selection.runtime.name, _told(selection.reason, selection.runtime))
         selection = replace(selection, runtime=_expanded(selection.runtime, service, ledger))
-    for reason in selection.model.reasons if selection.model else ():
+    for reason in _of_model(selection.model) if selection.model else ():
         ledger.decide("", "model", selection.model.name if selection.model else "", reason)
     return selection
 
 
+def _of_model(model: BaseModel) -> tuple[str, ...]:
+    """What was derived of it, and where it is from, unless everybody has it or the service describes it itself."""
+    told = model.origin == BUILT_IN or model.kind == "InferenceService"
+    return model.reasons if told else (*model.reasons, f"from {model.origin}")
+
+
+def _told(reason: str, runtime: Runtime) -> str:
+    """With where it is from, unless everybody has it."""
+    return reason if runtime.origin == BUILT_IN else f"{reason}; from {runtime.origin}"
+
+
 def _expanded(runtime: Runtime, service: Service, ledger: Ledger) -> Runtime:
     """Placeholders are the runtime's: filled in before the user's own texts join, which may hold any braces."""
+    paths = {
+        "pod": "spec",
+        "engine": "spec.engineConfig",
+        "decoder": "spec.decoderConfig",
+        "router": "spec.routerConfig",
+        "workers": "spec.workers" if runtime.group == "ome" else "spec.workerSpec",
+    }
     parts = {
-        part: expand(getattr(runtime, part), service, runtime, ledger.problems, part)
-        for part in ("pod", "engine", "decoder", "router", "workers")
+        part: expand(getattr(runtime, part), service, runtime, ledger.problems, path) for part, path in paths.items()
     }
     return replace(runtime, **parts)
 
@@ -67,8 +86,8 @@ def merged_choice(
     worker = merge_group(runtime, component, "worker") if multi_node else Merged({}, {})
     parts = [_finished(part, service, component, runtime) for part in (merged, worker)]
     model, adapter = fine_tuned(service, selection.model, catalogue, ledger) if serves else (None, None)
-    ours = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
-    choice = Choice(runtime, model, *parts[0], *parts[1], ours=ours, reason=selection.reason, adapter=adapter)
+    own = runtime is not None and runtime.ours and _same_image(runtime, parts[0].container)
+    choice = Choice(runtime, model, *parts[0], *parts[1], ours=own, reason=selection.reason, adapter=adapter)
     tuned = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, ledger))
     return _adapted(tuned, ledger)
 
@@ -94,9 +113,10 @@ def _brings_image(component: Component) -> bool:
 
 
 def _same_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:
-    """Our runtime with an image of the user's is somebody else's program until told otherwise."""
+    """Our runtime with an image of the user's is somebody else's program, unless its name says that it is ours."""
     configured = [runtime.engine.get("runner") or {}, *runtime.pod.get("containers", ())]
-    return container.get("image") in {item.get("image") for item in configured} | {None, ""}
+    image = container.get("image")
+    return image in {item.get("image") for item in configured} | {None, ""} or ours(str(image))
 
 
 def _finished(merged: Merged, service: Service, component: Component, runtime: Runtime | None) -> Merged:

@@ -26,6 +26,8 @@ def decide_scaling(subject: Subject, least: int, ledger: Ledger) -> Scaling:
         scaling = knative(subject, minimum, maximum, ledger)
         ledger.decide(subject.component.role, "autoscaler", scaling.scaler, "serverless is scaled by Knative")
         return scaling
+    if subject.on_ray:
+        return _on_ray(subject, max(1, minimum), ledger)
     owner, reason = _owner(subject, minimum, ledger)
     ledger.decide(subject.component.role, "autoscaler", owner, reason)
     if owner == "keda":
@@ -33,6 +35,19 @@ def decide_scaling(subject: Subject, least: int, ledger: Ledger) -> Scaling:
     if owner == "hpa":
         return hpa(subject, minimum, maximum, ledger)
     return Scaling("none", minimum, maximum)
+
+
+def _on_ray(subject: Subject, groups: int, ledger: Ledger) -> Scaling:
+    """Each group is a RayCluster of its own, so there is no count that an autoscaler could change."""
+    reason = "each group is a RayCluster of its own, and nothing counts those"
+    ledger.decide(subject.component.role, "autoscaler", "none", reason)
+    most = subject.component.max_replicas
+    if most is not None and most > groups:
+        ledger.warn("PL360", subject.path("maxReplicas"), f"has no effect on Ray: {reason}; {groups} run")
+    wish = _keda_wish(subject, 1)
+    if wish:
+        ledger.warn("PL360", subject.path(), f"{wish} has no effect on Ray: {reason}; use MultiNode to scale")
+    return Scaling("none", groups, groups)
 
 
 def replicas_of(subject: Subject, scaling: Scaling) -> int | None:

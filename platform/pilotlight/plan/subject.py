@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pilotlight import names
-from pilotlight.plan import annotations, quantities
+from pilotlight import names, quantities
+from pilotlight.plan import annotations
 from pilotlight.plan.fine_tuning import Adapter
+from pilotlight.plan.mode import wants_ray
 from pilotlight.plan.model import Capabilities, Mode
 from pilotlight.spec.model import BaseModel, Component, Runtime, Service
 
@@ -57,6 +58,11 @@ class Subject:
     @property
     def serverless(self) -> bool:
         return self.mode == "serverless"
+
+    @property
+    def on_ray(self) -> bool:
+        """Each of its groups is a RayCluster, not a part of a LeaderWorkerSet."""
+        return self.mode == "multi-node" and wants_ray(self.service, self.component)
 
     @property
     def model_bytes(self) -> int:

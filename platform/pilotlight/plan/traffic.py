@@ -25,10 +25,15 @@ def revision_name(subject: Subject, template: Template, extra: Mapping[str, Json
 
 
 def stable_revision(name: str, rendered: str, current: Current) -> str:
-    """The revision that has most of the traffic now, other than the rendered one; empty: there is none."""
-    others = [share for share in current.traffic.get(name, ()) if share.revision != rendered and share.percent > 0]
+    """The revision that is marked as such, else the one that has most of the traffic now, other than the rendered one;
+    empty: there is none."""
+    others = [
+        share
+        for share in current.traffic.get(name, ())
+        if share.revision != rendered and (share.percent > 0 or share.tag == names.TAG_PREVIOUS)
+    ]
     if others:
-        return max(others, key=lambda share: share.percent).revision
+        return max(others, key=lambda share: (share.tag == names.TAG_PREVIOUS, share.percent)).revision
     shares = current.traffic.get(name, ())
     known = [revision for revision in current.revisions.get(name, ()) if revision != rendered]
     return "" if shares or not known or rendered in current.revisions.get(name, ())[:1] else known[0]
@@ -45,14 +50,24 @@ def decide_traffic(subject: Subject, rendered: str, current: Current, ledger: Le
         return shares
     percent = canary_percent(subject, current)
     stable = stable_revision(subject.name, rendered, current)
-    if percent is None or percent == 100 or not stable:
+    if percent is None or not (shared(subject, percent) and stable):
         reason = "no canaryTrafficPercent" if percent is None else "100 %" if percent == 100 else "nothing else runs"
         ledger.decide(role, "traffic", f"{rendered} 100 %", reason)
         return (Traffic(rendered, 100),)
-    tag = names.TAG_LATEST if subject.annotation(*annotations.TAG_ROUTING) == "true" or not percent else ""
+    tagged = subject.annotation(*annotations.TAG_ROUTING) == "true" or not percent or _judged(subject)
+    tag = names.TAG_LATEST if tagged else ""
     shares = (Traffic(rendered, percent, tag), Traffic(stable, 100 - percent, names.TAG_PREVIOUS))
     ledger.decide(role, "traffic", _told(shares), f"{role}.canaryTrafficPercent = {percent}")
     return shares
+
+
+def shared(subject: Subject, percent: int | None) -> bool:
+    """Whether the rendered revision has another one beside it. One that is judged has, even when it gets everything."""
+    return percent is not None and (percent < 100 or _judged(subject))
+
+
+def _judged(subject: Subject) -> bool:
+    return subject.annotation(names.ANNOTATION_SIDES) == "both"
 
 
 def canary_percent(subject: Subject, current: Current) -> int | None:

@@ -110,7 +110,12 @@ def _push(subject: Subject, kinds: dict[Kind, str], min_replicas: int, ledger: L
 
 
 def _refuse_without_push(subject: Subject, min_replicas: int, ledger: Ledger) -> None:
-    if min_replicas == 0:
+    named = subject.annotation(annotations.WAKE_BY)
+    if named:
+        there = " or ".join(keda.wakers(subject)) or "nothing: this target has neither gateway nor http-add-on"
+        message = f"= {named}, which this target does not have; it must be {there}"
+        ledger.error("PL320", subject.annotation_path(annotations.WAKE_BY), message)
+    elif min_replicas == 0:
         ledger.error(
             "PL320", subject.path("minReplicas"),
             "nothing can wake it from 0: no replica runs, so no metric of it moves; install the Pilotlight gateway or "

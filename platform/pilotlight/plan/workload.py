@@ -7,7 +7,6 @@ from typing import Any
 from pilotlight import names
 from pilotlight.plan import annotations, environment
 from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.mode import wants_ray
 from pilotlight.plan.model import Current, Scaling, Traffic, Workload
 from pilotlight.plan.pods import Template, decide_template
 from pilotlight.plan.probes import progress_deadline
@@ -20,6 +19,7 @@ from pilotlight.plan.traffic import (
     decide_traffic,
     renamed,
     revision_name,
+    shared,
     stable_revision,
 )
 from pilotlight.spec.merge import group_size
@@ -37,7 +37,7 @@ def decide_workloads(
         return _with_written_canaries(subject, others, entry, ledger)
     percent = canary_percent(subject, current)
     known = bool(current.revisions.get(subject.name) or current.traffic.get(subject.name))
-    side = percent is not None and percent < 100 and (known or subject.mode == "stateful")
+    side = shared(subject, percent) and (known or subject.mode == "stateful")
     made = _with_traffic(subject, _workload(subject, entry, 1 if side else 0, ledger), current, ledger)
     stable = stable_revision(subject.name, made.revision, current)
     if not side:
@@ -70,7 +70,7 @@ def _workload(subject: Subject, entry: bool, least: int, ledger: Ledger) -> Work
         container_concurrency=component.container_concurrency, timeout_seconds=timeout_s,
         progress_deadline_seconds=deadline, disruption=_disruption(subject, ledger),
         labels={"app.kubernetes.io/component": component.role}, annotations=_object_annotations(subject),
-        ours=subject.choice.ours, cluster="ray" if wants_ray(subject.service, component) else "leader-worker-set",
+        ours=subject.choice.ours, cluster="ray" if subject.on_ray else "leader-worker-set",
         internal=not entry, pod_security=template.level,
         model_bytes=subject.model_bytes if subject.serves_model else 0,
     )  # fmt: skip

@@ -1,21 +1,16 @@
-"""The alerts of one service, for its PrometheusRule. Queries use only names of contract.py and filter both labels."""
+"""The alerts of one service, for its PrometheusRule: those that depend on its plan. Names are those of contract.py.
+
+What can be asked of any service, such as errors and models that do not load, is asked once for all of them by the
+rules of the platform (observability/rules.py).
+"""
 
 from typing import Any, Final
 
-from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_SERVICE,
-    METRIC_COLD_START,
-    METRIC_MODEL_STATE,
-    METRIC_QUEUE_SECONDS,
-    METRIC_REQUEST_DURATION,
-)
+from pilotlight.contract import LABEL_NAMESPACE, LABEL_SERVICE, METRIC_COLD_START
 from pilotlight.plan.model import Plan
 
 Rule = dict[str, Any]
 
-ERROR_SHARE: Final = 0.05
-QUEUE_SECONDS: Final = 1.0  # an edge of contract.LATENCY_BUCKETS, so the quantile is not interpolated across it
 DEADLINE_SHARE: Final = 0.8  # of the progress deadline: past it, the next slower start fails
 
 
@@ -25,33 +20,15 @@ def rules_of(plan: Plan) -> list[Rule]:
     measured = [work for work in plan.workloads if work.metrics_port is not None and work.mode != "virtual"]
     rules = []
     if any(work.ours for work in measured):
-        rules += [_errors(selector), _queueing(selector), _no_model(selector)]
         rules.append(_slow_start(selector, max(work.progress_deadline_seconds for work in measured if work.ours)))
     if any(work.scaling.min_replicas > 0 for work in measured):
         rules.append(_not_scraped(selector))
-    return rules
+    return [_named(rule, plan) for rule in rules]
 
 
-def _errors(selector: str) -> Rule:
-    count = f"{METRIC_REQUEST_DURATION}_count"
-    failed = f'sum(rate({count}{{{selector},code=~"5.."}}[5m]))'
-    return _alert(
-        "PilotlightErrors", f"{failed} / sum(rate({count}{{{selector}}}[5m])) > {ERROR_SHARE}", "5m", "critical",
-        "More than 5 % of the requests fail",
-    )  # fmt: skip
-
-
-def _queueing(selector: str) -> Rule:
-    waits = f"sum by (le) (rate({METRIC_QUEUE_SECONDS}_bucket{{{selector}}}[5m]))"
-    return _alert(
-        "PilotlightQueueing", f"histogram_quantile(0.95, {waits}) > {QUEUE_SECONDS:g}", "10m", "warning",
-        "One request in twenty waits more than a second for its execution: raise maxReplicas or lower the scale target",
-    )  # fmt: skip
-
-
-def _no_model(selector: str) -> Rule:
-    ready = f'max by (model) ({METRIC_MODEL_STATE}{{{selector},state="READY"}})'
-    return _alert("PilotlightModelNotReady", f"{ready} == 0", "15m", "warning", "No version of a model is ready")
+def _named(rule: Rule, plan: Plan) -> Rule:
+    """Whose it is: what `absent` and `max` leave over has no label that would say so."""
+    return {**rule, "labels": {**rule["labels"], LABEL_NAMESPACE: plan.namespace, LABEL_SERVICE: plan.name}}
 
 
 def _slow_start(selector: str, deadline: int) -> Rule:

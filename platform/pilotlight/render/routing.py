@@ -93,8 +93,17 @@ def address_of(plan: Plan) -> Json:
         return None
     if plan.front is not None:
         ports = [{"name": "http", "port": plan.front.port, "protocol": "TCP"}]
-        return {"name": name, "externalName": f"{plan.front.service}.{plan.front.namespace}.{DOMAIN}", "ports": ports}
+        host = f"{plan.front.service}.{plan.front.namespace}.{DOMAIN}"
+        return {"name": name, **_shares(plan), "externalName": host, "ports": ports}
     return {"name": name, "selector": service_selector_of(entry), "ports": ports_of(entry)[:1]}
+
+
+def _shares(plan: Plan) -> dict[str, Json]:
+    """Our gateway makes the split itself: no other object says who gets how much, since the route leads to it alone."""
+    if plan.front is None or plan.front.kind != "gateway":
+        return {}
+    shares = ",".join(f"{work.name}={share}" for work, share in backends_of(plan))
+    return {"annotations": {names.ANNOTATION_SHARES: shares}}
 
 
 def hosts_in_cluster(plan: Plan) -> list[str]:

@@ -27,7 +27,10 @@ _CATALOGUE_KINDS: Final = (
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
 UNDERSTOOD: Final = ("InferenceService", *_CATALOGUE_KINDS)
 # What people keep beside a service because it cannot run without: passed on as it is. Anything else is a slip.
-COMPANION_KINDS: Final = ("Namespace", "Secret", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim")
+COMPANION_KINDS: Final = {
+    "Namespace": "v1", "Secret": "v1", "ConfigMap": "v1", "ServiceAccount": "v1", "PersistentVolumeClaim": "v1",
+    "TriggerAuthentication": "keda.sh/v1alpha1",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def load(
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
             check_annotations(node, problems)
             others.append(node)
-        elif kind in COMPANION_KINDS and version == "v1":
+        elif version == COMPANION_KINDS.get(kind):
             companions += _named(node, problems)
         elif kind == "InferenceService" and version in _READERS:
             apply(node, tuple(sets), problems)
@@ -144,6 +147,10 @@ def _refuse(node: Node, kind: str, version: str, problems: Problems) -> None:
     if not kind or not version:
         missing = under("", "kind" if not kind else "apiVersion")
         problems.error("PL110", node.place, missing, f"is missing, so this is no document of ours; {understood}")
+        return
+    if kind in COMPANION_KINDS:
+        place, message = (node.get("apiVersion") or node).place, f'is "{version}", must be {COMPANION_KINDS[kind]}'
+        problems.error("PL110", place, "apiVersion", f"{message} for a {kind}")
         return
     hint = suggestion(kind, UNDERSTOOD) if kind not in UNDERSTOOD else ""
     path = "kind" if kind not in UNDERSTOOD else "apiVersion"

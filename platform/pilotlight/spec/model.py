@@ -138,6 +138,13 @@ class Service:
     places: Mapping[str, Place] = field(default_factory=dict)
     document: Mapping[str, Json] = field(default_factory=dict)
 
+    @property
+    def tuned(self) -> tuple[str, str]:
+        """The FineTunedWeight to serve and the path that names it, beside a base model or in its place. Empty: none."""
+        if self.model is not None and self.model.kind == "FineTunedWeight":
+            return self.model.name, "spec.model.name"
+        return next(iter(self.fine_tuned_weights), ""), "spec.model.fineTunedWeights"
+
     def place(self, path: str) -> Place:
         """Where the path is written, or the nearest parent of it that is."""
         while path and path not in self.places:
@@ -189,6 +196,7 @@ class Runtime:
     accelerators: Mapping[str, Json] = field(default_factory=dict)  # OME's acceleratorRequirements
     multi_model: bool = False
     server_type: str = ""  # KServe's annotation serving.kserve.io/server-type
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # where its document's paths are written
 
 
 @dataclass(frozen=True, slots=True)

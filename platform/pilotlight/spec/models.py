@@ -102,6 +102,8 @@ def resolve_model(
 
 def _referenced(service: Service, reference: Reference, catalogue: Catalogue, problems: Problems) -> BaseModel | None:
     path = "spec.model.name"
+    if reference.kind == "FineTunedWeight":
+        return _tuned_from(service, reference, catalogue, problems)
     reachable = [model for model in catalogue.models if model.namespace in ("", service.namespace)]
     named = [model for model in reachable if model.name == reference.name]
     if not named:
@@ -117,6 +119,23 @@ def _referenced(service: Service, reference: Reference, catalogue: Catalogue, pr
             "PL211", service.place(path), path, f"model {model.name} is disabled; choose another or enable it"
         )
     return model
+
+
+def _tuned_from(service: Service, reference: Reference, catalogue: Catalogue, problems: Problems) -> BaseModel | None:
+    """The base model of weights that are referred to directly; plan/fine_tuning serves it with them."""
+    path, name = "spec.model.name", reference.name
+    weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
+    if weights is None:
+        message = f"no FineTunedWeight is called {name}; add its document to the files or --catalog"
+        problems.error("PL309", service.place(path), path, message)
+        return None
+    base = weights["spec"].get("baseModelRef") or {}
+    if not base.get("name"):
+        message = f"FineTunedWeight {name} does not say what it was tuned from: give it baseModelRef.name"
+        problems.error("PL309", service.place(path), path, message)
+        return None
+    kind = "BaseModel" if base.get("namespace") else "ClusterBaseModel"
+    return _referenced(service, replace(reference, name=base["name"], kind=kind), catalogue, problems)
 
 
 def _inline(service: Service, component: Component | None, problems: Problems) -> BaseModel | None:

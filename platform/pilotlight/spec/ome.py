@@ -19,7 +19,7 @@ from pilotlight.spec.components import (
 )
 from pilotlight.spec.model import Component, KedaConfig, ModelSpec, NodeGroup, Reference, Role, Service
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.ome_fields import inference_service
+from pilotlight.spec.ome_fields import WEIGHTS, inference_service
 from pilotlight.spec.paths import places
 from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.storage import located
@@ -134,6 +134,9 @@ def _model(spec: Mapping[str, Json], reading: Reading) -> tuple[Reference | None
     if len(weights) > 1:
         message = f"names {len(weights)} weights, must name one at most: a service runs one set of weights"
         reading.error("PL104", f"{path}.fineTunedWeights", message)
+    if weights and value.get("kind") == WEIGHTS:
+        message = f"excludes kind {WEIGHTS}, which names the weights itself; keep one of them"
+        reading.error("PL111", f"{path}.fineTunedWeights", message)
     return _reference(value, "ClusterBaseModel"), weights
 
 

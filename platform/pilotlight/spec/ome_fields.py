@@ -9,6 +9,7 @@ from pilotlight.spec.storage import STORAGE_URI
 from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Text, Truth, Whole, WholeOrText
 
 GROUP: Final = "ome.io/v1beta1"
+WEIGHTS: Final = "FineTunedWeight"
 OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
 _RENAMED: Final = {
     "timeout": "OME's name is timeoutSeconds",
@@ -75,8 +76,11 @@ ACCELERATOR: Final = Record(
 _MODEL: Final = Record(
     "ModelRef",
     {
-        "name": Field(Text(r".+", "a model's name"), "Name of the BaseModel or ClusterBaseModel.", required=True),
-        "kind": Field(OneOf(("BaseModel", "ClusterBaseModel")), "Its kind; ClusterBaseModel by default."),
+        "name": Field(Text(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
+        "kind": Field(
+            OneOf(("BaseModel", "ClusterBaseModel", WEIGHTS)),
+            "Its kind, ClusterBaseModel by default. A FineTunedWeight is served with the model that it was tuned from.",
+        ),
         "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
         "fineTunedWeights": Field(ListOf(Text()), "Fine-tuned weights to serve it with; one at most."),
     },

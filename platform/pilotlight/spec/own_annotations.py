@@ -7,7 +7,15 @@ not know; these are ours alone, so an unknown one is an error. Asked by `load` f
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight.names import CATALOGUE_ANNOTATIONS, COMPONENT_ANNOTATIONS, DOMAIN, SERVICE_ANNOTATIONS
+from pilotlight.errors import UsageError
+from pilotlight.names import (
+    ANNOTATION_CANARY,
+    ANNOTATION_PARK,
+    CATALOGUE_ANNOTATIONS,
+    COMPONENT_ANNOTATIONS,
+    DOMAIN,
+    SERVICE_ANNOTATIONS,
+)
 from pilotlight.spec.nodes import Node
 from pilotlight.spec.paths import under
 from pilotlight.spec.problems import Problems
@@ -18,7 +26,7 @@ OF_DOCUMENT: Final = "metadata.annotations"
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
-    """Adds PL115 for each annotation of ours that nobody would read."""
+    """Adds PL115 for each annotation of ours that nobody would read, and one of its own for a value without sense."""
     service = document.text("kind") == "InferenceService"
     on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
     for path, node in _annotations(document, ""):
@@ -27,6 +35,20 @@ def check_annotations(document: Node, problems: Problems) -> None:
             if name.startswith(OURS) and name not in known:
                 elsewhere = on_document if path != OF_DOCUMENT else ()
                 problems.error("PL115", value.key, under(path, name), _reason(name, known, elsewhere))
+            elif name == ANNOTATION_CANARY and isinstance(value.value, str):
+                _check_canary(value, value.value, under(path, name), problems)
+            elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
+                told = f'= {value.value}, must be "true" or "false"'
+                problems.error("PL117", value.place, under(path, name), told)
+
+
+def _check_canary(node: Node, text: str, path: str, problems: Problems) -> None:
+    from pilotlight.canary.block import policy_of, read_block
+
+    try:
+        policy_of(read_block(text))
+    except UsageError as wrong:
+        problems.error("PL116", node.place, path, str(wrong))
 
 
 def _reason(name: str, known: tuple[str, ...], elsewhere: tuple[str, ...]) -> str:

@@ -34,10 +34,10 @@ def expand(value: Json, service: Service, runtime: Runtime, problems: Problems, 
 
 def _text(text: str, service: Service, runtime: Runtime, problems: Problems, path: str) -> str:
     implied = implied_metadata(service, runtime)
+    place = runtime.places.get(path, Place(runtime.origin))
 
     def fill(match: re.Match[str]) -> str:
         field = _FIELD.fullmatch(match[1])
-        place = Place(runtime.origin)
         if field is None:
             message = (
                 f"runtime {runtime.name} says {match[0]}; only .Name, .Namespace, .Labels.x, .Annotations.x are known"

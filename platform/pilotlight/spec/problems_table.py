@@ -45,6 +45,11 @@ CODES: Final[dict[str, Code]] = {
         "There is no such annotation of ours, or it has no effect there.",
         "Take the name that is suggested, or move it to where it belongs: a misspelt rule would leave a door open.",
     ),
+    "PL116": Code(
+        "The canary of the annotation cannot be read.",
+        "Mend the key that the message names; its keys are the flags of `platformctl canary start`.",
+    ),
+    "PL117": Code("The annotation about parking is neither true nor false.", 'Write it in quotes: `"true"`.'),
     "PL200": Code("The API version does not have this kind.", "Use the version that the message names."),
     "PL201": Code("A cluster-wide runtime has a namespace.", "Leave it out, or make it a ServingRuntime."),
     "PL202": Code("A runtime brings no container.", "Add `engineConfig.runner` (OME) or `containers` (KServe)."),
@@ -159,6 +164,8 @@ CODES: Final[dict[str, Code]] = {
     "PL362": Code("Requests and limits of a device differ.", "Write the same number, or only the limit."),
     "PL363": Code("A mount has no volume.", "Add the volume where the message says, or remove the mount."),
     "PL364": Code("A confidential model is asked for.", "Nothing here decrypts models: serve it decrypted."),
+    "PL365": Code("The runtime is not made for Ray (warning).", "Name one that is, or use MultiNode."),
+    "PL366": Code("A probe of a sidecar names no port.", "Write the port that the sidecar listens on."),
 }
 
 

@@ -5,12 +5,14 @@ to `runtime_from`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.names import ANNOTATION_PREDICTOR
 from pilotlight.spec.catalogue_types import POD_FIELDS, RUNTIME_VERSIONS, runtime_type
 from pilotlight.spec.model import Runtime, SupportedFormat
 from pilotlight.spec.nodes import Node
+from pilotlight.spec.paths import places
 from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.sizes import parameters
 from pilotlight.spec.types import read
@@ -32,7 +34,7 @@ def read_runtime(node: Node, problems: Problems, namespace: str = "default") -> 
         return None
     runtime = runtime_from(document, node.place.file, namespace)
     _check(runtime, node, problems)
-    return runtime
+    return replace(runtime, places=places(node))
 
 
 def _check(runtime: Runtime, node: Node, problems: Problems) -> None:

@@ -3,14 +3,12 @@
 import re
 from typing import Final
 
+from pilotlight import quantities
+
 _SCALE: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _BYTES_PER_PARAMETER: Final = {
     "fp32": 4.0, "float32": 4.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5, "fp4": 0.5,
-}  # fmt: skip
-_UNITS: Final = {
-    "": 1, "m": 0.001, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
 }  # fmt: skip
 
 
@@ -21,12 +19,9 @@ def parameters(size: str) -> float | None:
 
 
 def amount(text: str) -> float | None:
-    """A Kubernetes quantity as a number (`16Gi`, `500m`, `1.5e9`); None where it is none."""
-    unit = text.lstrip("+0123456789.")
-    try:
-        return float(text) if unit[:1] in ("e", "E") else float(text[: len(text) - len(unit)]) * _UNITS[unit]
-    except (KeyError, ValueError, OverflowError):
-        return None
+    """A Kubernetes quantity as a number (`16Gi`, `500m`, `1.5e9`); None where it is none. `K` is taken for `k`."""
+    found = quantities.quantity(text[:-1] + "k" if text.endswith("K") else text)
+    return None if found is None or found < 0 else float(found)
 
 
 def quantity(text: str) -> int | None:

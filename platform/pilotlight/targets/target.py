@@ -5,6 +5,7 @@ manifests again, from which the next plan takes its `current`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -14,8 +15,8 @@ from pilotlight.manifests import Manifest
 Json = Any
 Key = tuple[str, str]  # namespace, name
 
-Phase = Literal["Ready", "Standby", "Progressing", "Degraded", "Failed", "Stopping"]
-ModelState = Literal["Pending", "Standby", "Loading", "Loaded", "FailedToLoad"]
+Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping"]
+ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "FailedToLoad"]
 
 
 class Release(Struct, frozen=True):
@@ -30,6 +31,7 @@ class Release(Struct, frozen=True):
     note: str = ""  # why: deploy, rollback to …, canary promoted
     generation: int = 0  # which deploy of the service it was; the target counts them
     at: str = ""  # when it was applied; UTC, RFC 3339
+    failed: tuple[str, ...] = ()  # revisions of it that were seen not to start, as far as the target remembers
 
 
 class Condition(Struct, frozen=True):
@@ -61,6 +63,7 @@ class RevisionStatus(Struct, frozen=True):
     decided_at: str = ""
     url: str = ""  # reaches this revision alone
     cold_start: Mapping[str, float] = {}  # seconds by phase of its latest start
+    per_second: float | None = None  # requests, over the last seconds
 
 
 class ServiceStatus(Struct, frozen=True):
@@ -95,10 +98,54 @@ class Share(Struct, frozen=True):
     tag: str = ""
 
 
+class Way(Struct, frozen=True):
+    """How this machine sends requests to a service: what their URLs begin with, and headers that go along."""
+
+    url: str
+    headers: Mapping[str, str] = {}
+
+
+class KeptCanary(Struct, frozen=True):
+    """What a target keeps of a service's canaries. `version` is another with every change of it."""
+
+    namespace: str
+    name: str
+    state: str  # canary.model.Ledger as JSON
+    version: str
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+
+class Sample(Struct, frozen=True):
+    """One element of a query's answer; `at` is the Unix time of the newest measurement behind it, as far as known."""
+
+    labels: Mapping[str, str]
+    value: float
+    at: float = 0.0
+
+
 class Target(Protocol):
     """Raises errors of `pilotlight.errors` only. Calls block; waiting is the caller's, by looking at `status`."""
 
     name: str
+    poll_s: float  # how often it is worth looking
+
+    def offers(self) -> Mapping[str, Json]:
+        """What a plan should know of it, by the names of plan.model.Capabilities; empty: nothing unusual."""
+
+    def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
+        """Runtimes, models and accelerators that it has itself, each with where it is from; and what was not shown."""
+
+    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
+        """Held while requests are sent: it may be a tunnel."""
+
+    def probe(self, status: ServiceStatus) -> str:
+        """A real request, the way that clients take; empty: answered, else why not."""
+
+    def note(self, status: ServiceStatus) -> None:
+        """Writes down, for others and for later, what whoever looked has seen. Never fails."""
 
     def live(self, key: Key) -> list[Manifest]:
         """The service's objects as they are, `status` and override annotations included; empty: not there."""
@@ -116,3 +163,12 @@ class Target(Protocol):
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]: ...
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]: ...
     def delete(self, key: Key) -> None: ...
+    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
+        """Of services that ever had one."""
+
+    def canary(self, key: Key) -> KeptCanary | None: ...
+    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
+        """In place of the one with that version, "" for none yet; Conflict: somebody else has written since."""
+
+    def query(self, promql: str) -> Sequence[Sample]:
+        """What the metrics of services say; PlatformError where nobody can be asked or the query cannot be answered."""

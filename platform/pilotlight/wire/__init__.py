@@ -1,1 +1,1 @@
-"""HTTP/1.1 framing that gateway and predictor share. Knows bytes, not models."""
+"""Framing of HTTP/1.1 and HTTP/2, and unix sockets, that gateway and predictor share. Knows bytes, not models."""

@@ -86,9 +86,14 @@ _known_head: Final = lru_cache(128)(_parse)
 def render_head(status: int, content_type: str, length: int, headers: dict[str, str] | None, close: bool) -> bytes:
     """The head of a reply. Header values must not come from a client unchecked; line breaks are taken out."""
     if not headers:
-        return _plain_head(status, content_type, length, close) + b"\r\n"
+        return _bare_head(status, content_type, length, close)
     extra = "".join(f"{name}: {_one_line(value)}\r\n" for name, value in headers.items())
     return _plain_head(status, content_type, length, close) + extra.encode("latin-1", "replace") + b"\r\n"
+
+
+@lru_cache(4096)
+def _bare_head(status: int, content_type: str, length: int, close: bool) -> bytes:
+    return _plain_head(status, content_type, length, close) + END[2:]
 
 
 @lru_cache(4096)

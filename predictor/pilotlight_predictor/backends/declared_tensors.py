@@ -8,17 +8,22 @@ The file is parsed, not run. python.py and torch_modules.py report them as what 
 import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
+from typing import Final
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import DATATYPES, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
+_PARSING: Final = Lock()  # Python 3.11 counts the depth of a tree for all threads at once, and may lose count of two
 
 
 def declared(path: Path) -> tuple[Specs, Specs]:
     """INPUTS and OUTPUTS of a model.py."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        with _PARSING:
+            tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
     return _constant(tree, "INPUTS", path), _constant(tree, "OUTPUTS", path)

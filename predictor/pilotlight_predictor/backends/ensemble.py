@@ -1,11 +1,12 @@
 """A graph of models served as one: each step runs as soon as its tensors are there, through the step's own scheduler.
 
-It has no instances and no file; the registry makes it from the configuration's `ensemble_scheduling`. A request holds
+It has no instances and no file; opening.py makes it from the configuration's `ensemble_scheduling`. A request holds
 all models of the graph from its first step to its last, so a model that is unloaded meanwhile still serves it.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from time import perf_counter_ns, time_ns
 from typing import NamedTuple, Protocol
 
@@ -51,6 +52,9 @@ class Ensemble:
         graph = self.hold()
         self.run(item, graph.parts, graph.release)
 
+    def now(self) -> None:
+        """Its models have turns of their own."""
+
     def hold(self) -> "Graph":
         parts: list[Part] = []
         try:
@@ -79,7 +83,7 @@ class Ensemble:
             self._stats.record_failure(took, "CANCELED" if isinstance(answer, Cancelled) else "BACKEND")
         else:
             self._stats.record_execution(1, item.rows, 0, 0, took, 0, time_ns() // 1_000_000)
-        item.done(answer)
+        item.answer(answer)
         if not self._running:
             self._idle.set()
 
@@ -87,6 +91,9 @@ class Ensemble:
         run = self._running.get(item)
         if run is not None:
             run.end(Cancelled("the client left before the answer"))
+
+    def pause(self, item: Item, paused: bool) -> None:
+        """Nothing to hold back: an ensemble answers once."""
 
     async def close(self) -> None:
         """Requests in flight finish: they hold the models that they still need."""
@@ -124,6 +131,9 @@ class Graph:
 
     def cancel(self, item: Item) -> None:
         self._ensemble.cancel(item)
+
+    def pause(self, item: Item, paused: bool) -> None:
+        self._ensemble.pause(item, paused)
 
     def release(self) -> None:
         for part in self.parts:
@@ -165,6 +175,7 @@ class _Run:
         inputs = {name: self._tensors[tensor] for name, tensor in step.input_map.items()}
         request = InferRequest(step.model, inputs, step.version, self._request.id, request_id=self._request.request_id)
         request.parameters = self._request.parameters
+        request.sequence = copy(self._request.sequence)
         request.priority, request.timeout_us = self._request.priority, self._request.timeout_us
         try:
             ticket = part.model.infer(request, lambda result: self._stepped(step, result), None, part.held)

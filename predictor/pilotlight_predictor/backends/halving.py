@@ -48,7 +48,7 @@ def halves(inputs: Inputs) -> list[Inputs]:
     if size < 2:
         return [inputs]
     middle = (size + 1) // 2
-    return split(inputs, [middle, size - middle])
+    return list(split(inputs, [middle, size - middle]))
 
 
 def _advice(model: str, inputs: Inputs, parts: int, reason: str) -> str:

@@ -41,33 +41,33 @@ def find(module: ModuleType) -> type | None:
 class KserveForm:
     def __init__(self, cls: type, spec: LoadSpec, declared: Declared) -> None:
         self._cls, self._spec, self._declared = cls, spec, declared
-        self._loop = Loop()
+        self.loop = Loop()
         _tell_predictor()
-        self._model: Any = cls(**_constructor_arguments(cls, spec))
-        if not self._model.ready:
-            self._loop.settle(self._model.load())
-        if not self._model.ready:
+        self.model: Any = cls(**_constructor_arguments(cls, spec))
+        if not self.model.ready:
+            self.loop.settle(self.model.load())
+        if not self.model.ready:
             raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
         self.verbs = _verbs(cls)
 
     def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         _tell_predictor()
         started = [attempt(self._start, request) for request in batch]
-        settled = self._loop.settle_all(started)
+        settled = self.loop.settle_all(started)
         return [self._settled(request, value) for request, value in zip(batch, settled, strict=True)]
 
     def clone(self, instance_name: str) -> "KserveForm":
         return KserveForm(self._cls, self._spec, self._declared)
 
     def close(self) -> None:
-        self._model.stop()
-        self._loop.close()
+        self.model.stop()
+        self.loop.close()
 
     def _start(self, request: InferRequest) -> Any:
         headers = {HEADER_REQUEST_ID: request.id} if request.id else {}
         if request.document is not None:
-            return self._model(dict(request.document), headers, verb=_verb(request.verb))
-        return self._model(_kserve_request(request), headers)
+            return self.model(dict(request.document), headers, verb=_verb(request.verb))
+        return self.model(_kserve_request(request), headers)
 
     def _settled(self, request: InferRequest, value: Any) -> Answer:
         from kserve.errors import InvalidInput

@@ -26,8 +26,10 @@ _numbers = count(1)
 class Source:
     """One loaded model.py. Each clone of an instance shares it; the last `close` forgets its modules."""
 
-    def __init__(self, path: Path, model_dir: Path) -> None:
+    def __init__(self, path: Path, model_dir: Path, offered: Mapping[str, ModuleType] | None = None) -> None:
+        """`offered` are modules that only this model's files find, by name."""
         self.path = path
+        self._offered = offered or {}
         self._folders = list(dict.fromkeys([str(path.parent), str(model_dir)]))
         self._package = f"{_PARENT}.n{next(_numbers)}"
         self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
@@ -93,6 +95,8 @@ class Source:
         level: int = 0,
     ) -> ModuleType:
         top = name.partition(".")[0]
+        if not level and name in self._offered:
+            return self._offered[name]
         if level or not self._is_sibling(top):
             return builtins.__import__(name, globals, locals, fromlist, level)
         private = f"{self._package}.{name}"

@@ -8,19 +8,27 @@
 Constants INPUTS and OUTPUTS describe the tensors when there is no configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from pilotlight_predictor.backends import kserve_model, triton_model
-from pilotlight_predictor.backends.base import Answer, LoadSpec
+from pilotlight_predictor.backends import triton_python_backend_utils as pb_utils
+from pilotlight_predictor.backends.base import Answer, Asked, LoadSpec
 from pilotlight_predictor.backends.declared_tensors import Specs, declared
 from pilotlight_predictor.backends.model_source import Source, trimmed
 from pilotlight_predictor.backends.python_forms import ClassForm, Form, FunctionForm
+from pilotlight_predictor.backends.python_parking import parking
 from pilotlight_predictor.backends.python_values import declared_outputs
+from pilotlight_predictor.backends.triton_calls import Calling
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.tensors import TensorSpec
+
+T = TypeVar("T")
 
 
 class PythonInstance:
@@ -33,8 +41,10 @@ class PythonInstance:
     ) -> None:
         self._name, self._form, self._source, self._numbers = name, form, source, numbers
         self._specs = specs
+        self.completed: ModelConfig | None = None  # what the model itself made of its configuration
         self.inputs: Sequence[TensorSpec] = specs[0]
         self.outputs: Sequence[TensorSpec] = specs[1]
+        self.parking = parking(form, self._opaque)
         self.verbs: frozenset[str] = getattr(form, "verbs", frozenset())  # of V1, which only kserve.Model knows
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
@@ -46,9 +56,10 @@ class PythonInstance:
 
     def clone(self) -> "PythonInstance":
         form = _guarded(self._name, self._source, lambda: self._form.clone(f"{self._name}_{next(self._numbers)}"))
-        return PythonInstance(self._name, form, self._source.share(), self._specs, self._numbers)
+        return _made(type(self), self._name, form, self._source.share(), self._specs, self._numbers)
 
     def close(self) -> None:
+        self.parking = None  # which holds us: a circle
         try:
             self._form.close()
         finally:
@@ -62,24 +73,67 @@ class PythonInstance:
         return failed
 
 
+class DecoupledPythonInstance(PythonInstance):
+    """Of a form that answers in parts."""
+
+    decoupled = True
+
+    def begin(self, batch: Sequence[Asked]) -> None:
+        assert isinstance(self._form, triton_model.DecoupledTritonForm)
+        try:
+            self._form.begin(batch)
+        except Exception as error:
+            failed = self._opaque(error)
+            for asked in batch:
+                asked.send(failed)
+
+
 def load(spec: LoadSpec) -> PythonInstance:
     if not spec.path.is_file():
         raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
-    triton_model.offer_utils()
     specs = declared(spec.path)
-    source = Source(spec.path, spec.model_dir)
+    module, calling = pb_utils.bound_to(spec)
+    source = Source(spec.path, spec.model_dir, {pb_utils.NAME: module})
     try:
-        form = _guarded(spec.config.name, source, lambda: _form(source.module, spec, specs[1]))
+        written = _completed(source, spec)
+        whole = replace(spec, config=written or spec.config)
+        calling.decoupled = whole.config.decoupled
+        form = _guarded(spec.config.name, source, lambda: _form(source.module, whole, specs[1], calling))
     except LoadFailed:
         source.close()
         raise
-    return PythonInstance(spec.config.name, form, source, specs, count(1))
+    kind = DecoupledPythonInstance if isinstance(form, triton_model.DecoupledTritonForm) else PythonInstance
+    instance = _made(kind, spec.config.name, form, source, specs, count(1))
+    instance.completed = written
+    return instance
 
 
-def _form(module: Any, spec: LoadSpec, outputs: Specs) -> Form:
+def _made(
+    kind: type[PythonInstance], name: str, form: Form, source: Source, specs: tuple[Specs, Specs], numbers: "count[int]"
+) -> PythonInstance:
+    """One that what its class says of itself does not fit is freed as any other."""
+    try:
+        return _guarded(name, source, lambda: kind(name, form, source, specs, numbers))
+    except LoadFailed:
+        try:
+            form.close()
+        finally:
+            source.close()
+        raise
+
+
+def _completed(source: Source, spec: LoadSpec) -> ModelConfig | None:
+    cls = getattr(source.module, "TritonPythonModel", None)
+    if not isinstance(cls, type):
+        return None
+    return _guarded(spec.config.name, source, lambda: triton_model.completed(cls, spec))
+
+
+def _form(module: Any, spec: LoadSpec, outputs: Specs, calling: Calling) -> Form:
     known = declared_outputs(spec.config, outputs)
     if isinstance(getattr(module, "TritonPythonModel", None), type):
-        return triton_model.TritonForm(module.TritonPythonModel, triton_model.triton_args(spec), known)
+        kind = triton_model.DecoupledTritonForm if spec.config.decoupled else triton_model.TritonForm
+        return kind(module.TritonPythonModel, triton_model.triton_args(spec), known, calling)
     wrapped = kserve_model.find(module)
     if wrapped is not None:
         return kserve_model.KserveForm(wrapped, spec, known)
@@ -95,12 +149,11 @@ def _form(module: Any, spec: LoadSpec, outputs: Specs) -> Form:
     )
 
 
-def _guarded(name: str, source: Source, make: Any) -> Form:
+def _guarded(name: str, source: Source, make: Callable[[], T]) -> T:
     try:
-        form: Form = make()
+        return make()
     except PredictorError:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trimmed(error, source.folders)
-    return form

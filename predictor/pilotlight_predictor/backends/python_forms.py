@@ -135,11 +135,11 @@ class ClassForm(PerRequest):
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         super().__init__(declared)
         self._cls, self._args = cls, args
-        self._model = cls()
-        if hasattr(self._model, "initialize"):
-            self.loop.settle(self._model.initialize(dict(args)))
-        self._batch = getattr(self._model, "execute_batch", None)
-        self._single = getattr(self._model, "execute", None)
+        self.model = cls()
+        if hasattr(self.model, "initialize"):
+            self.loop.settle(self.model.initialize(dict(args)))
+        self._batch = getattr(self.model, "execute_batch", None)
+        self._single = getattr(self.model, "execute", None)
         if self._batch is None and self._single is None:
             raise LoadFailed(f"class {cls.__name__} of model.py has neither execute(inputs) nor execute_batch(batch)")
 
@@ -160,6 +160,6 @@ class ClassForm(PerRequest):
         return ClassForm(self._cls, {**self._args, "model_instance_name": instance_name}, self.declared)
 
     def close(self) -> None:
-        if hasattr(self._model, "finalize"):
-            self.loop.settle(self._model.finalize())
+        if hasattr(self.model, "finalize"):
+            self.loop.settle(self.model.finalize())
         super().close()

@@ -1,24 +1,39 @@
 """PyTorch models, on the CPU or on one GPU with a stream of its own per instance.
 
-Reading the file is torch_modules.py, names are torch_signature.py, arrays are torch_tensors.py, a full GPU is
-halving.py; here they meet: load, run one batch, clone.
+Reading the file is torch_modules.py, names are torch_signature.py, arrays are torch_tensors.py, CUDA graphs are
+torch_graphs.py, a full GPU is halving.py; here they meet: load, run one batch, clone.
 """
 
 import re
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.aot.libraries import warm_torch
+from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance
 from pilotlight_predictor.backends.halving import run_or_halve
-from pilotlight_predictor.backends.torch_modules import Loaded, read
+from pilotlight_predictor.backends.torch_graphs import Graphs, plans
+from pilotlight_predictor.backends.torch_modules import Loaded, kind_of, read
 from pilotlight_predictor.backends.torch_signature import Calling, bind, name_outputs, rename_outputs
-from pilotlight_predictor.backends.torch_tensors import TORCH_NAMES, PinnedStaging, from_torch, to_torch
+from pilotlight_predictor.backends.torch_tensors import (
+    TORCH_NAMES,
+    PinnedStaging,
+    as_declared,
+    from_torch,
+    to_host,
+    to_torch,
+)
+from pilotlight_predictor.batch import rows_of, split
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
-from pilotlight_predictor.inference import Inputs, Outputs
+from pilotlight_predictor.inference import InferRequest, Inputs, Outputs
+from pilotlight_predictor.logs import log
 from pilotlight_predictor.tensors import Tensor
 
 if TYPE_CHECKING:
     import torch
+
+    from pilotlight_predictor.weights.moving import Moving
 
 _RAISED: Final = "builtins.ValueError: "
 # How torch words a tensor that does not fit the module: that is the client's doing where the configuration says -1.
@@ -43,7 +58,9 @@ class TorchInstance(TensorInstance):
         self._undeclared = not (spec.config.inputs or loaded.inputs)
         self._batched = spec.config.max_batch_size > 0 or loaded.batchable
         self._staging = PinnedStaging()
+        self.parking = loaded.parking
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._graphs: Graphs | None = None
         self._clean = _flag(spec, "ENABLE_CACHE_CLEANING")
         self.inputs = [tensor._replace(name=calling.names.get(tensor.name, tensor.name)) for tensor in loaded.inputs]
         self.outputs = rename_outputs(loaded.outputs, self._out_names)
@@ -77,23 +94,66 @@ class TorchInstance(TensorInstance):
 
         if self._loaded.source is not None:
             self._loaded.source.close()
-        del self._loaded, self._staging
+        del self._loaded, self._staging, self._graphs, self.parking
         if self._stream is not None:
             torch.cuda.empty_cache()
 
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        """On a GPU the rows of a batch are gathered where they are copied from, without a copy in between."""
+        if self._stream is None or len(batch) == 1:
+            return super().execute(batch)
+        merged, rows = self._staging.merge(batch)
+        return split(self.run(merged), rows)
+
     def _forward(self, inputs: Inputs) -> Outputs:
         with self._context():
-            arguments = {name: self._argument(name, tensor) for name, tensor in inputs.items()}
-            named = name_outputs(self._calling.call(self._loaded.module, arguments), self._out_names)
             if self._stream is None:
+                named = self._call({name: self._argument(name, tensor) for name, tensor in inputs.items()})
                 return {name: from_torch(value, self._declared.get(name, "")) for name, value in named.items()}
-            return self._collect(named, self._stream)
+            results = self._replayed(inputs)
+            if results is None:
+                results = self._compute({name: self._argument(name, tensor) for name, tensor in inputs.items()})
+            return self._collect(results, self._stream)
 
-    def _collect(self, named: dict[str, Any], stream: "torch.cuda.Stream") -> Outputs:
+    def _replayed(self, inputs: Inputs) -> "dict[str, torch.Tensor] | None":
+        """The results of a captured graph, cut to the rows that were asked for; None where none fits."""
+        graphs = self._graphs if self._graphs is not None else self._capture()
+        rows = rows_of(inputs) if self._spec.config.max_batch_size else 0
+        graph = graphs.fitting(inputs, rows)
+        if graph is None:
+            return None
+        for name, tensor in inputs.items():
+            static = graph.inputs[name]
+            (static[:rows] if rows else static).copy_(self._staging.staged(name, tensor), non_blocking=True)
+        graph.replay()
+        return {name: value[:rows] if rows else value for name, value in graph.outputs.items()}
+
+    def _capture(self) -> Graphs:
+        """Before the first answer, which is that of the warm-up."""
+        self._graphs = graphs = Graphs(self._spec.config.max_batch_size > 0)
+        if self._stream is not None and self._spec.config.cuda_graphs is not None:
+            try:
+                wanted = plans(self._spec.config, self._calling, self._loaded.inputs)
+            except ValueError as error:
+                message = f"model '{self._spec.config.name}' runs without CUDA graphs: {error}"
+                log("graphs.unused", message, level="WARNING", model=self._spec.config.name)
+            else:
+                graphs.capture(wanted, self._compute, self._stream, self._spec.config.name)
+        return graphs
+
+    def _compute(self, arguments: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        """What happens on the GPU between the copies, and what a graph holds."""
+        named = self._call({name: self._cast(value) for name, value in arguments.items()})
+        return {name: as_declared(value, self._declared.get(name, "")) for name, value in named.items()}
+
+    def _call(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return name_outputs(self._calling.call(self._loaded.module, arguments), self._out_names)
+
+    def _collect(self, results: "dict[str, torch.Tensor]", stream: "torch.cuda.Stream") -> Outputs:
         """Copies start together and are awaited once, on this stream alone."""
         import torch
 
-        on_host = {name: torch.as_tensor(value).to("cpu", non_blocking=True) for name, value in named.items()}
+        on_host = to_host(results)
         stream.synchronize()
         if self._clean:
             torch.cuda.empty_cache()
@@ -102,9 +162,14 @@ class TorchInstance(TensorInstance):
     def _argument(self, name: str, tensor: Tensor) -> Any:
         if name in self._calling.scalars:
             return _scalar(name, tensor)
-        value = self._staging.to_device(name, tensor, self._device) if self._stream else to_torch(name, tensor)
+        if self._stream is not None:
+            return self._staging.to_device(name, tensor, self._device)
+        return self._cast(to_torch(name, tensor))
+
+    def _cast(self, value: Any) -> Any:
+        """Floating inputs in the type that the weights have; a scalar is no tensor."""
         compute = self._loaded.compute
-        return value.to(compute) if compute is not None and value.is_floating_point() else value
+        return value.to(compute) if compute is not None and _is_floating(value) else value
 
     def _context(self) -> AbstractContextManager[object]:
         import torch
@@ -116,6 +181,31 @@ class TorchInstance(TensorInstance):
         if self._stream is not None:
             stack.enter_context(torch.cuda.stream(self._stream))
         return stack
+
+
+def instead(spec: LoadSpec) -> str:
+    """`aot` where the model was compiled for this machine; empty: torch runs it."""
+    if spec.precision != "auto" or kind_of(spec.path) != "safetensors":
+        return ""
+    from pilotlight_predictor.aot.package import choose
+
+    found = choose(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
+    if isinstance(found, str):
+        log("compiled.unused", f"{found}; torch runs the model", level="WARNING", model=spec.config.name)
+    return "aot" if isinstance(found, tuple) else ""
+
+
+def ahead(spec: LoadSpec) -> "Moving | None":
+    """Begins to move weights to the GPU; None where that needs torch itself, or a cast on the way."""
+    if spec.device.kind != "cuda" or spec.precision != "auto" or kind_of(spec.path) != "safetensors":
+        return None
+    from pilotlight_predictor.aot import early
+    from pilotlight_predictor.weights.moving import Moving
+
+    return (
+        early.taken(spec.path, spec.device.index)
+        or Moving(spec.path, spec.device.index, "torch" not in sys.modules, spec.parks).begin()
+    )
 
 
 def prepare() -> None:
@@ -148,6 +238,9 @@ def client_error(error: Exception) -> BadRequest | None:
 
 
 def _import() -> Any:
+    """Its libraries first, outside of the interpreter: other models answer meanwhile."""
+    if "torch" not in sys.modules:
+        warm_torch(cuda=False)  # those of CUDA come with them, where torch was built for it
     try:
         import torch
     except ImportError as error:
@@ -178,6 +271,12 @@ def _scalar(name: str, tensor: Tensor) -> Any:
     if tensor.array.size != 1:
         raise BadRequest(f"input {name!r} has shape {list(tensor.array.shape)}, must be a single number")
     return tensor.array.item()
+
+
+def _is_floating(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _flag(spec: LoadSpec, name: str, default: bool = False) -> bool:

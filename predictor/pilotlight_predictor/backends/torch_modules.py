@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pilotlight_predictor.backends import torch_export, torch_pickle
 from pilotlight_predictor.backends.base import LoadSpec
@@ -21,14 +21,20 @@ from pilotlight_predictor.backends.declared_tensors import declared
 from pilotlight_predictor.backends.model_source import Source
 from pilotlight_predictor.backends.torch_assemble import Weights, assemble
 from pilotlight_predictor.backends.torch_signature import Argument
-from pilotlight_predictor.backends.torch_tensors import PRECISIONS
+from pilotlight_predictor.backends.torch_tensors import PRECISIONS, adopt
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import TensorSpec
+from pilotlight_predictor.weights.safetensors_file import files_of
 
 if TYPE_CHECKING:
     import torch
 
+    from pilotlight_predictor.weights.moving import Block
+    from pilotlight_predictor.weights.parked_weights import ParkedWeights
+    from pilotlight_predictor.weights.safetensors_file import Place
+
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
+Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, Place]]]"
 _SCALARS = ("int", "float", "bool", "number")
 
 
@@ -43,6 +49,7 @@ class Loaded:
     batchable: bool = False  # the file says that all tensors share a first dimension of variable size
     compute: "torch.dtype | None" = None  # floating inputs are cast to it; None leaves them as they come
     source: Source | None = None
+    parking: "ParkedWeights | None" = None  # of weights that may leave the GPU
 
 
 def read(spec: LoadSpec) -> Loaded:
@@ -130,7 +137,8 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     """safetensors, a state dict or a pickled module, with the module that model.py builds."""
     import torch
 
-    content = _safetensors(spec) if kind == "safetensors" else torch_pickle.load(spec)
+    blocks = spec.ahead.wait() if spec.ahead is not None else []
+    content = _safetensors(spec, blocks) if kind == "safetensors" else torch_pickle.load(spec)
     if isinstance(content, torch.nn.Module):
         module, source = content.to(str(spec.device)), None
     else:
@@ -141,16 +149,29 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     if compute is not None:
         module = module.to(compute)
     inputs, outputs = declared(source.path) if source else ((), ())
-    return Loaded(module.eval(), _forward_arguments(module), inputs, outputs, compute=compute, source=source)
+    arguments, parking = _forward_arguments(module), _parking(blocks)
+    return Loaded(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
 
 
-def _safetensors(spec: LoadSpec) -> Weights:
+def _parking(blocks: "Blocks") -> "ParkedWeights | None":
+    """torch's cache leaves with the weights: between requests it is empty, and as large as the largest of them."""
+    if not blocks:
+        return None
+    import torch
+
+    from pilotlight_predictor.weights.parked_weights import parkable
+
+    return parkable([block for block, _ in blocks], torch.cuda.empty_cache)
+
+
+def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    files = sorted(spec.path.glob("*.safetensors")) if spec.path.is_dir() else [spec.path]
+    if blocks:
+        return adopt(blocks)
     weights: Weights = {}
-    for file in files:
+    for file in files_of(spec.path):
         try:
             weights.update(load_file(file, device=str(spec.device)))
         except SafetensorError as error:

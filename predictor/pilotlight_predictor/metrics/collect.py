@@ -12,6 +12,9 @@ from pilotlight.contract import (
     METRIC_IN_FLIGHT,
     METRIC_MODEL_LOAD,
     METRIC_MODEL_STATE,
+    METRIC_MODEL_WAKE,
+    METRIC_PARKED_BYTES,
+    METRIC_PARKED_MODELS,
     METRIC_QUEUE_DEPTH,
     METRIC_QUEUE_SECONDS,
     METRIC_REQUEST_DURATION,
@@ -23,7 +26,7 @@ from pilotlight_predictor.metrics.registry import Metrics, ModelState
 from pilotlight_predictor.metrics.table import TABLE
 from pilotlight_predictor.stats import Histogram, ModelStats
 
-MODEL_STATES: Final = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
+MODEL_STATES: Final = ("READY", "PARKED", "LOADING", "UNLOADING", "UNAVAILABLE")
 Families = dict[str, Family]
 
 
@@ -35,6 +38,7 @@ def collect(metrics: Metrics) -> list[Family]:
     _queues(families, metrics)
     for current in metrics.model_states():
         _state(families, metrics.identity, current)
+    _parking(families, metrics)
     _starts(families, metrics)
     _gpus(families, metrics.gpus())
     _cpu(families, metrics.cpu.read())
@@ -99,6 +103,14 @@ def _state(families: Families, identity: Labels, current: ModelState) -> None:
     for state in MODEL_STATES:
         labels = {**identity, **_labels(model, version), "state": state}
         families[METRIC_MODEL_STATE].add(int(state == actual), labels)
+
+
+def _parking(families: Families, metrics: Metrics) -> None:
+    models, size = metrics.parked()
+    families[METRIC_PARKED_MODELS].add(models, metrics.identity)
+    families[METRIC_PARKED_BYTES].add(size, metrics.identity)
+    for (model, version), histogram in metrics.wakes.items():
+        families[METRIC_MODEL_WAKE].add(histogram, {**metrics.identity, **_labels(model, version)})
 
 
 def _starts(families: Families, metrics: Metrics) -> None:

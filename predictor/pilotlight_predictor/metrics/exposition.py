@@ -7,14 +7,15 @@ default. Series keep their names in both, so a query does not depend on who scra
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from pilotlight.wire import prometheus_text
+from pilotlight.wire.prometheus_text import LABEL_ESCAPES, number
 from pilotlight_predictor.metrics.table import Metric
 from pilotlight_predictor.stats import Histogram
 
-TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+TEXT: Final = prometheus_text.CONTENT_TYPE
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Labels = Mapping[str, str]
-_LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
@@ -63,7 +64,7 @@ def _write_family(lines: list[str], family: Family, openmetrics: bool) -> None:
     shown = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
     lines.append(f"# HELP {name} {_escape_help(help_text, openmetrics)}\n# TYPE {name} {shown}\n")
     for labels, value in family.samples:
-        written = _labels(labels)
+        written = prometheus_text.labels(labels)
         if isinstance(value, Histogram):
             _write_histogram(lines, name, written, value)
         else:
@@ -80,20 +81,5 @@ def _write_histogram(lines: list[str], name: str, written: str, histogram: Histo
     lines.append(f"{name}_count{suffix} {cumulative}\n{name}_sum{suffix} {number(histogram.sum)}\n")
 
 
-def _labels(labels: Labels) -> str:
-    return ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in labels.items())
-
-
 def _escape_help(text: str, openmetrics: bool) -> str:
-    return text.translate(_LABEL_ESCAPES if openmetrics else _HELP_ESCAPES)
-
-
-def number(value: float) -> str:
-    """A float as both formats write it; an int stays an int, so that large counters lose no digits."""
-    if isinstance(value, int):
-        return str(value)
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(value)
+    return text.translate(LABEL_ESCAPES if openmetrics else _HELP_ESCAPES)

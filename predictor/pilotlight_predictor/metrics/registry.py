@@ -5,13 +5,15 @@ What others know better, queue depths and model states, is asked for by callback
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
 from pilotlight_predictor.cpu import CpuMeter
-from pilotlight_predictor.gpu import GpuSample
 from pilotlight_predictor.settings import ObservabilitySettings
 from pilotlight_predictor.stats import Histogram, ModelStats
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.gpu import GpuSample
 
 # Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
 MAX_REQUEST_SERIES: Final = 5000
@@ -26,7 +28,7 @@ class QueueDepth(NamedTuple):
 class ModelState(NamedTuple):
     model: str
     version: int
-    state: str  # READY, LOADING, UNLOADING or UNAVAILABLE
+    state: str  # READY, PARKED, LOADING, UNLOADING or UNAVAILABLE
 
 
 def identity_labels(told: ObservabilitySettings) -> dict[str, str]:
@@ -39,6 +41,10 @@ def _nothing() -> tuple[()]:
     return ()
 
 
+def _none_parked() -> tuple[int, int]:
+    return 0, 0
+
+
 class Metrics:
     """All counters of one predictor process; used from the event loop only, and therefore without locks."""
 
@@ -47,10 +53,12 @@ class Metrics:
         self.in_flight = 0
         self.requests: dict[tuple[str, int, str, int], Histogram] = {}
         self.models: dict[tuple[str, int], ModelStats] = {}
+        self.wakes: dict[tuple[str, int], Histogram] = {}
         self.loads: dict[tuple[str, int], dict[str, float]] = {}
         self.cold_start: dict[str, float] = {}
         self.queue_depths: Callable[[], Iterable[QueueDepth]] = _nothing
         self.model_states: Callable[[], Iterable[ModelState]] = _nothing
+        self.parked: Callable[[], tuple[int, int]] = _none_parked
         self.gpus: Callable[[], Sequence[GpuSample]] = _nothing
         self.cpu = CpuMeter()
 
@@ -80,8 +88,13 @@ class Metrics:
         """Forgets an unloaded version, so that a repository that rolls on does not grow the scrape for ever."""
         self.models.pop((name, version), None)
         self.loads.pop((name, version), None)
+        self.wakes.pop((name, version), None)
         for key in [key for key in self.requests if key[:2] == (name, version)]:
             del self.requests[key]
+
+    def wake(self, name: str, version: int) -> Histogram:
+        """Where to observe the seconds that a parked version took to be back."""
+        return self.wakes.setdefault((name, version), Histogram())
 
     def record_load(self, model: str, version: int, phases: Mapping[str, float], total: float) -> None:
         """Seconds by phase. Phases overlap (download, import, weights), so their sum is not the total."""

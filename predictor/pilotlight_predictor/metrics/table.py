@@ -17,6 +17,9 @@ from pilotlight.contract import (
     METRIC_IN_FLIGHT,
     METRIC_MODEL_LOAD,
     METRIC_MODEL_STATE,
+    METRIC_MODEL_WAKE,
+    METRIC_PARKED_BYTES,
+    METRIC_PARKED_MODELS,
     METRIC_QUEUE_DEPTH,
     METRIC_QUEUE_SECONDS,
     METRIC_REQUEST_DURATION,
@@ -65,6 +68,11 @@ PILOTLIGHT: Final = (
         (*MODEL_LABELS, "phase"),
         "Seconds the last load of a model version took, by phase and in total",
     ),
+    Metric(METRIC_PARKED_MODELS, "gauge", (), "Model versions whose weights have left the GPU"),
+    Metric(
+        METRIC_PARKED_BYTES, "gauge", (), "Host memory that weights have for parking, also of models that are awake"
+    ),
+    Metric(METRIC_MODEL_WAKE, "histogram", MODEL_LABELS, "Seconds a parked model version took to be on the GPU again"),
     Metric(METRIC_COLD_START, "gauge", ("phase",), "Seconds of this process's start, by phase"),
 )
 

@@ -18,6 +18,7 @@ SERVER_STATES: Final = {
     State.STOPPING: "SERVER_EXITING",
 }
 _OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
+_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it answers
 ALL_SIZES: Final = 0  # the key of figures that are not kept by batch size
 
 
@@ -52,7 +53,7 @@ def _config(config: ModelConfig) -> dict[str, Any]:
 
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
-    known = f"MODEL_{state}"
+    known = _OTHER_STATES.get(state, f"MODEL_{state}")
     values: dict[str, Any] = {"ready_state": known if known in MODEL_STATES.numbers else "MODEL_UNKNOWN"}
     if stats is not None:
         values["infer_stats"] = _infer_stats(stats)

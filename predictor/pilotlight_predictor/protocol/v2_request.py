@@ -7,12 +7,16 @@ import msgspec
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, Inputs, Parameters, RequestedOutput
+from pilotlight_predictor.protocol import sequence_parameters
 from pilotlight_predictor.protocol.raw import decode_raw
+from pilotlight_predictor.protocol.shared_places import REGION, Find, not_shared, read_place
+from pilotlight_predictor.protocol.v2_forms import Forms
 from pilotlight_predictor.protocol.values import decode_values, explain, quote_nonfinite
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec
 
 RESERVED_PREFIX: Final = "triton_"
 RESERVED: Final = frozenset({"headers"})
+ELSEWHERE: Final = frozenset({"binary_data_size", REGION})  # parameters that say that the data is not in the JSON
 MAX_DIMS: Final = 64  # numpy's own limit
 MAX_DIM: Final = (1 << 31) - 1  # beyond any body
 _ABSENT: Final = msgspec.Raw()
@@ -46,16 +50,33 @@ class V1Request(msgspec.Struct):
 _decode = msgspec.json.Decoder(WireRequest).decode
 
 
-def decode_request(model: str, version: int, body: Buffer, header_length: int | None) -> InferRequest:
-    """`header_length` is the value of Inference-Header-Content-Length: None when all of the body is JSON."""
+def decode_request(
+    model: str,
+    version: int,
+    body: Buffer,
+    header_length: int | None,
+    find: Find = not_shared,
+    forms: Forms | None = None,
+) -> InferRequest:
+    """`header_length` is the value of Inference-Header-Content-Length: None when all of the body is JSON.
+
+    `find` gives the bytes of a place in shared memory. `forms` learn the request's, for those that come after it.
+    """
     header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
-    wire = _decode_header(header)
-    request = InferRequest(model, _inputs(model, wire.inputs, blobs), version, wire.id)
+    wire, as_written = _decode_header(header)
+    request = InferRequest(model, _inputs(model, wire.inputs, blobs, find), version, wire.id)
     if wire.outputs:
-        request.outputs = _outputs(wire.outputs)
+        request.outputs = _outputs(wire.outputs, find)
     if wire.parameters:
-        _apply_parameters(request, wire.parameters)
+        apply_parameters(request, wire.parameters)
+    elif forms is not None and header_length is None and as_written and _is_plain(wire):
+        forms.learn(body, wire.inputs[0].data, request)
     return request
+
+
+def _is_plain(wire: WireRequest) -> bool:
+    """Whether the next request of its client may differ in its id and the numbers of one array alone."""
+    return len(wire.inputs) == 1 and not wire.inputs[0].parameters
 
 
 def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
@@ -85,9 +106,10 @@ def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec)
     return InferRequest(model, {spec.name: tensor}, version, binary_output=True, batch_first=True)
 
 
-def _decode_header(text: Buffer) -> WireRequest:
+def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
+    """And whether it was read as it was written: NaN and the infinities, which JSON lacks, are put into quotes."""
     try:
-        return _decode(text)
+        return _decode(text), True
     except msgspec.ValidationError as error:
         hint = "; this is V1's body, V2 wants inputs: […]" if _is_v1(text) else ""
         raise BadRequest(f"the request does not fit V2 inference: {explain(error)}{hint}") from None
@@ -97,7 +119,7 @@ def _decode_header(text: Buffer) -> WireRequest:
         quoted = quote_nonfinite(bytes(text))
         if quoted is None:
             raise BadRequest(f"the request is not valid JSON: {error}") from None
-        return _decode_header(memoryview(quoted))
+        return _decode_header(memoryview(quoted))[0], False
     except RecursionError:
         raise BadRequest("the request is nested too deep") from None
 
@@ -110,7 +132,7 @@ def _is_v1(text: Buffer) -> bool:
     return True
 
 
-def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
+def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: Find) -> Inputs:
     inputs: Inputs = {}
     position = 0
     for wire in wires:
@@ -118,9 +140,12 @@ def _inputs(model: str, wires: list[WireInput], blobs: memoryview) -> Inputs:
             raise _refused(wire, len(inputs), wire.name in inputs)
         shape = wire.shape
         if wire.data is not _ABSENT:
-            if wire.parameters and "binary_data_size" in wire.parameters:
-                raise BadRequest(f"input '{wire.name}' has both data and the parameter binary_data_size; send one")
+            if wire.parameters and (beside := wire.parameters.keys() & ELSEWHERE):
+                raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(beside)}; send one")
             inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
+        elif wire.parameters and REGION in wire.parameters:
+            place = read_place(f"inputs[{len(inputs)}]", wire.parameters)
+            inputs[wire.name] = _binary(wire, shape, find(place).toreadonly())
         else:
             size = _binary_size(f"inputs[{len(inputs)}]", wire)
             if position + size > len(blobs):
@@ -146,8 +171,6 @@ def _refused(wire: WireInput, index: int, twice: bool) -> BadRequest:
 def _binary_size(where: str, wire: WireInput) -> int:
     size = (wire.parameters or {}).get("binary_data_size")
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        if wire.parameters and "shared_memory_region" in wire.parameters:
-            raise BadRequest(f"{where}: shared memory is not enabled on this server; send data or binary_data_size")
         raise BadRequest(f"{where} ('{wire.name}') has neither data nor a binary_data_size of 0 or more")
     return size
 
@@ -156,16 +179,16 @@ def _binary(wire: WireInput, shape: Shape, blob: memoryview) -> Tensor:
     return decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
 
 
-def _outputs(wires: list[WireOutput]) -> tuple[RequestedOutput, ...]:
+def _outputs(wires: list[WireOutput], find: Find) -> tuple[RequestedOutput, ...]:
     found: dict[str, RequestedOutput] = {}
     for index, wire in enumerate(wires):
         if wire.name in found:
             raise BadRequest(f"outputs[{index}].name = '{wire.name}' appears twice")
-        found[wire.name] = _output(f"outputs[{index}]", wire)
+        found[wire.name] = _output(f"outputs[{index}]", wire, find)
     return tuple(found.values())
 
 
-def _output(where: str, wire: WireOutput) -> RequestedOutput:
+def _output(where: str, wire: WireOutput, find: Find) -> RequestedOutput:
     parameters = wire.parameters or {}
     binary = parameters.get("binary_data")
     if binary is not None and not isinstance(binary, bool):
@@ -173,12 +196,16 @@ def _output(where: str, wire: WireOutput) -> RequestedOutput:
     count = parameters.get("classification", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
-    if "shared_memory_region" in parameters:
-        raise BadRequest(f"{where}: shared memory is not enabled on this server")
-    return RequestedOutput(wire.name, binary, count)
+    if REGION not in parameters:
+        return RequestedOutput(wire.name, binary, count)
+    place = read_place(where, parameters)
+    if count:
+        raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
+    return RequestedOutput(wire.name, binary, count, place, find(place))
 
 
-def _apply_parameters(request: InferRequest, parameters: Parameters) -> None:
+def apply_parameters(request: InferRequest, parameters: Parameters) -> None:
+    """What the parameters of a request ask of the server; all of them reach the model."""
     for key in parameters:
         if key in RESERVED or key.startswith(RESERVED_PREFIX):
             raise BadRequest(f"parameters.{key} is reserved; choose another name")
@@ -189,6 +216,8 @@ def _apply_parameters(request: InferRequest, parameters: Parameters) -> None:
     request.binary_output = binary
     request.priority = _unsigned(parameters, "priority")
     request.timeout_us = _unsigned(parameters, "timeout")
+    if sequence_parameters.KEY in parameters:
+        request.sequence = sequence_parameters.sequence_point(parameters)
 
 
 def _unsigned(parameters: Parameters, key: str) -> int:

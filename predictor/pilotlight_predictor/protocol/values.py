@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocol.pieces import LONG, read_pieces
 from pilotlight_predictor.tensors import (
@@ -51,12 +52,15 @@ def _decoder(datatype: str, depth: int, nonfinite: bool = False) -> msgspec.json
 
 
 @cache
-def _decode_flat(datatype: str) -> Callable[[msgspec.Raw], list[Any]]:
+def flat_decoder(datatype: str) -> Callable[[Buffer | msgspec.Raw], list[Any]]:
+    """Reads the text of a flat array of such elements. Raises msgspec.DecodeError and UnicodeDecodeError."""
     return _decoder(datatype, 1).decode
 
 
 @lru_cache(1024)
-def _packer(datatype: str, count: int) -> Callable[..., None]:
+def packer(datatype: str, count: int) -> Callable[..., None]:
+    """Writes that many elements into a buffer from an offset on. Raises OverflowError or struct.error where one does
+    not fit. BF16 is written as FP32."""
     return struct.Struct(f"<{count}{_CODES[datatype]}").pack_into
 
 
@@ -66,7 +70,7 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
         return Tensor(datatype, array)
     try:
         # Most requests are flat values that fit: one typed pass in C, and straight into an array.
-        values = _decode_flat(datatype)(text)
+        values = flat_decoder(datatype)(text)
         return Tensor(datatype, packed(f"inputs[{index}]", datatype, shape, values))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
         return Tensor(datatype, _decode_any(index, datatype, shape, memoryview(text)))
@@ -77,11 +81,11 @@ def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
     if datatype == "BYTES" or 2 * prod(shape) > len(text) + 1:
         return None
     array = np.empty(shape, _PACKED_TYPES[datatype])
-    decode, size = _decode_flat(datatype), array.itemsize
+    decode, size = flat_decoder(datatype), array.itemsize
 
     def store(position: int, piece: bytes) -> int:
-        values = decode(piece)  # type: ignore[arg-type] # Raw is one of several that it takes
-        _packer(datatype, len(values))(array, position * size, *values)
+        values = decode(piece)
+        packer(datatype, len(values))(array, position * size, *values)
         return len(values)
 
     try:
@@ -105,7 +109,7 @@ def packed(where: str, datatype: str, shape: Shape, values: list[Any]) -> Array:
     if datatype == "BYTES":
         array.reshape(-1)[:] = [item.encode() for item in values]
         return array
-    _packer(datatype, count)(array, 0, *values)
+    packer(datatype, count)(array, 0, *values)
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
@@ -184,7 +188,7 @@ def encode_values(name: str, tensor: Tensor) -> Any:
         return _strings(name, array)
     if datatype == "BF16":
         array = bf16_to_float(np.ascontiguousarray(array))
-    return array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+    return array.ravel()
 
 
 def _strings(name: str, array: Array) -> list[str]:

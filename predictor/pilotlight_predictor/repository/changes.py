@@ -10,9 +10,10 @@ loaded half-written:
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pilotlight_predictor.repository.layout import ModelSource
 
@@ -26,16 +27,14 @@ class Stamp(NamedTuple):
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """`model` is what all versions share (configuration, labels, warm-up data); `versions` each version's files."""
 
     model: tuple[Stamp, ...]
     versions: tuple[tuple[int, tuple[Stamp, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Names of models, sorted."""
 
     added: tuple[str, ...] = ()

@@ -5,8 +5,10 @@ A backend reads the file and reports `Found`; `complete` joins that with the con
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.agreement import check_agreement
@@ -20,8 +22,7 @@ from pilotlight_predictor.tensors import TensorSpec
 BACKEND_PLATFORMS: Final = {"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan"}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What a backend read in the model file: full shapes with the leading dimension, -1 where a size varies."""
 
     backend: str
@@ -30,8 +31,7 @@ class Found:
     batchable: bool = False  # every input and output has a leading dimension of -1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDefaults:
+class BatchDefaults(Struct, frozen=True):
     """Batching for models whose author did not decide; 0 or 1 means none."""
 
     max_batch_size: int = 32
@@ -41,6 +41,7 @@ class BatchDefaults:
 def complete(config: ModelConfig | None, name: str, found: Found, defaults: BatchDefaults) -> ModelConfig:
     """The configuration to serve; raises LoadFailed where file and configuration disagree."""
     written = config or ModelConfig(name="", raw=raw_config({}))
+    found = _without_ours(found, written)
     written = _identified(written, name, found)
     if not found.inputs and not found.outputs:
         _check_told(written)
@@ -50,6 +51,21 @@ def complete(config: ModelConfig | None, name: str, found: Found, defaults: Batc
     written = _filled(written, found)
     check_agreement(written, found.inputs, found.outputs)
     return _in_step(written)
+
+
+def _without_ours(found: Found, config: ModelConfig) -> Found:
+    """Control tensors and states are between the server and the model: no client is told of them."""
+    if config.sequence_batching is None:
+        return found
+    from pilotlight_predictor.repository.sequence_config import tensors_made_here
+
+    made, kept = tensors_made_here(config)
+    outputs = {tensor.name for tensor in config.outputs}
+    return replace(
+        found,
+        inputs=[spec for spec in found.inputs if spec.name not in made],
+        outputs=[spec for spec in found.outputs if spec.name not in kept - outputs],
+    )
 
 
 def metadata_specs(config: ModelConfig) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

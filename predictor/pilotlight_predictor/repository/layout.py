@@ -6,9 +6,11 @@
 Reading only: nothing here opens a model, and a broken model never hides its neighbours.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pilotlight_predictor.backends import TABLE, row_for_file
 from pilotlight_predictor.errors import LoadFailed
@@ -24,8 +26,7 @@ CONFIG_FILE: Final = "config.pbtxt"
 MAX_VERSION: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """One model on disk. A `plain` source is a file or directory without versions; its version 1 is the path itself."""
 
     name: str

@@ -2,17 +2,19 @@
 
 `config.pbtxt`, a JSON override or a derived configuration all end here; `raw` keeps the whole document with Triton's
 field names and defaults, for `GET /v2/models/{m}/config`.
+
+They are structs of msgspec and not dataclasses: a start makes all these classes, each in the fiftieth part of the time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from pilotlight_predictor.tensors import Shape
 
 
-@dataclass(frozen=True, slots=True)
-class TensorConfig:
+class TensorConfig(Struct, frozen=True):
     """One input or output. `dims` leave the batch dimension out when `max_batch_size` > 0."""
 
     name: str
@@ -24,8 +26,7 @@ class TensorConfig:
     label_filename: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGroup:
+class InstanceGroup(Struct, frozen=True):
     """`gpus` empty with kind GPU means every GPU; count is per device."""
 
     count: int = 1
@@ -34,8 +35,7 @@ class InstanceGroup:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
+class QueuePolicy(Struct, frozen=True):
     """How long a request may wait and how many may. Zero means without bound."""
 
     timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
@@ -44,8 +44,9 @@ class QueuePolicy:
     max_queue_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicBatching:
+class DynamicBatching(Struct, frozen=True):
+    """How requests of one model are put together into batches."""
+
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
     preserve_ordering: bool = False
@@ -58,15 +59,15 @@ class DynamicBatching:
         return self.priority_queue_policy.get(priority, self.default_queue_policy)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPolicy:
+class VersionPolicy(Struct, frozen=True):
+    """Which versions are served: the newest `num_versions`, all, or those of `versions`."""
+
     kind: Literal["latest", "all", "specific"] = "latest"
     num_versions: int = 1
     versions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupInput:
+class WarmupInput(Struct, frozen=True):
     """A warm-up tensor: zeros, random numbers, or the bytes of a file in `<model>/warmup/`."""
 
     datatype: str
@@ -75,16 +76,27 @@ class WarmupInput:
     filename: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Warmup:
+class Warmup(Struct, frozen=True):
+    """One request that is sent `count` times before the model counts as loaded."""
+
     name: str
     inputs: Mapping[str, WarmupInput]
     batch_size: int = 1
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class EnsembleStep:
+class GraphSpec(Struct, frozen=True):
+    """A CUDA graph to capture: rows (0 where the model has no batch dimension), and dims of inputs that vary.
+
+    It serves batches of `least` rows and more, where that is told.
+    """
+
+    rows: int
+    least: int = 0
+    dims: Mapping[str, Shape] = field(default_factory=dict)
+
+
+class EnsembleStep(Struct, frozen=True):
     """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → tensor."""
 
     model: str
@@ -93,8 +105,9 @@ class EnsembleStep:
     output_map: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Struct, frozen=True):
+    """All of one model; `raw` is the document that it was read from."""
+
     name: str
     backend: str = ""
     platform: str = ""
@@ -108,6 +121,7 @@ class ModelConfig:
     cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     response_cache: bool = False
+    cuda_graphs: tuple[GraphSpec, ...] | None = None  # None: not asked for; empty: which ones follows from the batching
     ensemble: tuple[EnsembleStep, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)

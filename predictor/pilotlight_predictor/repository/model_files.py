@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pilotlight_predictor.backends import TABLE, Row, row, row_for_file
+from pilotlight_predictor.backends import TABLE, Row, row, row_for_file, row_for_folder
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.names import stays_inside
@@ -17,6 +17,8 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
     if not version_dir.is_dir() or version_dir.suffix == ".savedmodel":
         return _existing(config, version_dir)
     found = _row(config)
+    if found is None and row_for_folder(version_dir) is not None:
+        return version_dir
     if found is not None and not found.files:
         return _only(version_dir, found) or version_dir
     for name in _default_names(found):

@@ -12,6 +12,7 @@ from pilotlight_predictor.repository.json_document import document_from_json
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
     EnsembleStep,
+    GraphSpec,
     InstanceGroup,
     ModelConfig,
     QueuePolicy,
@@ -55,6 +56,7 @@ def _config(document: Document) -> ModelConfig:
         cc_model_filenames=values.get("cc_model_filenames", {}),
         warmups=tuple(map(_warmup, values.get("model_warmup", []))),
         response_cache=values.get("response_cache", {}).get("enable", False),
+        cuda_graphs=_cuda_graphs(values.get("optimization", {}).get("cuda", {})),
         ensemble=tuple(map(_step, values.get("ensemble_scheduling", {}).get("step", []))),
         parameters={key: item.get("string_value", "") for key, item in values.get("parameters", {}).items()},
         metric_tags=values.get("metric_tags", {}),
@@ -139,6 +141,19 @@ def _warmup_input(values: Values) -> WarmupInput:
         dims=tuple(values.get("dims", ())),
         source=source,
         filename=values.get("input_data_file", ""),
+    )
+
+
+def _cuda_graphs(values: Values) -> tuple[GraphSpec, ...] | None:
+    if not values.get("graphs"):
+        return None
+    return tuple(
+        GraphSpec(
+            rows=spec.get("batch_size", 0),
+            least=spec.get("graph_lower_bound", {}).get("batch_size", 0),
+            dims={name: tuple(shape.get("dim", ())) for name, shape in spec.get("input", {}).items()},
+        )
+        for spec in values.get("graph_spec", [])
     )
 
 

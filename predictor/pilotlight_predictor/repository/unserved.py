@@ -11,14 +11,14 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 _BLOCKS: Final = ("runtime", "model_operations", "model_repository_agents", "model_metrics")
+_OF_CUDA: Final = ("busy_wait_events", "output_copy_stream")
 _OF_INSTANCES: Final = ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy")
 
 
 def refuse_unserved(config: ModelConfig) -> None:
     """Raises LoadFailed for what changes a model's answers, which a client could not tell from right ones."""
     refused = {
-        "sequence_batching": config.sequence_batching is not None,
-        "model_transaction_policy.decoupled": config.decoupled,
+        "sequence_batching of a decoupled model": config.sequence_batching is not None and config.decoupled,
         "batch_input": bool(config.raw.get("batch_input")),
         "batch_output": bool(config.raw.get("batch_output")),
     }
@@ -27,9 +27,9 @@ def refuse_unserved(config: ModelConfig) -> None:
             raise LoadFailed(f"{config.name}: {field} is not served yet; remove it (docs/v2.md, Differences)")
 
 
-def without_effect(config: ModelConfig) -> list[str]:
-    """The fields that the author set and that change nothing here."""
-    return [*_blocks(config), *_optimizations(config), *_of_tensors_and_instances(config)]
+def without_effect(config: ModelConfig, *, graphs: bool = False) -> list[str]:
+    """The fields that the author set and that change nothing here; `graphs`: the backend captures CUDA graphs."""
+    return [*_blocks(config), *_optimizations(config, graphs), *_of_tensors_and_instances(config)]
 
 
 def _blocks(config: ModelConfig) -> Iterator[str]:
@@ -38,14 +38,16 @@ def _blocks(config: ModelConfig) -> Iterator[str]:
         yield "ensemble_scheduling.max_inflight_requests"
 
 
-def _optimizations(config: ModelConfig) -> Iterator[str]:
+def _optimizations(config: ModelConfig, graphs: bool) -> Iterator[str]:
     if "optimization" not in config.given:
         return
     from pilotlight_predictor.repository.raw import raw_config
 
     usual = raw_config({})["optimization"]
     for field, value in config.raw["optimization"].items():
-        if value != usual.get(field):
+        if field == "cuda" and graphs:
+            yield from (f"optimization.cuda.{name}" for name in _OF_CUDA if value.get(name))
+        elif value != usual.get(field):
             yield f"optimization.{field}"
 
 

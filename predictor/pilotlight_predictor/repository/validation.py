@@ -10,7 +10,9 @@ from typing import Final
 
 from pilotlight_predictor.repository.document import Document, Path, Values
 from pilotlight_predictor.repository.ensemble_validation import check_ensemble
+from pilotlight_predictor.repository.graph_validation import check_graphs
 from pilotlight_predictor.repository.names import stays_inside
+from pilotlight_predictor.repository.sequence_validation import check_sequences
 from pilotlight_predictor.repository.tensor_validation import check_batch_tensors, check_dims, check_tensors
 
 _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -28,6 +30,7 @@ def validate(document: Document) -> None:
     _check_instance_groups(document)
     _check_version_policy(document)
     _check_warmups(document)
+    check_graphs(document)
     _check_cache(document)
 
 
@@ -124,19 +127,8 @@ def _policies(batching: Values, path: Path) -> Iterator[tuple[Path, Values]]:
 
 def _check_sequence_batching(document: Document) -> None:
     batching = document.values.get("sequence_batching", {})
-    path: Path = ("sequence_batching",)
-    _check_preferred(document, batching.get("oldest", {}), (*path, "oldest"))
-    slots = batching.get("direct", {}).get("minimum_slot_utilization", 0.0)
-    if not 0.0 <= slots <= 1.0:
-        raise document.failure((*path, "direct", "minimum_slot_utilization"), f"= {slots}, must be from 0 to 1")
-    seen: set[str] = set()
-    for index, control_input in enumerate(batching.get("control_input", [])):
-        for number, control in enumerate(control_input.get("control", [])):
-            kind = control.get("kind", "CONTROL_SEQUENCE_START")
-            if kind in seen:
-                place = (*path, "control_input", index, "control", number)
-                raise document.failure(place, f"is a second {kind}; a kind may be given once")
-            seen.add(kind)
+    _check_preferred(document, batching.get("oldest", {}), ("sequence_batching", "oldest"))
+    check_sequences(document)
 
 
 def _check_instance_groups(document: Document) -> None:

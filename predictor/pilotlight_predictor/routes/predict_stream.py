@@ -7,6 +7,7 @@ client's own connection holds it back.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Final
 
@@ -28,24 +29,29 @@ def error_frame(error: PredictorError) -> Reply:
 
 
 class Message:
-    """A message in work: its call, and the reply that will be sent when its turn comes."""
+    """A message in work: its call, and the reply that will be sent when its turn comes.
+
+    Its call knows the reply and not the message: a circle would keep up to 10 MB for each until a collection.
+    """
 
     def __init__(self, session: Session, text: Buffer) -> None:
         asked = session.call
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.finish = partial(_settle, self.reply)
         self.call = Call(
             asked.method, asked.path, asked.query, asked.headers, text, asked.peer, self.finish, perf_counter()
         )  # fmt: skip
         self.later: asyncio.Task[None] | None = None
 
-    def finish(self, reply: Reply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
     def abandon(self) -> None:
         self.call.abandon()
         if self.later is not None:
             self.later.cancel()
+
+
+def _settle(promised: asyncio.Future[Reply], reply: Reply) -> None:
+    if not promised.done():
+        promised.set_result(reply)
 
 
 class Conversation:

@@ -3,7 +3,7 @@
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dialect, Route
-from pilotlight_predictor.routes.v2_infer import error_body
+from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.server import Server
 
 
@@ -18,6 +18,7 @@ def status(server: Server, _: Call) -> Reply:
             "progress": server.progress,
             "models": server.registry.index(),
             "in_flight": server.metrics.in_flight,
+            "parked_bytes": server.metrics.parked()[1],
         },
         200,
     )

@@ -112,7 +112,7 @@ def infer(server: Server, call: Call) -> None:
     served = find(server, call.params["model"], version_of(call))
     text = call.headers.get(HEADER.lower())
     if text is None:
-        raise BadRequest(f'the header {HEADER} is missing: batch_size: 1 input {{ name: "…" }} output {{ name: "…" }}')
+        raise BadRequest(f'the header {HEADER} is missing: batch_size: 1 input {{ name: "x" }} output {{ name: "y" }}')
     header, binary = read_header(served.name, text), _is_binary(call)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)

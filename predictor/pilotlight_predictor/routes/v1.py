@@ -1,6 +1,7 @@
 """KServe's V1 dialect: predict, explain, and which models are ready."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Call, Reply, json_reply
@@ -9,8 +10,10 @@ from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.pieces import LONG
 from pilotlight_predictor.protocol.v1 import Document, decode_predict, encode_predictions, read_document
+from pilotlight_predictor.routes import openai
 from pilotlight_predictor.routes.asking import Encode, ask, reply_of
-from pilotlight_predictor.routes.v2_infer import error_body, version_of
+from pilotlight_predictor.routes.v2_answer import error_body
+from pilotlight_predictor.routes.v2_infer import version_of
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 
@@ -24,8 +27,9 @@ def models(server: Server, _: Call) -> Reply:
     return json_reply(model_list(server))
 
 
-def model_list(server: Server) -> dict[str, list[str]]:
-    return {"models": server.registry.names()}
+def model_list(server: Server) -> dict[str, Any]:
+    """For KServe's clients `models`; for OpenAI's, who ask at the same place, `data`."""
+    return {"models": server.registry.names(), **openai.model_list(server)}
 
 
 def model_ready(server: Server, call: Call) -> Reply:
@@ -39,7 +43,8 @@ def model_ready(server: Server, call: Call) -> Reply:
         raise
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {served.executor.problem}")
-    return json_reply({"name": name, "ready": True})
+    told = {"name": name, "ready": True}
+    return json_reply({**told, **openai.described(served)} if openai.speaks(served) else told)
 
 
 def predict(server: Server, call: Call) -> Awaitable[Reply] | None:

@@ -8,21 +8,26 @@ from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.dispatch import Dialect, Route
 from pilotlight_predictor.errors import NotFound, PredictorError
 from pilotlight_predictor.inference import NEWEST
-from pilotlight_predictor.routes import v2_infer, v2_repository
-from pilotlight_predictor.routes.v2_infer import error_body, version_of
+from pilotlight_predictor.routes import v2_infer, v2_logging, v2_repository, v2_shared_memory, v2_trace
+from pilotlight_predictor.routes.v2_answer import error_body
+from pilotlight_predictor.routes.v2_infer import version_of
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.tensors import TensorSpec
 
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 
@@ -68,10 +73,11 @@ def model_ready(server: Server, call: Call) -> Reply:
 
 def model_metadata(server: Server, call: Call) -> Reply:
     served = find(server, call)
+    versions = [served] if "version" in call.params else server.registry.served(served.name)
     return json_reply(
         {
             "name": served.name,
-            "versions": [str(each.version) for each in server.registry.served(served.name)],
+            "versions": [str(each.version) for each in versions],
             "platform": served.config.platform or served.config.backend,
             "inputs": _tensors(served.inputs),
             "outputs": _tensors(served.outputs),
@@ -122,10 +128,15 @@ DIALECT = Dialect(
         *_of_model("/config", "GET", model_config, Action.READ),
         *_of_model("/stats", "GET", model_stats, Action.READ),
         *_of_model("", "GET", model_metadata, Action.READ),
+        *v2_shared_memory.ROUTES,
+        *v2_trace.ROUTES,
+        *v2_logging.ROUTES,
         Route("POST", "/v2/repository/index", v2_repository.index, Action.ADMIN),
         Route("POST", "/v2/repository/{repository}/index", v2_repository.index, Action.ADMIN),
         Route("POST", "/v2/repository/models/{model}/load", v2_repository.load, Action.ADMIN),
         Route("POST", "/v2/repository/models/{model}/unload", v2_repository.unload, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/park", v2_repository.park, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/wake", v2_repository.wake, Action.ADMIN),
         Route("POST", "/v2/repository/{repository}/models/{model}/load", v2_repository.load, Action.ADMIN),
         Route("POST", "/v2/repository/{repository}/models/{model}/unload", v2_repository.unload, Action.ADMIN),
     ),

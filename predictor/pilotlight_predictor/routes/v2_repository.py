@@ -9,13 +9,14 @@ import orjson
 from pilotlight_predictor.calls import Call, Reply, json_reply
 from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed
 from pilotlight_predictor.repository.names import stays_inside, valid_model_name
+from pilotlight_predictor.routes.documents import document_of
 from pilotlight_predictor.server import Server
 
 FILE_PREFIX = "file:"
 
 
 def index(server: Server, call: Call) -> Reply:
-    ready = _document(call).get("ready", False)
+    ready = document_of(call).get("ready", False)
     if not isinstance(ready, bool):
         raise BadRequest(f"ready = {ready!r}, must be true or false")
     return json_reply(server.registry.index(ready))
@@ -44,6 +45,22 @@ async def unload(server: Server, call: Call) -> Reply:
     return Reply(200, [])
 
 
+async def park(server: Server, call: Call) -> Reply:
+    """All versions that serve give their GPU memory back."""
+    await server.registry.parking.park(server.registry.served(_model(call)))
+    return _told(server, call)
+
+
+async def wake(server: Server, call: Call) -> Reply:
+    await server.registry.parking.wake(server.registry.served(_model(call)))
+    return _told(server, call)
+
+
+def _told(server: Server, call: Call) -> Reply:
+    """How the model's versions stand, as the index has it."""
+    return json_reply([row for row in server.registry.index() if row["name"] == call.params["model"]])
+
+
 def _model(call: Call) -> str:
     name = call.params["model"]
     if not valid_model_name(name):
@@ -53,20 +70,8 @@ def _model(call: Call) -> str:
     return name
 
 
-def _document(call: Call) -> dict[str, Any]:
-    if not call.body:
-        return {}
-    try:
-        document = orjson.loads(call.body)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise BadRequest("the body must be a JSON object")
-    return document
-
-
 def _parameters(call: Call) -> dict[str, Any]:
-    parameters = _document(call).get("parameters", {})
+    parameters = document_of(call).get("parameters", {})
     if not isinstance(parameters, dict):
         raise BadRequest("parameters must be a JSON object")
     return parameters

@@ -1,8 +1,10 @@
 """gRPC on a port of its own, beside the HTTP dialects and around the same inference.
 
-Reading order: port.py takes the port before grpcio is there; front.py starts grpcio once models are loading, and
-drains it; desk.py takes each call through the gate to its method. TABLE names the services, one module each with
-`SERVICES`; v2.py is the first. The codecs (wire.py, messages.py, infer_request.py, infer_response.py) know no grpcio.
+Reading order: port.py takes the port; front.py listens on it once models are loading, and drains it. connection.py is a
+client's HTTP/2 connection, on which call_head.py reads what is called, exchange.py is one call, gathering.py and
+inbox.py bring its messages, reply_blocks.py writes what stands around the answer; desk.py takes each call through the
+gate to its method. TABLE names the services, one module each with `SERVICES`; v2.py is the first. The codecs
+(wire.py, messages.py, infer_head.py, infer_request.py, infer_response.py) know no connection.
 """
 
 from importlib import import_module

@@ -1,28 +1,52 @@
 """Where every gRPC call arrives: gate, byte budget, handler, metrics, and errors as statuses.
 
-grpcio asks for the handler of a method. Where there is something to ask of the caller, that is done before the message
-is read: nobody fills the memory who may not even call.
+A connection finds the post of a method by its path. Where there is something to ask of the caller, that is done before
+the message is read: nobody fills the memory who may not even call.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import lru_cache
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import aclosing
 from time import perf_counter
-from typing import Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.calls import Reply
-from pilotlight_predictor.errors import NotReady, PredictorError
-from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service
-from pilotlight_predictor.rpc.statuses import refusal
+from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.rpc.call_head import CallHead
+from pilotlight_predictor.rpc.packed import Refused
+from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, nobody_watches
+from pilotlight_predictor.rpc.statuses import RpcRefusal, refusal
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.watch import CallWatch
 
+if TYPE_CHECKING:
+    from pilotlight_predictor.rpc.connection import RpcConnection
+
+
+class Caller(Protocol):
+    """A call as the desk sees it: exchange.py has the one there is."""
+
+    head: CallHead
+
+    @property
+    def peer(self) -> str: ...
+    def time_left(self) -> float | None: ...
+    async def write(self, answer: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def refuse(self, refused: RpcRefusal) -> None: ...
+
+
+class Later(NamedTuple):
+    """An answer that has to be waited for: one of the two is called."""
+
+    begin: Callable[[], Coroutine[Any, Any, bytes | RpcRefusal]]
+    drop: Callable[[], None]
+
 
 class Desk:
-    """Made once grpcio is imported; everything in it runs on the event loop."""
+    """Everything in it runs on the event loop."""
 
     def __init__(
         self,
@@ -31,91 +55,124 @@ class Desk:
         services: Iterable[Service],
         watch: Callable[[], CallWatch | None],
     ) -> None:
-        self._server, self._admission, self._watch = server, admission, watch
-        self.closing = asyncio.Event()  # streams end at their next pause
+        self._server, self.admission, self.watch = server, admission, watch
+        self.codecs = server.codecs
+        self.connections: set[RpcConnection] = set()
+        self.closing = False
         self.in_flight = 0
         rows = [(service, method) for service in services for method in service.methods]
-        self._handlers = {f"/{row[0].name}/{row[1].name}": self._handler(*row) for row in rows}
+        self._posts = {f"/{row[0].name}/{row[1].name}": self._post(*row) for row in rows}
 
-    def service(self, details: Any) -> Any:
-        """grpcio's question; None is answered UNIMPLEMENTED."""
-        return self._handlers.get(details.method)
+    def post(self, path: str) -> "Post | None":
+        """None is answered UNIMPLEMENTED."""
+        return self._posts.get(path)
 
-    def _handler(self, service: Service, method: Method) -> Any:
-        """Closures: grpcio knows a coroutine function only where nothing is wrapped around it."""
-        import grpc
+    def _post(self, service: Service, method: Method) -> "Post":
+        return Post(self, self._server, f"/{service.name}/{method.name}", service.protocol, method)
 
-        post = _Post(self, self._server, self._admission, f"/{service.name}/{method.name}", service.protocol, method)
+    @property
+    def busy(self) -> bool:
+        """Whether any call is under way."""
+        return any(connection.http.streams for connection in self.connections)
 
-        async def unary(message: bytes, context: Any) -> bytes:
-            return await post.answer(post.arrived(context), message, context)
-
-        async def judged(messages: Messages, context: Any) -> bytes:
-            call = post.arrived(context)
-            await post.judge(call, context)
-            return await post.answer(call, await anext(messages, b""), context)
-
-        async def stream(messages: Messages, context: Any) -> None:
-            await post.stream(messages, context)
-
-        if method.stream is not None:
-            return grpc.stream_stream_rpc_method_handler(stream)
-        if self._admission.asks(method.action, service.protocol):
-            return grpc.stream_unary_rpc_method_handler(judged)
-        return grpc.unary_unary_rpc_method_handler(unary)
-
-    def attach(self, call: RpcCall) -> None:
-        watch = self._watch()
-        if watch is not None:
-            watch.attach(call, call.path)
+    def close(self) -> None:
+        """No further calls, and streams end at their next pause."""
+        self.closing = True
+        for connection in list(self.connections):
+            connection.leave()
 
 
-class _Post:
+class Post:
     """The calls of one method."""
 
-    def __init__(
-        self, desk: Desk, server: Server, admission: Admission, path: str, protocol: str, method: Method
-    ) -> None:
-        self._desk, self._server, self._admission = desk, server, admission
+    def __init__(self, desk: Desk, server: Server, path: str, protocol: str, method: Method) -> None:
+        self._desk, self._server, self._admission = desk, server, desk.admission
         self._path, self._protocol, self._method = path, protocol, method
+        self.asks = self._admission.asks(method.action, protocol)
+        self.streams = method.stream is not None
+        self.answers_each = method.answer is not None  # a message of a stream may be refused for itself
 
-    def arrived(self, context: Any) -> RpcCall:
-        call = RpcCall(
-            self._path, headers_of(context.invocation_metadata()), peer_of(context.peer()), context.time_remaining
-        )
-        self._desk.attach(call)
+    def arrived(self, caller: Caller) -> RpcCall:
+        call = RpcCall(self._path, caller.head.headers, caller.peer, caller.time_left)
+        watch = self._desk.watch()
+        if watch is not None:
+            watch.attach(call, self._path)
         return call
 
-    async def judge(self, call: RpcCall, context: Any) -> None:
+    def judged(self, call: RpcCall) -> RpcRefusal | None:
+        """What a caller is told who may not call."""
+        try:
+            self._admit(call)
+        except PredictorError as error:
+            return _refused(call, error)
+        return None
+
+    def _admit(self, call: RpcCall) -> None:
         try:
             self._admission.admit(call.headers, call.peer, self._method.action, self._protocol)
         except PredictorError as error:
             self._count(call, error.status)
-            await _refuse(call, error, context)
-
-    async def answer(self, call: RpcCall, message: bytes, context: Any) -> bytes:
-        call.body = message
-        try:
-            answer = await self._single(call)
-        except Exception as error:
-            await _refuse(call, error, context)
             raise
+
+    def refused(self, call: RpcCall, error: PredictorError) -> RpcRefusal:
+        """What a caller is told whose request did not get as far as an answer. That is all there is to tell of it."""
+        self._count(call, error.status)
+        told, call.finish = _refused(call, error), nobody_watches
+        return told
+
+    def answered(self, call: RpcCall) -> bytes | RpcRefusal | Later:
+        """The answer to the one message in `call.body`, at once where nothing has to be waited for."""
+        try:
+            outcome = self._single(call)
+        except Exception as error:
+            return _refused(call, error)
+        if not isinstance(outcome, bytes):
+            return Later(lambda: self._awaited(call, outcome), lambda: self._dropped(call, outcome))
+        if call.finish is not nobody_watches:
+            call.finish(Reply(200))
+        return outcome
+
+    async def _awaited(self, call: RpcCall, outcome: Awaitable[bytes]) -> bytes | RpcRefusal:
+        try:
+            answer = await self._later(call, outcome)
+        except asyncio.CancelledError:
+            self.left(call)
+            raise
+        except Exception as error:
+            return _refused(call, error)
         call.finish(Reply(200))
         return answer
 
-    async def _single(self, call: RpcCall) -> bytes:
-        """One message, within the byte budget and counted; raises what the client is to be told."""
+    def _dropped(self, call: RpcCall, outcome: Awaitable[bytes]) -> None:
+        """Its caller left before anything was done for it."""
+        if asyncio.iscoroutine(outcome):
+            outcome.close()
+        self._count(call, _left(call))
+        self.left(call)
+
+    def left(self, call: RpcCall) -> None:
+        call.finish(Reply(_left(call)))
+
+    def _single(self, call: RpcCall) -> bytes | Awaitable[bytes]:
+        """One message, within the byte budget, and counted where it is answered at once; raises what the client is to
+        be told. What is awaited goes through `_later`."""
         assert self._method.answer is not None
-        length, status = len(call.body), 500
         try:
-            self._admission.take(length)
-        except PredictorError as error:
-            self._count(call, error.status)
+            self._admission.check_room(len(call.body))
+            outcome = self._method.answer(self._server, call)
+        except Exception as error:
+            self._count(call, error.status if isinstance(error, PredictorError) else 500)
             raise
+        if isinstance(outcome, bytes):
+            self._count(call, call.status)
+        return outcome
+
+    async def _later(self, call: RpcCall, outcome: Awaitable[bytes]) -> bytes:
+        length, status = len(call.body), 500
+        self._admission.take(length)
         self._desk.in_flight += 1
         try:
-            outcome = self._method.answer(self._server, call)
-            answer = outcome if isinstance(outcome, bytes) else await outcome
+            answer = await outcome
             status = call.status
         except PredictorError as error:
             status = error.status
@@ -125,7 +182,10 @@ class _Post:
             raise
         finally:
             self._desk.in_flight -= 1
-            self._admission.give_back(length)
+            if call.lasts is None:
+                self._admission.give_back(length)
+            else:
+                call.lasts.add_done_callback(lambda _: self._admission.give_back(length))
             self._count(call, status)
         return answer
 
@@ -138,76 +198,40 @@ class _Post:
         else:
             self._server.metrics.request(served.name, served.version, self._protocol, status).observe(seconds)
 
-    async def stream(self, messages: Messages, context: Any) -> None:
+    async def stream(self, call: RpcCall, messages: Messages, caller: Caller) -> None:
+        """Any number of messages, and any number of answers."""
         assert self._method.stream is not None
-        call = self.arrived(context)
-        await self.judge(call, context)
-        incoming = _until(self._desk.closing, messages)
-        answers = self._method.stream(self._server, call, incoming, self._next_single)
+        answers = self._method.stream(self._server, call, messages, self._next_single)
         try:
-            async for answer in answers:
-                await context.write(answer)
+            async with aclosing(cast("AsyncGenerator[bytes, None]", answers)):
+                async for answer in answers:
+                    await caller.write(answer)
+        except asyncio.CancelledError:
+            self.left(call)
+            raise
         except Exception as error:
-            await _refuse(call, error, context)
+            caller.refuse(_refused(call, error))
+            return
+        caller.finish()
         call.finish(Reply(200))
 
     async def _next_single(self, call: RpcCall) -> bytes:
         """A stream counts in the rate limit as often as it asks."""
-        try:
-            self._admission.admit(call.headers, call.peer, self._method.action, self._protocol)
-        except PredictorError as error:
-            self._count(call, error.status)
-            raise
-        return await self._single(call)
+        self._admit(call)
+        if isinstance(call.body, Refused):
+            self._count(call, call.body.error.status)
+            raise call.body.error
+        outcome = self._single(call)
+        return outcome if isinstance(outcome, bytes) else await self._later(call, outcome)
 
 
-async def _refuse(call: RpcCall, error: Exception, context: Any) -> None:
-    """Ends the call: grpcio's `abort` raises."""
-    import grpc
-
+def _refused(call: RpcCall, error: Exception) -> RpcRefusal:
     told = refusal(error, call)
     call.finish(told)
-    await context.abort(grpc.StatusCode[told.code], told.message, told.trailers)
+    return told
 
 
 def _left(call: RpcCall) -> int:
     """Why a call was cancelled, as a status: the client's deadline has passed, or the client has gone."""
     left = call.time_left()
     return 504 if left is not None and left <= 0 else 499
-
-
-async def _until(closing: asyncio.Event, messages: Messages) -> AsyncIterator[bytes]:
-    """The client's messages; a server that stops ends them between two of them."""
-    stop = asyncio.ensure_future(closing.wait())
-    try:
-        while True:
-            coming = asyncio.ensure_future(anext(messages, None))
-            try:
-                await asyncio.wait({coming, stop}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not coming.done():
-                    coming.cancel()
-            if not coming.done():
-                raise NotReady("the server is stopping; open another stream")
-            message = coming.result()
-            if message is None:
-                return
-            yield message
-    finally:
-        stop.cancel()
-
-
-def headers_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:
-    """As HTTP's headers. `host` names this machine: no web page can make a browser speak gRPC to it."""
-    headers = {"host": "localhost"}
-    for name, value in metadata or ():
-        if isinstance(value, str):
-            headers[name] = f"{headers[name]}, {value}" if name in headers and name != "host" else value
-    return headers
-
-
-@lru_cache(1024)
-def peer_of(peer: str) -> str:
-    """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` without family and port."""
-    address = unquote(peer).partition(":")[2]
-    return address.rpartition(":")[0].strip("[]")

@@ -9,15 +9,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.inference import InferResponse, Parameters
+from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.protocol.raw import encode_raw
+from pilotlight_predictor.protocol.shared_places import told_place
 from pilotlight_predictor.rpc import wire
 from pilotlight_predictor.rpc.contents import FIELDS, encode_contents
-from pilotlight_predictor.tensors import Shape
+from pilotlight_predictor.tensors import NUMPY_TYPES, Shape
 
-FINAL: Final[Parameters] = {"triton_final_response": True}
+FINAL: Final = "triton_final_response"
 _RAW_TAG: Final = wire.tag(6, wire.BYTES)
 _DOUBLE: Final = struct.Struct("<d")
+_SMALL: Final = 4096  # bytes that are copied in less time than a view of them takes to be made
 
 
 def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:
@@ -25,18 +27,38 @@ def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:
     pieces: list[Buffer] = [_start(response.model, response.version)]
     if response.id:
         pieces.append(wire.delimited(3, response.id.encode()))
-    pieces.extend(_parameter(key, value) for key, value in response.parameters.items())
+    if response.parameters:
+        pieces.extend(_parameter(key, value) for key, value in response.parameters.items())
+    if response.placed:
+        return pieces + _around(response)
     tensors = response.outputs.items()
     if not raw and all(datatype in FIELDS for _, (datatype, _) in tensors):
         for name, tensor in tensors:
             head = _output(name, tensor.datatype, tensor.array.shape)
             pieces.append(wire.delimited(5, head + wire.delimited(5, encode_contents(tensor))))
         return pieces
-    pieces.extend(_raw_output(name, datatype, array.shape) for name, (datatype, array) in tensors)
-    for _, tensor in tensors:
-        blob = encode_raw(tensor)
-        pieces += (_RAW_TAG, wire.varint(len(blob)), blob)
-    return pieces
+    raws: list[Buffer] = []
+    for name, tensor in tensors:
+        datatype, array = tensor
+        pieces.append(_raw_output(name, datatype, array.shape))
+        small = array.nbytes <= _SMALL and array.dtype == NUMPY_TYPES[datatype] and datatype != "BYTES"
+        blob = array.tobytes() if small else encode_raw(tensor)
+        raws += (_raw_start(len(blob)), blob)
+    return pieces + raws
+
+
+def _around(response: InferResponse) -> list[Buffer]:
+    """Of what lies in shared memory, only where; its raw contents are there, and empty."""
+    heads: list[Buffer] = []
+    raws: list[Buffer] = []
+    for name, tensor in response.outputs.items():
+        place = response.placed.get(name)
+        head = _output(name, tensor.datatype, tensor.array.shape)
+        told = told_place(place).items() if place else ()
+        heads.append(wire.delimited(5, head + b"".join(_parameter(key, value) for key, value in told)))
+        blob = b"" if place else encode_raw(tensor)
+        raws += (_RAW_TAG, wire.varint(len(blob)), blob)
+    return heads + raws
 
 
 def encode_streamed(pieces: list[Buffer]) -> list[Buffer]:
@@ -58,6 +80,11 @@ def _start(model: str, version: int) -> bytes:
 @lru_cache(1024)
 def _raw_output(name: str, datatype: str, shape: Shape) -> bytes:
     return wire.delimited(5, _output(name, datatype, shape))
+
+
+@lru_cache(1024)
+def _raw_start(length: int) -> bytes:
+    return _RAW_TAG + wire.varint(length)
 
 
 def _output(name: str, datatype: str, shape: Shape) -> bytes:

@@ -1,7 +1,7 @@
-"""Takes the gRPC port when the server is put together, before grpcio is there to listen on it.
+"""Takes the gRPC port when the server is put together, before anybody listens on it.
 
-grpcio takes no socket from others, but shares a port with those who allow it: a socket that is bound and never listens
-holds the port, so that a port that is taken is found at once and a number of the system's choice is known.
+A socket that is bound and does not listen yet holds the port: one that is taken is found at once, and a number of the
+system's choice is known. Who connects before there is somebody to answer is refused and comes again.
 """
 
 import socket
@@ -20,9 +20,14 @@ class HeldPort(NamedTuple):
     port: int
     holder: socket.socket
 
-    @property
-    def place(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def opened(self) -> socket.socket:
+        """For whoever listens on it. The kernel remembers connections for a minute after their end, and the next server
+        may take the port meanwhile. Not marked so before: two servers could then hold it.
+
+        Connections inherit that the kernel asks after a peer that says nothing: one that has died is gone some day."""
+        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self.holder
 
 
 def hold(settings: "ServerSettings") -> HeldPort | None:
@@ -34,9 +39,7 @@ def hold(settings: "ServerSettings") -> HeldPort | None:
         log("setting", "gRPC is not served: several workers need a --grpc-port with a number", level="WARNING")
         return None
     try:
-        if port and settings.workers == 1:
-            _bound(host, port, shared=False).close()  # grpcio would share it with any process of this user
-        holder = _bound(host, port, shared=True)
+        holder = _held(host, port, shared=settings.workers > 1)
     except OSError as error:
         message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
         if port != GRPC_PORT:
@@ -46,10 +49,22 @@ def hold(settings: "ServerSettings") -> HeldPort | None:
     return HeldPort(host, holder.getsockname()[1], holder)
 
 
-def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+def _held(host: str, port: int, *, shared: bool) -> socket.socket:
+    """`shared` among workers. Where connections of another program are remembered, which did not share the port, they
+    are in the way of who shares it, and of nobody else: there, two servers may hold it, and one of them listens."""
+    if port and not shared:
+        _bound(host, port, socket.SO_REUSEADDR).close()  # one that others share is taken, too
+    try:
+        return _bound(host, port, socket.SO_REUSEPORT)
+    except OSError:
+        return _bound(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
+
+
+def _bound(host: str, port: int, *options: int) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        for option in options:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind((host, port))
     except OSError:
         bound.close()

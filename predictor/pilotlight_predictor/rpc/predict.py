@@ -11,15 +11,16 @@ from typing import Final
 import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.protocol.predict_request import MAX_NUMBERS, Asked, Invalid, Part, checked
 from pilotlight_predictor.routes.predict import STICKY_HEADER, plan
 from pilotlight_predictor.routes.predict_run import NAME
 from pilotlight_predictor.routes.predict_stream import AHEAD
+from pilotlight_predictor.rpc.answering import Outlet, in_order
 from pilotlight_predictor.rpc.messages import decode, encode
 from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single
-from pilotlight_predictor.rpc.v2_infer import in_order
 from pilotlight_predictor.rpc.wire import delimited
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
@@ -44,7 +45,7 @@ async def predict(server: Server, call: RpcCall) -> bytes:
 def predict_stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
     """A message that cannot be answered ends the stream with its status: there is no field to say it in."""
 
-    async def answer(message: bytes) -> bytes:
+    async def answer(message: Buffer, _: Outlet) -> bytes:
         asked = call.another()
         asked.body = message
         return await single(asked)

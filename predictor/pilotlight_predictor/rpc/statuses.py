@@ -11,6 +11,7 @@ from pilotlight_predictor.errors import PredictorError
 CODES: Final[dict[type[PredictorError], str]] = {
     errors.PredictorError: "INTERNAL",
     errors.BadRequest: "INVALID_ARGUMENT",
+    errors.Unreadable: "INTERNAL",  # as the protocol wants it
     errors.Unauthenticated: "UNAUTHENTICATED",
     errors.Forbidden: "PERMISSION_DENIED",
     errors.NotFound: "NOT_FOUND",
@@ -52,7 +53,12 @@ def code_of(kind: type[PredictorError]) -> str:
 
 
 def refusal(error: Exception, call: Call) -> RpcRefusal:
-    """As over HTTP: our own errors in words, anything else opaque and in the log."""
+    """As over HTTP: our own errors in words, anything else opaque and in the log.
+
+    This is where an error ends. What it passed through knows it in turn and holds the message: a large one would stay
+    until the collector comes.
+    """
     reply = error_reply(RpcRefusal, error, call)
     assert isinstance(reply, RpcRefusal)
+    error.__traceback__ = error.__context__ = None
     return reply

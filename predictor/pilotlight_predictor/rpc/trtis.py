@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.calls import Reply
 from pilotlight_predictor.dispatch import error_reply
@@ -17,7 +18,8 @@ from pilotlight_predictor.protocol.trtis_response import describe
 from pilotlight_predictor.protocol.trtis_wire import write_binary
 from pilotlight_predictor.routes.trtis_calls import failure, find, is_ready, server_status, success
 from pilotlight_predictor.routes.trtis_profile import obey
-from pilotlight_predictor.rpc.service import Method, RpcCall, Service
+from pilotlight_predictor.rpc.answering import Outlet, in_order
+from pilotlight_predictor.rpc.service import Answers, Messages, Method, RpcCall, Service, Single
 from pilotlight_predictor.rpc.trtis_messages import (
     HEALTH_RESPONSE,
     ONLY_STATUS,
@@ -26,7 +28,7 @@ from pilotlight_predictor.rpc.trtis_messages import (
     read_text,
     write_infer,
 )
-from pilotlight_predictor.rpc.v2_infer import LONG, run
+from pilotlight_predictor.rpc.v2_infer import LONG, MAX_AHEAD, run
 from pilotlight_predictor.server import Server
 
 PACKAGE: Final = "nvidia.inferenceserver"
@@ -57,13 +59,12 @@ async def profile(server: Server, call: RpcCall) -> bytes:
 
 
 async def infer(server: Server, call: RpcCall) -> bytes:
-    message = bytes(call.body)
-    asked = read_infer(message)
+    asked = read_infer(call.body)
     call.params = {"model": asked.model}
     served = call.served = find(server, asked.model, asked.version)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)
-    if len(message) < LONG:
+    if len(call.body) < LONG:
         request = decode_parts(asked.header, known, asked.version, asked.parts)
     else:
         request = await server.codecs.run(lambda: decode_parts(asked.header, known, asked.version, asked.parts))
@@ -71,6 +72,17 @@ async def infer(server: Server, call: RpcCall) -> bytes:
     response = await run(server, served, request)
     blobs, values = describe(asked.header, response, served.labels, batched=batched)
     return write_infer(asked.header, success(server), values, blobs)
+
+
+def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> Answers:
+    """StreamInfer of 1.0: answers in the order of the requests; one that fails says so in its own answer."""
+
+    async def one(message: Buffer, _: Outlet) -> bytes:
+        asked = call.another()
+        asked.body = message
+        return await single(asked)
+
+    return in_order(messages, one, MAX_AHEAD)
 
 
 def _told(answer: Answering) -> Answering:
@@ -101,5 +113,6 @@ _METHODS = (
     Method("Profile", Action.ADMIN, _told(profile)),
     Method("Health", Action.HEALTH, _told(health)),
     Method("Infer", Action.INFER, _told(infer)),
+    Method("StreamInfer", Action.INFER, _told(infer), stream),
 )
 SERVICES = tuple(Service(f"{PACKAGE}.{name}", "grpc-trtis", _METHODS) for name in ("GRPCService", "GRPCServer"))

@@ -19,7 +19,7 @@ from pilotlight_predictor.protocol.trtis_schema import (
 )
 from pilotlight_predictor.protocol.trtis_wire import Field, Message, Values, write_binary
 from pilotlight_predictor.rpc import wire
-from pilotlight_predictor.rpc.infer_request import read_version
+from pilotlight_predictor.rpc.infer_head import read_version
 
 STATUS_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "server_status": Field(2, SERVER_STATUS)})
 HEALTH_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "health": Field(2, "bool")})
@@ -42,7 +42,7 @@ def read_text(message: Buffer, name: str) -> str:
     return found
 
 
-def read_infer(message: bytes) -> Asked:
+def read_infer(message: Buffer) -> Asked:
     model, version, header = "", NEWEST, memoryview(b"")
     parts: list[memoryview] = []
     for number, _, value in wire.fields(memoryview(message)):

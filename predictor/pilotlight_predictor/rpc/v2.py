@@ -5,8 +5,8 @@ from typing import Any, Final
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError
 from pilotlight_predictor.routes.v2 import EXTENSIONS
-from pilotlight_predictor.rpc import v2_infer, v2_repository
-from pilotlight_predictor.rpc.infer_request import read_version
+from pilotlight_predictor.rpc import v2_infer, v2_logging, v2_repository, v2_shared_memory, v2_trace
+from pilotlight_predictor.rpc.infer_head import read_version
 from pilotlight_predictor.rpc.messages import Message, decode, encode
 from pilotlight_predictor.rpc.service import Method, RpcCall, Service
 from pilotlight_predictor.served import ServedVersion
@@ -42,10 +42,12 @@ def server_metadata(server: Server, _: RpcCall) -> bytes:
 
 
 def model_metadata(server: Server, call: RpcCall) -> bytes:
-    served = _find(server, decode("inference.ModelMetadataRequest", call.body))
+    request = decode("inference.ModelMetadataRequest", call.body)
+    served = _find(server, request)
+    versions = [served] if request.get("version") else server.registry.served(served.name)
     told = {
         "name": served.name,
-        "versions": [str(each.version) for each in server.registry.served(served.name)],
+        "versions": [str(each.version) for each in versions],
         "platform": served.config.platform or served.config.backend,
         "inputs": [_tensor(spec) for spec in served.inputs],
         "outputs": [_tensor(spec) for spec in served.outputs],
@@ -98,6 +100,9 @@ SERVICES = (
             Method("RepositoryIndex", Action.ADMIN, v2_repository.index),
             Method("RepositoryModelLoad", Action.ADMIN, v2_repository.load),
             Method("RepositoryModelUnload", Action.ADMIN, v2_repository.unload),
+            *v2_shared_memory.METHODS,
+            Method("TraceSetting", Action.ADMIN, v2_trace.trace_setting),
+            Method("LogSettings", Action.ADMIN, v2_logging.log_settings),
         ),
     ),
 )

@@ -1,46 +1,134 @@
-"""ModelInfer and ModelStreamInfer: decode, hand to the model, encode when it answers."""
+"""ModelInfer and ModelStreamInfer: decode, hand to the model, encode when it answers.
+
+A model that is quick enough for the event loop has answered before anything here would wait: then no future is made,
+and no other task has its turn between request and answer.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import nullcontext
+from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.errors import Cancelled
+from pilotlight_predictor.errors import Cancelled, Unsupported
 from pilotlight_predictor.inference import InferRequest, InferResponse
+from pilotlight_predictor.rpc.answering import Outlet, in_order
+from pilotlight_predictor.rpc.infer_head import EMPTY_FINAL
 from pilotlight_predictor.rpc.infer_request import decode_infer, peek_id
 from pilotlight_predictor.rpc.infer_response import FINAL, encode_infer, encode_stream_error, encode_streamed
 from pilotlight_predictor.rpc.service import Messages, RpcCall, Single
 from pilotlight_predictor.rpc.statuses import refusal
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.server import Server
+from pilotlight_predictor.streaming import Reading
 
 LONG: Final = 4 << 20  # bytes; strings of that many are read in tenths of a second
 MAX_AHEAD: Final = 64  # requests of one stream that are under way
 MAX_ID: Final = 128  # of an id in a line of the log
 
 
-async def infer(server: Server, call: RpcCall) -> bytes:
-    request, response = await _infer(server, call)
-    return await _joined(server, response, request.binary_output)
+def infer(server: Server, call: RpcCall) -> bytes | Awaitable[bytes]:
+    if len(call.body) >= LONG:
+        return _infer_long(server, call)
+    request = decode_infer(call.body, server.shared_memory.find)
+    served = _found_single(server, call, request)
+    answer = served.infer_now(request, server.limits)
+    if answer is None:
+        return _infer_later(server, served, request)
+    if isinstance(answer, Exception):
+        raise answer
+    if _is_long(answer):
+        return _joined(server, answer, request.binary_output)
+    return b"".join(encode_infer(answer, request.binary_output))
+
+
+async def _infer_later(server: Server, served: ServedVersion, request: InferRequest) -> bytes:
+    return await _joined(server, await run(server, served, request), request.binary_output)
+
+
+async def _infer_long(server: Server, call: RpcCall) -> bytes:
+    request = await _decoded_long(server, call)
+    return await _infer_later(server, _found_single(server, call, request), request)
+
+
+def _found_single(server: Server, call: RpcCall, request: InferRequest) -> ServedVersion:
+    served = _found(server, call, request)
+    if served.decoupled:
+        raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+    if request.parameters:
+        request.parameters.pop(EMPTY_FINAL, None)
+    return served
 
 
 async def infer_streamed(server: Server, call: RpcCall) -> bytes:
-    """An answer within a stream says that it is the last to its request."""
-    request, response = await _infer(server, call)
-    response.parameters = {**response.parameters, **FINAL}
-    return await _joined(server, response, request.binary_output, streamed=True)
+    """Every answer within a stream says whether it is the last to its request; this gives the last."""
+    async with call.outlet.turn if call.outlet is not None else nullcontext():
+        request, served = await _asked(server, call)
+    empty_final = request.parameters.pop(EMPTY_FINAL, False) is True
+    if not served.decoupled or call.outlet is None:
+        return await _streamed(server, request, await run(server, served, request), final=True)
+    call.outlet.leave_order()
+    server.metrics.in_flight += 1
+    try:
+        return await _in_parts(server, served, request, call, empty_final)
+    finally:
+        server.metrics.in_flight -= 1
 
 
-async def _infer(server: Server, call: RpcCall) -> tuple[InferRequest, InferResponse]:
-    message = bytes(call.body)
-    request = decode_infer(message) if len(message) < LONG else await server.codecs.run(lambda: decode_infer(message))
+async def _in_parts(
+    server: Server, served: ServedVersion, request: InferRequest, call: RpcCall, empty_final: bool
+) -> bytes:
+    """Writes all answers but the last, and gives that. A final one without outputs is for those who asked for it."""
+    assert call.outlet is not None
+    async with Reading(lambda asked, part: served.stream(asked, part, server.limits), request) as answers:
+        async for result, final in answers:
+            if final and isinstance(result, Exception):
+                raise result
+            if isinstance(result, Exception):
+                await call.outlet.write(encode_stream_error(refusal(result, call).message, request.id))
+            elif not final:
+                await call.outlet.write(await _streamed(server, request, result, final=False))
+            elif result.outputs or empty_final:
+                return await _streamed(server, request, result, final=True)
+    return b""
+
+
+async def _asked(server: Server, call: RpcCall) -> tuple[InferRequest, ServedVersion]:
+    if len(call.body) < LONG:
+        request = decode_infer(call.body, server.shared_memory.find)
+    else:
+        request = await _decoded_long(server, call)
+    return request, _found(server, call, request)
+
+
+async def _decoded_long(server: Server, call: RpcCall) -> InferRequest:
+    """A thread that has begun reads to the end, and holds the message until then."""
+    message, find, begun = call.body, server.shared_memory.find, False
+
+    def read() -> InferRequest:
+        nonlocal begun
+        begun = True
+        return decode_infer(message, find)
+
+    reading = asyncio.ensure_future(server.codecs.run(read))
+    try:
+        return await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        if begun:
+            call.lasts = reading
+        else:
+            reading.cancel()
+        raise
+
+
+def _found(server: Server, call: RpcCall, request: InferRequest) -> ServedVersion:
     call.params = {"model": request.model}
     served = call.served = server.find(request.model, request.version)
     if server.settings.server.compat:
         request.binary_output = True
     request.request_id = call.headers.get(HEADER_REQUEST_ID) or request.id[:MAX_ID]
-    return request, await run(server, served, request)
+    return served
 
 
 async def run(server: Server, served: ServedVersion, request: InferRequest) -> InferResponse:
@@ -66,55 +154,36 @@ async def run(server: Server, served: ServedVersion, request: InferRequest) -> I
     return result
 
 
+async def _streamed(server: Server, request: InferRequest, response: InferResponse, *, final: bool) -> bytes:
+    response.parameters = {**response.parameters, FINAL: final}
+    return await _joined(server, response, request.binary_output, streamed=True)
+
+
 async def _joined(server: Server, response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
-    """grpcio takes one piece of memory; a long one is written in a thread."""
+    if _is_long(response):
+        return await server.codecs.run(lambda: _join(response, raw, streamed=streamed))
+    return _join(response, raw, streamed=streamed)
 
-    def join() -> bytes:
-        pieces: list[Buffer] = encode_infer(response, raw)
-        return b"".join(encode_streamed(pieces) if streamed else pieces)
 
-    elements = sum(tensor.array.size for tensor in response.outputs.values())
-    return await server.codecs.run(join) if elements > LONG // 4 else join()
+def _is_long(response: InferResponse) -> bool:
+    """Whether it is written in a thread."""
+    return sum(tensor.array.size for tensor in response.outputs.values()) > LONG // 4
+
+
+def _join(response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
+    """As one piece of memory."""
+    pieces: list[Buffer] = encode_infer(response, raw)
+    return b"".join(encode_streamed(pieces) if streamed else pieces)
 
 
 def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
     """A request that fails does not end the stream."""
-    return in_order(messages, lambda message: _one(call, message, single))
+    return in_order(messages, lambda message, outlet: _one(call, message, single, outlet), MAX_AHEAD)
 
 
-async def in_order(
-    messages: Messages, answer: Callable[[bytes], Coroutine[Any, Any, bytes]], ahead: int = MAX_AHEAD
-) -> AsyncIterator[bytes]:
-    """Answers in the order of the requests, many of which may be under way."""
-    under_way: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(ahead)
-    reader = asyncio.ensure_future(_read(messages, answer, under_way))
-    task: asyncio.Task[bytes] | None = None
-    try:
-        while (task := await under_way.get()) is not None:
-            yield await task
-        await reader
-    finally:
-        reader.cancel()
-        for each in (task, *(under_way.get_nowait() for _ in range(under_way.qsize()))):
-            if each is not None:
-                each.cancel()
-
-
-async def _read(
-    messages: Messages,
-    answer: Callable[[bytes], Coroutine[Any, Any, bytes]],
-    under_way: "asyncio.Queue[asyncio.Task[bytes] | None]",
-) -> None:
-    try:
-        async for message in messages:
-            await under_way.put(asyncio.ensure_future(answer(message)))
-    finally:
-        await under_way.put(None)
-
-
-async def _one(call: RpcCall, message: bytes, single: Single) -> bytes:
+async def _one(call: RpcCall, message: Buffer, single: Single, outlet: Outlet) -> bytes:
     asked = call.another()
-    asked.body = message
+    asked.body, asked.outlet = message, outlet
     try:
         return await single(asked)
     except Exception as error:

@@ -67,6 +67,8 @@ def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, i
     """Number, wire type and value of the field at a place, and where it ends."""
     key, at = read_varint(view, at)
     number, wire_type = key >> 3, key & 7
+    if not number:
+        raise malformed("a field has the number 0")
     if wire_type == VARINT:
         value, at = read_varint(view, at)
         return number, wire_type, value, at
@@ -82,13 +84,19 @@ def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, i
     return number, wire_type, view[at:end], end
 
 
-def fields(view: memoryview) -> Iterator[Field]:
-    at, end = 0, len(view)
+def fields(view: memoryview, most: int | None = None) -> Iterator[Field]:
+    """`most` bounds those of a message in which there are never many: each costs as much as a kilobyte of a tensor."""
+    at, end, count = 0, len(view), 0
     while at < end:
+        if count == most:
+            raise too_many(count)
         number, wire_type, value, at = read_field(view, at)
-        if not number:
-            raise malformed("a field has the number 0")
+        count += 1
         yield number, wire_type, value
+
+
+def too_many(most: int) -> BadRequest:
+    return BadRequest(f"a message has more than {most} fields beside its tensors' contents")
 
 
 def text(value: int | memoryview, where: str) -> str:

@@ -36,7 +36,7 @@ REFUSED = {
     "--grpc-restricted-protocol": "use --admin-token-file and --api-token-file to restrict access",
 }
 IGNORED = frozenset({
-    "--allow-client-shm", "--allow-cpu-metrics", "--allow-model-load-unload", "--allow-profiling", "--allow-sagemaker",
+    "--allow-cpu-metrics", "--allow-model-load-unload", "--allow-profiling", "--allow-sagemaker",
     "--allow-vertex-ai", "--backend-config", "--backend-directory", "--buffer-manager-thread-count",
     "--cache-directory", "--cuda-memory-pool-byte-size", "--cuda-virtual-address-size",
     "--disable-auto-complete-config", "--enable-peer-access", "--grpc-header-forward-pattern",

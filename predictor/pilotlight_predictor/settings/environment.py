@@ -9,7 +9,7 @@ from pilotlight_predictor.settings.reading import Reading, did_you_mean
 from pilotlight_predictor.settings.table import CONFIG, ROWS, Row
 
 # Kubernetes describes each Service of the namespace in variables; one named "inference" would set INFERENCE_PORT.
-SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
+SERVICE_LINK = r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$"
 
 
 def read_environment(environ: Mapping[str, str]) -> Reading:
@@ -22,6 +22,8 @@ def read_environment(environ: Mapping[str, str]) -> Reading:
     _unknown(environ, reading)
     if environ.get("K_SERVICE") or environ.get(contract.ENV_SERVICE):
         reading.implied |= {"server.behind_proxy": True, "server.admin_loopback": False}
+    if environ.get("K_SERVICE") and environ.get("PORT", "").isdecimal():
+        reading.implied["server.reached_port"] = int(environ["PORT"])
     return reading
 
 
@@ -41,5 +43,5 @@ def _unknown(environ: Mapping[str, str], reading: Reading) -> None:
     """Warns: the prefix is not ours alone, so a stranger's variable must not keep the server from starting."""
     known = {name for row in (*ROWS, CONFIG) for name in row.variables}
     for name in environ:
-        if name.startswith(contract.ENV_SETTINGS_PREFIX) and name not in known and not SERVICE_LINK.search(name):
+        if name.startswith(contract.ENV_SETTINGS_PREFIX) and name not in known and not re.search(SERVICE_LINK, name):
             reading.warnings.append(f"{name} is not a setting and is ignored{did_you_mean(name, known)}")

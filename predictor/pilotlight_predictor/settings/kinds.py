@@ -6,16 +6,14 @@ origin is known (`reading.py`).
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 TRUE = frozenset({"true", "1", "yes", "on"})
 FALSE = frozenset({"false", "0", "no", "off"})
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """`many` says how a setting that may be given several times gathers its values."""
 
     shown: str
@@ -56,6 +54,16 @@ def size(text: str) -> int:
     if not match:
         raise ValueError
     return int(match[1]) * UNITS[match[2]]
+
+
+def memory(text: str) -> str:
+    """Bytes as digits, or a percentage as it was written: what it is a share of is known where it is used."""
+    if not text.strip().endswith("%"):
+        return str(size(text))
+    share = float(text.strip().removesuffix("%"))
+    if not 0 <= share <= 100:
+        raise ValueError
+    return f"{share:g}%"
 
 
 def device(text: str) -> str:
@@ -102,6 +110,7 @@ def count(least: int = 0, most: int = 2**31 - 1) -> Kind:
 BOOL = Kind("true|false", "true or false", boolean)
 BYTES = Kind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
 DEVICE = Kind("DEVICE", "auto, cpu, cuda or cuda:N", device)
+MEMORY = Kind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
 MILLISECONDS = Kind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = Kind("CIDR", "a network such as 10.0.0.0/8", network, "list")
 PICKLES = Kind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")

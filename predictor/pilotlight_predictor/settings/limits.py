@@ -3,7 +3,7 @@
 `Admission` counts and measures by them, `ServedVersion.infer` checks values and time.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pilotlight_predictor.settings.model import MIB, Settings
 
@@ -11,8 +11,7 @@ PREDICT_MAX_REQUEST_MB = 10.0
 PREDICT_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What binds one dialect. None, and 0 for the timeout, mean: no such limit."""
 
     max_bytes: int

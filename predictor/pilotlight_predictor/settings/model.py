@@ -5,11 +5,12 @@ parsed at start and passed down. Which value wins: flag > environment > file > w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar, cast
 
 from pilotlight import contract
 from pilotlight_predictor.settings import kinds, shares
+from pilotlight_predictor.settings.group import Group
 from pilotlight_predictor.settings.kinds import (
     BOOL,
     BYTES,
@@ -41,8 +42,7 @@ def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yam
     return field(default=default, metadata=row)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(Group):
     """Where the server listens, whom it trusts, how it stops."""
 
     host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
@@ -77,6 +77,14 @@ class ServerSettings:
         "", choice("", "serving"), "--dialect",
         f"serving: gRPC on {contract.SERVING_GRPC_PORT}, where clients of the serving capability look for it.",
     )  # fmt: skip
+    microservice: bool = setting(
+        False, BOOL, "--microservice",
+        "Answer /v1/chat/completions as an inference microservice: 202 while it starts, 503 with the kind of failure.",
+    )  # fmt: skip
+    media_urls: bool = setting(
+        False, BOOL, "--media-urls",
+        "Pass http and https addresses of images and videos in a chat on to the model; else only data: is taken.",
+    )  # fmt: skip
     strict_readiness: bool = setting(
         False, BOOL, "--strict-readiness", "Ready only while every model is; else while those required at start are."
     )
@@ -101,6 +109,11 @@ class ServerSettings:
         "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
     )  # fmt: skip
     behind_proxy: bool = False  # the environment says so: every request comes from a proxy's address
+    reached_port: int = 0  # the environment says so: requests come to no other, as in a Knative pod; 0: to any
+    allow_shared_memory: bool = setting(
+        False, BOOL, "--allow-shared-memory --allow-client-shm",
+        "Admins may register regions of shared memory that tensors are read from and written to.",
+    )  # fmt: skip
     admin_token_file: str = setting(
         "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
         env=contract.ENV_ADMIN_TOKEN_FILE,
@@ -117,8 +130,7 @@ class ServerSettings:
         return 400 if self.compat else 503
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
+class ModelSettings(Group):
     """What is served, from where, and on which device."""
 
     path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
@@ -159,20 +171,35 @@ class ModelSettings:
     trusted_pickles: Mapping[str, str] = setting(
         {}, kinds.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
     )
+    trusted_compiled: tuple[str, ...] = setting(
+        (), TEXTS, "--trust-compiled",
+        "Folder below which, or SHA-256 of a library that, compiled models may run; may be repeated.",
+    )  # fmt: skip
     cache_dir: str = setting(
         "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR
     )
     allow_inline_files: bool = setting(
         False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
     )
+    park_memory: str = setting(
+        "0", kinds.MEMORY, "--park-memory",
+        "Host memory for weights of parked models, in bytes or as a share of the machine's; 0: none is ever parked.",
+    )  # fmt: skip
+    park_after_s: float = setting(
+        0.0, SECONDS, "--park-after-s --park-after",
+        "A model that nobody asked for so long gives its GPU memory back until the next request; 0: only when told to.",
+    )  # fmt: skip
     predictor_host: str = setting(
         "", TEXT, "--predictor-host",
         "Of a transformer: where its predictor answers, host:port. Python models find it in INFERENCE_PREDICTOR_HOST.",
     )  # fmt: skip
 
+    @property
+    def parks(self) -> bool:
+        return self.park_memory not in {"0", "0%"}
 
-@dataclass(frozen=True, slots=True)
-class PerformanceSettings:
+
+class PerformanceSettings(Group):
     """Batching, queues and time limits; a model's own configuration wins over these."""
 
     max_batch_size: int = setting(
@@ -205,8 +232,7 @@ class PerformanceSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimitSettings:
+class RateLimitSettings(Group):
     """Off until it is set."""
 
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
@@ -218,8 +244,7 @@ class RateLimitSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class InputValidationSettings:
+class InputValidationSettings(Group):
     """Off until it is set."""
 
     enabled: bool | None = setting(
@@ -228,8 +253,7 @@ class InputValidationSettings:
     max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Longest sequence of numbers or tokens.")
 
 
-@dataclass(frozen=True, slots=True)
-class SafeguardSettings:
+class SafeguardSettings(Group):
     """Limits per client and request, off until they are set; then they bind every dialect."""
 
     max_request_size_mb: float | None = setting(
@@ -242,8 +266,7 @@ class SafeguardSettings:
     input_validation: InputValidationSettings = InputValidationSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class ObservabilitySettings:
+class ObservabilitySettings(Group):
     """Logs, metrics and traces."""
 
     log_format: str = setting(
@@ -254,6 +277,10 @@ class ObservabilitySettings:
     )
     log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
+    files_dir: str = setting(
+        "", TEXT, "--files-dir",
+        "Where trace and log files are written that an admin's call names (docs/tracing.md); empty: none may be named.",
+    )  # fmt: skip
     otel_endpoint: str = setting(
         "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: none.", env="OTEL_EXPORTER_OTLP_ENDPOINT"
     )
@@ -277,8 +304,7 @@ class ObservabilitySettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Group):
     """All of it. `warnings` are sentences for the log, about what was accepted but has no effect here."""
 
     server: ServerSettings = ServerSettings()

@@ -38,7 +38,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     if problems:
         raise SettingsError(problems)
     settings = build(merged.values, ())
-    return build(merged.values, (*merged.warnings, *_idle(merged), *_no_grpc(merged), *_cautions(settings)))
+    return build(merged.values, (*merged.warnings, *_idle(merged), *_cautions(settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -92,7 +92,8 @@ def _contradictions(given: Reading) -> list[str]:
     """Values that are right alone and wrong together."""
     settings = build(given.values, ())
     missing = [] if given.incomplete else _missing(settings)
-    return [*missing, *_load_models(settings, given.origins), *_weights(given), *_ports(settings, given.origins)]
+    together = (*_load_models(settings, given.origins), *_weights(given), *_parking(settings, given.origins))
+    return [*missing, *together, *_ports(settings, given.origins)]
 
 
 def _weights(given: Reading) -> Iterator[str]:
@@ -116,6 +117,15 @@ def _load_models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str
         )
 
 
+def _parking(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    model = settings.model
+    if model.park_after_s and not model.parks:
+        yield (
+            f"{origins['model.park_after_s']}: model.park_after_s = {model.park_after_s:g}, must be 0 while "
+            f"model.park_memory is 0; add --park-memory=25%"
+        )
+
+
 def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     """0 and -1 are no port yet, so they may stand more than once."""
     taken: dict[int, str] = {}
@@ -132,17 +142,6 @@ def _idle(given: Reading) -> Iterator[str]:
     for row in ROWS:
         if row.idle and row.key in given.origins and given.values[row.key] != -1:
             yield f"{given.origins[row.key]}: {row.key} = {given.values[row.key]} has no effect: {row.idle}"
-
-
-def _no_grpc(given: Reading) -> Iterator[str]:
-    """A port that was asked for and cannot be served; the default one asks for nothing."""
-    key = "server.grpc_port"
-    if key not in given.origins or given.values[key] < 0:
-        return
-    from importlib.util import find_spec
-
-    if find_spec("grpc") is None:
-        yield f"{given.origins[key]}: {key} = {given.values[key]} is not served: install pilotlight[grpc]"
 
 
 def _cautions(settings: Settings) -> Iterator[str]:

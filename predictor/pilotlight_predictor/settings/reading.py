@@ -4,22 +4,21 @@ Each of `flags.py`, `environment.py` and `document.py` fills a `Reading`; `parse
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from pilotlight_predictor.settings.table import Row
 
 
-@dataclass(slots=True)
 class Reading:
     """`origins` remembers, per key, the flag, variable or file:line:column that it came from."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    implied: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    incomplete: bool = False  # part of the source was passed over, so what is missing may have stood there
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.implied: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self.incomplete = False  # part of the source was passed over, so what is missing may have stood there
 
     def take(self, row: Row, text: str, origin: str) -> None:
         """Reads one value; a setting that may be repeated gathers, any other keeps the last."""

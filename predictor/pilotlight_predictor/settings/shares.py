@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from pilotlight_predictor.settings.kinds import Kind
 
 WHOLE = 100.0
-_LABEL = re.compile(r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*")
-_VERSION = re.compile(r"(?:[^/=]+/)?[^/=\s]+")
+# Text, not patterns: few starts have labels, and compiling these would be a part of every one.
+_LABEL = r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*"
+_VERSION = r"(?:[^/=]+/)?[^/=\s]+"
 
 
 def shares_by_model(weights: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -37,7 +38,7 @@ def wrong_shares(weights: Mapping[str, float], labels: Mapping[str, int]) -> Ite
 
 def _label(text: str) -> tuple[str, int]:
     name, _, number = text.rpartition("=")
-    if not _LABEL.fullmatch(name) or not re.fullmatch(r"[0-9]{1,18}", number):
+    if not re.fullmatch(_LABEL, name) or not re.fullmatch(r"[0-9]{1,18}", number):
         raise ValueError
     return name, int(number)
 
@@ -45,7 +46,7 @@ def _label(text: str) -> tuple[str, int]:
 def _weight(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     weight = float(number)
-    if not _VERSION.fullmatch(name) or not 0 <= weight <= WHOLE:
+    if not re.fullmatch(_VERSION, name) or not 0 <= weight <= WHOLE:
         raise ValueError
     return name, weight
 

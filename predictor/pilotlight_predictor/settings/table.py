@@ -1,16 +1,15 @@
 """The rows of `model.py` as a table, and the way back: a mapping of values becomes one `Settings`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, NamedTuple
 
 from pilotlight import contract
 from pilotlight_predictor.settings.kinds import TEXT, Kind
 from pilotlight_predictor.settings.model import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One setting: its `key` is the path in the objects, `paths` are those in the file, the first one canonical."""
 
     key: str

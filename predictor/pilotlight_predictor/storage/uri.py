@@ -8,10 +8,11 @@ from pilotlight_predictor.errors import LoadFailed
 ALIASES = {"hf_model": "hf", "azure": "az", "gcs": "gs"}
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+._-]*)://")
-_PIN = re.compile(r"#sha256=([^#]*)$")
-_AZURE_BLOB = re.compile(r"^[a-z0-9]+\.blob\.(core\.|storage\.)", re.IGNORECASE)
-_URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>)\]},]+")
+# Text, not patterns: a start whose model lies on its disk compiles none of them.
+_SCHEME = r"^([A-Za-z][A-Za-z0-9+._-]*)://"
+_PIN = r"#sha256=([^#]*)$"
+_AZURE_BLOB = r"(?i)^[a-z0-9]+\.blob\.(core\.|storage\.)"
+_URL_IN_TEXT = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>)\]},]+"
 
 
 class Location(NamedTuple):
@@ -39,21 +40,21 @@ class Location(NamedTuple):
 
 def is_remote(uri: str) -> bool:
     """Whether the URI needs a fetch; a path and `file://` do not."""
-    found = _SCHEME.match(uri)
+    found = re.match(_SCHEME, uri) if "://" in uri else None
     return found is not None and found[1].lower() != "file"
 
 
 def parse(uri: str) -> Location:
-    pin = _PIN.search(uri)
+    pin = re.search(_PIN, uri)
     sha256 = _checked_sha256(pin[1], uri) if pin else ""
     body = uri[: pin.start()] if pin else uri
-    found = _SCHEME.match(body)
+    found = re.match(_SCHEME, body)
     if found is None:
         return Location("file", body, sha256)
     scheme, rest = found[1].lower(), body[found.end() :]
     if scheme == "file":
         return Location("file", _file_path(rest, uri), sha256)
-    if scheme == "https" and _AZURE_BLOB.match(rest) and "?" not in rest:
+    if scheme == "https" and re.match(_AZURE_BLOB, rest) and "?" not in rest:
         scheme = "az"
     return Location(ALIASES.get(scheme, scheme), rest, sha256)
 
@@ -79,7 +80,7 @@ def _file_path(rest: str, uri: str) -> str:
 
 def redact(uri: str) -> str:
     """The URI without user, password and query: signatures and tokens travel there."""
-    found = _SCHEME.match(uri)
+    found = re.match(_SCHEME, uri)
     if found is None:
         return uri
     head, _, query = uri[found.end() :].partition("?")
@@ -94,7 +95,7 @@ def redact_text(text: str) -> str:
     The page of a refused request may repeat what was signed.
     """
     first = " ".join(re.split(r"\n\nDebug source|<\?xml|<!doctype|<html", text, flags=re.IGNORECASE)[0].split())
-    return _URL_IN_TEXT.sub(lambda match: redact(match[0]), first)[:300]
+    return re.sub(_URL_IN_TEXT, lambda match: redact(match[0]), first)[:300]
 
 
 def is_archive(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Loads and unloads that must hold in every worker: one after the other, on all or on none.
+"""Loads and unloads that must hold in every worker: one after the other, on all or on none. Parks and wakes too.
 
 A load is tried in one worker first, so that a model that cannot be loaded disturbs no other. Calls and newcomers take
 turns: a worker that comes late is brought to what the others serve before it takes connections.
@@ -31,6 +31,10 @@ class Control:
             if answer.status == 200:
                 self._calls[call.head["model"]] = None
             return answer
+
+    async def move(self, members: Sequence[Member], call: Frame) -> Answer:
+        """Parks or wakes in all of them, which succeeded only if it did in each. No turn: a wake waits for no load."""
+        return worst(await _ask(members, call))
 
     async def load(self, members: Sequence[Member], call: Frame) -> Answer:
         """On all, or on none and with the reason."""

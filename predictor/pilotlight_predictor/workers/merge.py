@@ -12,6 +12,7 @@ from pilotlight_predictor.workers.frames import Answer
 from pilotlight_predictor.workers.merge_metrics import merge_metrics
 
 NOBODY: Final = Answer(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
+SERVING: Final = frozenset({"READY", "PARKED"})
 Row = dict[str, Any]
 
 
@@ -90,12 +91,15 @@ def _index(documents: Mapping[int, Sequence[Row]]) -> list[Row]:
 
 
 def _everywhere(found: Sequence[tuple[int, Row]], workers: int) -> bool:
-    return len(found) == workers or any(row["state"] != "READY" for _, row in found)
+    return len(found) == workers or any(row["state"] not in SERVING for _, row in found)
 
 
 def _agreed(found: Sequence[tuple[int, Row]]) -> Row:
+    """PARKED is what all are: one that is awake has its weights on the GPU."""
     states = {row["state"] for _, row in found}
-    number, row = next(((n, r) for n, r in found if r["state"] != "READY"), found[0])
+    if states == {"READY", "PARKED"}:
+        return next(row for _, row in found if row["state"] == "READY")
+    number, row = next(((n, r) for n, r in found if r["state"] not in SERVING), found[0])
     if len(states) == 1:
         return row
     return {**row, "reason": f"worker {number}: {row['reason'] or row['state']}"}
@@ -111,5 +115,6 @@ def _status(documents: Mapping[int, Row], roster: Sequence[Row]) -> Row:
         **told,
         "models": _index({number: document["models"] for number, document in documents.items()}),
         "in_flight": sum(document["in_flight"] for document in documents.values()),
+        "parked_bytes": sum(document.get("parked_bytes", 0) for document in documents.values()),
         "workers": workers,
     }

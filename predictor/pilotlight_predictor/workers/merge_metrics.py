@@ -8,9 +8,18 @@ alike. Lines are taken as `metrics.exposition` writes them.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pilotlight.contract import METRIC_IN_FLIGHT, METRIC_QUEUE_DEPTH
+from pilotlight.contract import METRIC_IN_FLIGHT, METRIC_PARKED_BYTES, METRIC_PARKED_MODELS, METRIC_QUEUE_DEPTH
+from pilotlight.wire.prometheus_text import number
 
-SUMMED_GAUGES: Final = frozenset({METRIC_IN_FLIGHT, METRIC_QUEUE_DEPTH, "nv_inference_pending_request_count"})
+SUMMED_GAUGES: Final = frozenset(
+    {
+        METRIC_IN_FLIGHT,
+        METRIC_PARKED_BYTES,
+        METRIC_PARKED_MODELS,
+        METRIC_QUEUE_DEPTH,
+        "nv_inference_pending_request_count",
+    }
+)
 OF_THE_MACHINE: Final = frozenset({"nv_energy_consumption"})  # a counter, and yet every worker reads the same meter
 EOF: Final = "# EOF"
 
@@ -62,7 +71,7 @@ class Scrape:
         for family, values in self.series.items():
             if values:
                 lines += self.headers[family]
-                lines += [f"{series} {_written(value)}" for series, value in values.items()]
+                lines += [f"{series} {number(value)}" for series, value in values.items()]
         return "\n".join([*lines, EOF] if self.ends else lines) + "\n"
 
 
@@ -89,11 +98,3 @@ def _number(written: str) -> Number:
         return int(written)
     except ValueError:
         return float(written)
-
-
-def _written(value: Number) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if value != value:
-        return "NaN"
-    return repr(value) if abs(value) != float("inf") else "+Inf" if value > 0 else "-Inf"

@@ -147,13 +147,17 @@ class Parent:
         if self._stop.is_set():  # it was being started when all were told
             member.tell("stop")
         await member.listen(reader, self._hear)
+        self._depart(member)
         self._share()
         code = await member.process.wait()
         del self._members[number]
-        if member.scrape:
-            self._departed = left_behind([self._departed, member.scrape])
         self._share()
         return code
+
+    def _depart(self, member: Member) -> None:
+        """With the link, and not only with the process: from here on no scrape asks it."""
+        if member.scrape:
+            self._departed = left_behind([self._departed, member.scrape])
 
     def _share(self) -> None:
         """Who accepts from which sockets, told to all; while stopping everybody keeps what it has."""
@@ -203,6 +207,8 @@ class Parent:
             answer = await self._control.load(members, call)
         elif how == "unload":
             answer = await self._control.unload(members, call)
+        elif how in {"park", "wake"}:
+            answer = await self._control.move(members, call)
         else:
             answers = await _all(members, call)
             answer = worst(answers.values()) if how == "all" else self._merged(how, members, answers)
@@ -214,7 +220,9 @@ class Parent:
             return merge(how, answers, roster=self._roster())
         for member in members:
             answer = answers.get(member.number)
-            if answer is not None and answer.status == 200:
+            if not member.joined:  # it died over the call: what it had counted is with the departed
+                answers.pop(member.number, None)
+            elif answer is not None and answer.status == 200:
                 member.scrape = answer.body.decode().removesuffix(f"{EOF}\n")
             elif answers and member.scrape:
                 some = next(iter(answers.values()))

@@ -22,7 +22,7 @@ MERGED: Final = {
     "/v2/repository/index": "index",
     "/v2/repository/{repository}/index": "index",
 }
-CONTROL: Final = ("load", "unload")
+CONTROL: Final = ("load", "unload", "park", "wake")  # which take the time they take
 
 
 def spread(dialects: tuple[Dialect, ...], link: Link) -> tuple[Dialect, ...]:

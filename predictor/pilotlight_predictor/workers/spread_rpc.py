@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from pilotlight_predictor.calls import Call, Reply
 from pilotlight_predictor.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
+from pilotlight_predictor.rpc import v2_logging, v2_trace
 from pilotlight_predictor.rpc.messages import Message, decode, encode
 from pilotlight_predictor.rpc.service import Method, RpcCall, Service
 from pilotlight_predictor.server import Server
@@ -61,6 +62,19 @@ async def _unload(link: Link, call: RpcCall) -> bytes:
     return encode("inference.RepositoryModelUnloadResponse", {"model_name": name, "isUnloaded": True})
 
 
+async def _trace(link: Link, call: RpcCall) -> bytes:
+    asked, name = v2_trace.read(call)
+    path = f"/v2/models/{quote(name, safe='')}/trace/setting" if name else "/v2/trace/setting"
+    method = "POST" if asked else "GET"
+    return v2_trace.answer(await _asked(link, "all", call, method, path, asked or None, name))
+
+
+async def _logging(link: Link, call: RpcCall) -> bytes:
+    asked = v2_logging.read(call)
+    method = "POST" if asked else "GET"
+    return v2_logging.answer(await _asked(link, "all", call, method, "/v2/logging", asked or None))
+
+
 async def _controlled(link: Link, call: RpcCall, verb: str, request: Message) -> str:
     """KServe's message has the model's name where Triton's has the repository's, and nothing else."""
     name: str = request.get("model_name") or request.get("repository_name", "")
@@ -100,4 +114,6 @@ ASKING: Final[dict[str, Asking]] = {
     "RepositoryIndex": _index,
     "RepositoryModelLoad": _load,
     "RepositoryModelUnload": _unload,
+    "TraceSetting": _trace,
+    "LogSettings": _logging,
 }

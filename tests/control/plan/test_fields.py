@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from tests.control.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
-from pilotlight.plan.fields import MODES, TABLE, Row, markdown
+from pilotlight.plan.fields import MODES, PASSED_ON, TABLE, Row, markdown
 from pilotlight.plan.model import Current, Mode, Plan
+from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.model import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
 
 NAMES: dict[Mode, str] = {
@@ -14,6 +15,17 @@ NAMES: dict[Mode, str] = {
 }  # fmt: skip
 SCALED = {"query": "sum(x)", "threshold": "2"}
 LATENCY = ScalingMetric("external", "prometheus", "Value", "1", "sum(x)", "http://p:9090")
+
+# Where any text would not do: we look into these.
+POD_VALUES: dict[str, Any] = {
+    "enableServiceLinks": True,
+    "hostIPC": True,
+    "hostNetwork": True,
+    "hostPID": True,
+    "initContainers": [{"name": "first", "image": "i:1"}],
+    "securityContext": {"fsGroup": 7},
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+}
 
 # One use of every field of the table: what the engine has without it, and what it has with it.
 USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -74,6 +86,9 @@ USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "storageContainerName": ({}, {"storage_container": "mine"}),
     "model.confidential": ({}, {"model": ModelSpec("onnx", confidential={"enabled": True})}),
     "acceleratorOverride": ({}, {"accelerator": {"acceleratorClass": "h100"}}),
+    "resources": ({}, {"runner": {"resources": {"requests": {"cpu": "3"}}}}),
+    "automountServiceAccountToken": ({}, {"pod": {"automountServiceAccountToken": True}}),
+    **{name: ({}, {"pod": {name: POD_VALUES.get(name, "some")}}) for name in PASSED_ON},
 }
 CURRENT = Current(
     revisions={"iris-engine": ("old",)}, templates={"old": {"metadata": {}, "spec": {"containers": [{"name": "o"}]}}}
@@ -114,7 +129,7 @@ def test_every_field_does_in_every_mode_what_the_table_says(row: Row, mode: Mode
     warned = [
         warning
         for warning in used.warnings
-        if warning.code == "PL360" and warning.path == f"spec.engine.{row.field.partition(' (')[0]}"
+        if warning.code == cell.code and warning.path == f"spec.engine.{row.field.partition(' (')[0]}"
     ]
     if cell.verdict == "no effect":
         assert warned
@@ -122,6 +137,15 @@ def test_every_field_does_in_every_mode_what_the_table_says(row: Row, mode: Mode
     else:
         assert not warned
         assert without_words(used) != without_words(plain), "it has no effect"
+
+
+def test_every_field_that_a_component_can_have_is_on_the_page() -> None:
+    """In the table; what has no mode to depend on is explained below it."""
+    page = (Path(__file__).parents[3] / "docs" / "modes.md").read_text()
+    records = [ome_fields.record(name) for name in ("EngineSpec", "DecoderSpec", "RouterSpec")]
+    records += [kserve_fields.record(name) for name in ("PredictorSpec", "TransformerSpec", "ExplainerSpec")]
+    fields = {name for record in records for name in record.fields}
+    assert not sorted(name for name in fields if f"`{name}`" not in page and f"`{name}." not in page)
 
 
 def test_keda_config_of_the_whole_service_is_warned_about_in_serverless_mode() -> None:

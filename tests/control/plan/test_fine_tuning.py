@@ -68,6 +68,30 @@ def test_merged_weights_are_served_in_place_of_the_model(tmp_path: Path) -> None
     assert not any("lora" in argument for argument in main(made)["args"])
 
 
+DIRECT = ("name: llama-3-1-8b-instruct, fineTunedWeights: [law]", "kind: FineTunedWeight, name: law")
+
+
+def test_weights_that_are_referred_to_directly_bring_their_base_model(tmp_path: Path) -> None:
+    assert planned(tmp_path, DIRECT) == planned(tmp_path)
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ([("fineTunedWeights: [law]", "kind: FineTunedWeight, fineTunedWeights: [law]")], "excludes kind FineTunedWeight"),
+    ([DIRECT, ("kind: FineTunedWeight, name: law", "kind: FineTunedWeight, name: lau")], "is called lau"),
+    ([DIRECT, ("  baseModelRef: {name: llama-3-1-8b-instruct}\n", "")], "does not say what it was tuned from"),
+    ([DIRECT, ("baseModelRef: {name: llama-3-1-8b-instruct}", "baseModelRef: {name: other}")], "is called other"),
+    ([DIRECT, ("s3://tuned/law", "")], "law has no storage.storageUri"),
+])  # fmt: skip
+def test_a_direct_reference_that_leads_nowhere_is_refused_at_its_place(
+    changes: list[tuple[str, str]], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        planned(tmp_path, *changes)
+    found = [each for each in refused.value.problems if each.severity == "error"]
+    assert any(told in problem.message for problem in found)
+    assert {problem.place.line for problem in found} == {6}
+
+
 @pytest.mark.parametrize(("change", "told"), [
     (("[law]", "[lau]"), "no FineTunedWeight is called lau"),
     (("baseModelRef: {name: llama-3-1-8b-instruct}", "baseModelRef: {name: other}"), "law was tuned from other"),

@@ -21,6 +21,7 @@ from tests.control.plan.building import (
     workload,
 )
 
+from pilotlight.names import ANNOTATION_WAKE_BY as WAKE_BY
 from pilotlight.plan import queries
 from pilotlight.plan.model import Capabilities, Scaling, Trigger
 from pilotlight.spec.model import KedaConfig, NodeGroup, ScalingMetric, Service
@@ -47,6 +48,27 @@ def test_a_latency_query_becomes_a_safe_trigger() -> None:
     assert "service='iris'" in trigger.metadata["query"]
     assert "%s" not in trigger.metadata["query"]
     assert made.fallback == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept", "factor"),
+    [
+        ("0.1", "0.1", ""),
+        ("0.05", "50", "1000 * (\n"),
+        ("0.0004", "0.4", "1000 * (\n"),
+        ("2e-5", "20", "1000000 * (\n"),
+    ],
+)
+def test_a_threshold_that_keda_would_round_is_asked_for_in_smaller_units(written: str, kept: str, factor: str) -> None:
+    trigger = only(scaling(raw(ome(keda=keda(threshold=written)))).triggers)
+    assert trigger.metadata["threshold"] == kept
+    assert trigger.metadata["query"].startswith(f"((avg(\n{factor}")
+
+
+def test_a_formula_keeps_the_units_it_was_written_for() -> None:
+    wishes = {"pilotlight.dev/triggers": "latency=0.002", "pilotlight.dev/scaling-formula": "latency / 0.002"}
+    made = scaling(raw(ome(annotations={**wishes, "pilotlight.dev/scaling-target": "1"})))
+    assert only(made.triggers).metadata["threshold"] == "0.002"
 
 
 def test_from_zero_requests_decide_and_latency_only_sizes() -> None:
@@ -80,6 +102,21 @@ def test_the_http_add_on_wakes_where_our_gateway_is_not() -> None:
     assert made.front.route["scalingMetric"]["concurrency"]["targetValue"] == 10
     assert made.front.route["timeouts"] == {"readiness": "600s", "request": "900s", "responseHeader": "900s"}
     assert "interceptorroutes.http.keda.sh" in [requirement.name for requirement in made.requirements]
+
+
+def test_the_document_may_say_who_wakes_it_where_there_are_both() -> None:
+    both = Capabilities(our_gateway=True, http_add_on=True)
+    for name, front in (("gateway", "gateway"), ("http-add-on", "interceptor")):
+        made = planned(raw(annotated(ome(min_replicas=0), **{WAKE_BY: name})), both).front
+        assert made is not None
+        assert made.kind == front
+
+
+@pytest.mark.parametrize("name", ["http-add-on", "something"])
+def test_who_is_named_to_wake_it_must_be_there(name: str) -> None:
+    (refused,) = refusals(raw(annotated(ome(min_replicas=0), **{WAKE_BY: name})))
+    assert (refused.code, refused.path) == ("PL320", f"metadata.annotations.{WAKE_BY}")
+    assert refused.message == f"= {name}, which this target does not have; it must be gateway"
 
 
 def test_our_gateway_fronts_what_it_wakes() -> None:

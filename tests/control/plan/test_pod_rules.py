@@ -37,6 +37,17 @@ def test_what_the_api_server_would_refuse_is_refused_at_its_place(lines: str, co
     assert said in problem.message
 
 
+@pytest.mark.parametrize("probe", ["readinessProbe: {httpGet: {path: /up}}", "livenessProbe: {tcpSocket: {}}"])
+def test_a_sidecar_s_probe_without_a_port_is_refused_at_its_place(probe: str) -> None:
+    sidecar = f"    containers:\n    - {{name: side, image: 's:1', {probe}}}\n"
+    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(PREDICTOR + sidecar)))
+    with pytest.raises(InvalidDocument) as raised:
+        plan(service, builtin())
+    (problem,) = [problem for problem in raised.value.problems if problem.severity == "error"]
+    assert (problem.code, problem.place.line) == ("PL366", 9)
+    assert "of side names no port" in problem.message
+
+
 def test_one_number_written_in_two_ways_is_one_number() -> None:
     lines = '      resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: "1"}}\n'
     (service,) = services_or_raise(load(["-"], stdin=io.StringIO(PREDICTOR + lines)))

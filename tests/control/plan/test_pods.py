@@ -50,6 +50,20 @@ def test_our_pods_meet_the_restricted_level() -> None:
     assert {"name": "scratch", "mountPath": "/tmp"} in container(made)["volumeMounts"]
 
 
+def test_a_pod_that_wakes_with_its_model_in_the_image_waits_for_no_volume() -> None:
+    """What fetches its model and what runs all the time keeps its /tmp."""
+
+    in_image = "file:///models/iris/model.onnx"
+    scratch = {"name": "scratch", "emptyDir": {}}
+    woken = workload(kserve(uri=in_image), "predictor")
+    assert "volumes" not in spec(woken)
+    assert env(woken)["TMPDIR"] == "/dev/shm"
+    for service in (kserve(), raw(kserve(uri=in_image))):
+        kept = workload(service, "predictor")
+        assert scratch in spec(kept)["volumes"]
+        assert "TMPDIR" not in env(kept)
+
+
 def test_serverless_pods_have_no_context_of_their_own_since_knative_wants_a_flag_for_it() -> None:
     assert "securityContext" in spec(workload(ome()))
     assert "securityContext" not in spec(workload(ome(min_replicas=0)))
@@ -100,6 +114,13 @@ def test_concurrency_timeout_and_batching_reach_our_predictor() -> None:
     assert (told["INFERENCE_MAX_BATCH_SIZE"], told["INFERENCE_BATCH_TIMEOUT_MS"]) == ("8", "20")
 
 
+def test_parking_reaches_our_predictor_only_where_the_annotation_says_so() -> None:
+    told = env(workload(annotated(ome(), **{"pilotlight.dev/park": "true"})))
+    assert (told["INFERENCE_PARK_MEMORY"], told["INFERENCE_PARK_AFTER_S"]) == ("25%", "60")
+    for other in (ome(), annotated(ome(), **{"pilotlight.dev/park": "false"})):
+        assert not [name for name in env(workload(other)) if "PARK" in name]
+
+
 def test_a_pod_that_ends_has_time_to_answer() -> None:
     assert spec(workload(ome(timeout_seconds=90)))["terminationGracePeriodSeconds"] == 105
     assert "terminationGracePeriodSeconds" not in spec(workload(ome(min_replicas=0)))
@@ -125,6 +146,38 @@ def test_a_foreign_server_s_own_port_is_used() -> None:
     made = workload(ome(runtime_name=FOREIGN, runner={"ports": [{"containerPort": 8000}]}))
     assert made.port == 8000
     assert made.metrics_port is None
+
+
+def collocated(name: str) -> Service:
+    """A server without a port of its own, and beside it a container that has one."""
+    sidecar = {"name": name, "image": "t:1", "ports": [{"containerPort": 8085, "name": "web"}]}
+    return kserve(FOREIGN, pod={"containers": [sidecar]})
+
+
+def ports(work: Workload) -> dict[str, Any]:
+    return {each["name"]: each.get("ports") for each in spec(work)["containers"]}
+
+
+def test_a_sidecar_that_alone_declares_a_port_gets_the_requests_of_a_knative_service() -> None:
+    made = workload(collocated("transformer-container"))
+    assert (made.port, made.port_name) == (8085, "http1")
+    assert ports(made) == {"main": None, "transformer-container": [{"name": "http1", "containerPort": 8085}]}
+    assert ports(workload(collocated("any"))) == {"main": None, "any": [{"name": "http1", "containerPort": 8085}]}
+
+
+def test_a_deployment_leads_to_a_collocated_transformer_but_not_to_a_sidecar_s_metrics() -> None:
+    assert workload(raw(collocated("transformer-container"))).port == 8085
+    assert workload(raw(collocated("exporter"))).port == 8080
+
+
+def test_ports_of_a_second_container_are_left_out_of_a_knative_service_with_a_warning() -> None:
+    sidecar = {"name": "exporter", "image": "t:1", "ports": [{"containerPort": 9100}]}
+    made = planned(ome(min_replicas=0, pod={"containers": [sidecar]}))
+    assert ports(made.workloads[0]) == {"main": [{"name": "http1", "containerPort": 8080}], "exporter": None}
+    assert [each.message for each in made.warnings] == [
+        "ports of exporter are refused by Knative beside main's and left out"
+    ]
+    assert ports(workload(ome(pod={"containers": [sidecar]})))["exporter"] == sidecar["ports"]
 
 
 def test_a_gpu_request_gets_its_limit_and_shared_memory() -> None:
@@ -208,6 +261,14 @@ def test_leader_and_workers_have_templates_of_their_own() -> None:
 def test_ray_runs_a_group_by_annotation() -> None:
     service = in_mode(ome(worker=NodeGroup(size=1)), "MultiNodeRayVLLM")
     assert workload(service).cluster == "ray"
+    elsewhere = annotated(ome(), **{"ome.io/deploymentMode": "MultiNodeRayVLLM"})
+    assert workload(elsewhere).cluster == "leader-worker-set", "a Deployment has nothing to do with Ray"
+
+
+def test_a_runtime_that_is_not_made_for_ray_is_warned_about() -> None:
+    for_sets = ome(worker=NodeGroup(size=1), runner={"args": ["--nnodes=$(LWS_GROUP_SIZE)"]})
+    assert codes(planned(in_mode(for_sets, "MultiNodeRayVLLM")).warnings) == ["PL365"]
+    assert not planned(for_sets).warnings
 
 
 def test_a_transformer_is_told_where_the_predictor_is() -> None:

@@ -45,6 +45,14 @@ def test_probes_that_are_brought_are_kept_in_raw_mode() -> None:
     assert container(ome(runner={"readinessProbe": probe}))["readinessProbe"] == probe
 
 
+def test_a_probe_without_a_port_asks_the_serving_port() -> None:
+    """KServe's documents have such probes; Knative fills the port in, Kubernetes refuses them."""
+    probes = {"readinessProbe": {"httpGet": {"path": "/up"}}, "livenessProbe": {"tcpSocket": {}}}
+    for made in (container(ome(runner=probes)), container(ome(min_replicas=0, runner=probes))):
+        assert made["readinessProbe"]["httpGet"] == {"path": "/up", "port": 8080}
+        assert made["livenessProbe"]["tcpSocket"] == {"port": 8080}
+
+
 def test_a_foreign_server_is_only_asked_whether_it_listens() -> None:
     made = container(ome(runtime_name=FOREIGN))
     assert made["readinessProbe"]["tcpSocket"] == {"port": 8080}

@@ -56,7 +56,7 @@ def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: qu
 def test_a_lost_scrape_is_an_error_above_zero_and_nothing_at_zero() -> None:
     above = queries.guarded("x", "level", "iris", "demo", from_zero=False, counted=True)
     below = queries.guarded("x", "level", "iris", "demo", from_zero=True, counted=True)
-    assert above.endswith('or (0 * sum(up{inference_service="iris",namespace="demo"}))')
+    assert above.endswith('or (0 * sum(pilotlight_requests_in_flight{inference_service="iris",namespace="demo"}))')
     assert below.endswith("or vector(0)")
 
 

@@ -25,6 +25,14 @@ def test_each_mode_names_the_crds_of_its_objects() -> None:
     assert needs(ome(), "crd") - needs(hidden, "crd") == {"httproutes.gateway.networking.k8s.io"}
 
 
+def test_credentials_that_a_trigger_refers_to_are_a_need_by_name() -> None:
+    credentials = {"name": "prom", "kind": "ClusterTriggerAuthentication"}
+    config = keda(query="sum(x)", threshold="2", authentication=credentials)
+    (need,) = [need for need in planned(ome(keda=config)).requirements if need.name.startswith("cluster")]
+    assert (need.kind, need.name) == ("crd", "clustertriggerauthentications.keda.sh")
+    assert "ClusterTriggerAuthentication prom" in need.reason
+
+
 def test_what_is_scraped_needs_the_kinds_of_the_prometheus_operator() -> None:
     monitoring = {f"{kind}.monitoring.coreos.com" for kind in ("servicemonitors", "podmonitors", "prometheusrules")}
     assert needs(ome(), "crd") & monitoring == monitoring - {"podmonitors.monitoring.coreos.com"}
@@ -49,6 +57,11 @@ def test_pod_fields_that_knative_locks_away_name_their_flag() -> None:
         for flag in ("nodeselector", "tolerations", "affinity", "runtimeclassname", "volumes-csi")
     }
     assert not needs(ome(pod=pod), "feature")
+
+
+def test_a_probe_of_a_container_that_is_not_asked_names_its_flag() -> None:
+    sidecar = {"name": "side", "image": "s:1", "readinessProbe": {"exec": {"command": ["true"]}}}
+    assert needs(ome(min_replicas=0, pod={"containers": [sidecar]}), "feature") == {"multi-container-probing"}
 
 
 def test_our_own_serverless_pods_need_no_flag_at_all() -> None:

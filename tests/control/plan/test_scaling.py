@@ -195,3 +195,14 @@ def test_a_foreign_server_is_scaled_by_the_gateway_or_by_a_query_that_is_given()
     assert codes(refusals(ome(runtime_name=FOREIGN, keda=keda()), capabilities=alone)) == ["PL324"]
     given = ome(runtime_name=FOREIGN, keda=keda(query="sum(vllm:num_requests_waiting)", threshold="4"))
     assert not refusals(given, capabilities=alone)
+
+
+def test_groups_on_ray_have_a_fixed_number_since_nothing_counts_them() -> None:
+    service = in_mode(ome(worker=NodeGroup(size=1), min_replicas=2, max_replicas=5, keda=keda()), "MultiNodeRayVLLM")
+    made = planned(service)
+    work = made.workloads[0]
+    assert (work.scaling.scaler, work.replicas) == ("none", 2)
+    assert [(warning.code, warning.path) for warning in made.warnings] == [
+        ("PL360", "spec.engine.maxReplicas"),
+        ("PL360", "spec.engine"),
+    ]

@@ -142,10 +142,10 @@ def test_deep_nesting_is_refused_where_it_begins_to_be_too_deep(opening: str) ->
 def test_an_alias_bomb_is_refused_at_once() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    started = time.perf_counter()
+    started = time.process_time()
     (problem,) = read("\n".join(rows))[1]
     assert "error PL100: aliases stand for more than 100000 values" in problem
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_json_reads_as_yaml_with_tabs_escapes_and_places() -> None:

@@ -4,7 +4,13 @@ import io
 
 import pytest
 
-from pilotlight.names import CATALOGUE_ANNOTATIONS, COMPONENT_ANNOTATIONS, SERVICE_ANNOTATIONS
+from pilotlight.names import (
+    ANNOTATION_CANARY,
+    ANNOTATION_PARK,
+    CATALOGUE_ANNOTATIONS,
+    COMPONENT_ANNOTATIONS,
+    SERVICE_ANNOTATIONS,
+)
 from pilotlight.spec.load import load
 
 SERVICE = """\
@@ -64,9 +70,40 @@ def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_t
 
 
 def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
-    service = written(*SERVICE_ANNOTATIONS, "example.com/auth-tokens")
+    texts = [name for name in SERVICE_ANNOTATIONS if name not in (ANNOTATION_CANARY, ANNOTATION_PARK)]
+    service = written(*texts, "example.com/auth-tokens")
     assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
     assert not problems_of(RUNTIME.format(annotation=written(*CATALOGUE_ANNOTATIONS)))
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("steps: 5,25", 'steps is "5,25", must be rising percentages that end in 100, at most 8, such as 5,25,50,100'),
+        ("minRequests: 5", "minRequests is no setting of a canary; did you mean min-requests?"),
+        ("check: p98_ms<3", 'the check "p98_ms<3" is about p98_ms, which is not measured; did you mean p99_ms?'),
+        ("check: [", "line 2 of it: not valid YAML"),
+    ],
+)
+def test_a_canary_that_cannot_be_read_is_an_error_at_its_place(block: str, told: str) -> None:
+    name = "pilotlight.dev/canary"
+    (found,) = problems_of(SERVICE.format(on_service=f'{name}: "{block}"', on_component=""))
+    assert found.startswith(f'5:40: error PL116: metadata.annotations["{name}"]: {told}')
+
+
+def test_a_canary_that_can_be_read_passes() -> None:
+    block = "pilotlight.dev/canary: \"{steps: '10,100', check: [p99_ms<300, error_rate<1%], compare: baseline}\""
+    assert not problems_of(SERVICE.format(on_service=block, on_component=""))
+
+
+@pytest.mark.parametrize(("value", "wrong"), [('"true"', False), ('"false"', False), ("yes please", True)])
+def test_parking_is_true_or_false(value: str, wrong: bool) -> None:
+    found = problems_of(SERVICE.format(on_service=f"{ANNOTATION_PARK}: {value}", on_component=""))
+    assert [each.partition(": ")[2] for each in found] == (
+        ['error PL117: metadata.annotations["pilotlight.dev/park"]: = yes please, must be "true" or "false"']
+        if wrong
+        else []
+    )
 
 
 def test_a_slip_in_a_runtime_is_told_too() -> None:

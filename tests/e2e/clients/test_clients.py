@@ -37,7 +37,7 @@ def verdicts(
     def run(script: str) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         command = [sys.executable, "-W", "ignore", str(SCRIPTS / script), server.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=ROOT, env=clean)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT, env=clean)
         assert done.returncode == 0, done.stderr[-4000:]
         return dict(json.loads(done.stdout.splitlines()[-1]))
 

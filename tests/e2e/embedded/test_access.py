@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import socket
 import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests import ipv6
 from tests.embedded import FLOWER, Platform, serverless
+from tests.ports import free_port
 
 from pilotlight.errors import PlatformError
 
@@ -34,14 +34,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         yield running
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def asked(host: str, port: int, path: str, headers: dict[str, str]) -> int:
-    connection = HTTPConnection(host, port, timeout=30)
+    connection = HTTPConnection(host, port, timeout=60)
     connection.request("POST", path, json.dumps(FLOWER), headers)
     status = connection.getresponse().status
     connection.close()

@@ -53,15 +53,15 @@ def killed_after(platform: Platform, seconds: float, *, restart: bool = False) -
     By the gateway, whose pauses grow with every death, or by whoever wants something of it (`restart`).
     """
     address = platform.address
+    process, platform.process = platform.process, None  # its end is no surprise
     timer = threading.Timer(seconds, os.kill, (address.pid, signal.SIGKILL))
     timer.start()
     try:
         yield
     finally:
         timer.join()
-        if platform.process is not None:
-            platform.process.wait(10)
-            platform.process = None
+        if process is not None:
+            process.wait(10)
         if restart:
             platform.start()
         platform.wait(
@@ -116,12 +116,12 @@ def turns(platform: Platform, count: int, seed: int) -> None:
                 CHANGES[turn % len(CHANGES)](platform, turn)
             assert platform.status().generation in (before, before + 1)
             platform.wait(lambda: settled(platform), f"turn {turn} to settle")
-            assert len(control_processes(platform)) == 1
+            # One that the gateway has started as well gives way when it has seen that there is another.
+            platform.wait(lambda: len(control_processes(platform)) == 1, "one control process")
     assert traffic.answers
     assert not traffic.failed, traffic.failed[:5]
 
 
-@pytest.mark.timeout(300)
 def test_a_control_process_killed_within_changes_leaves_the_state_before_or_after(platform: Platform) -> None:
     turns(platform, 5, seed=20)
 
@@ -167,7 +167,7 @@ def test_a_service_at_zero_wakes_though_the_control_process_was_killed(platform:
 def test_a_delete_that_was_interrupted_is_finished(platform: Platform) -> None:
     with killed_after(platform, 0.02), unanswered():
         platform.target.delete(KEY)
-    if platform.target.list(None) and platform.status().phase != "Stopping":
+    if any(status.phase != "Stopping" for status in platform.target.list(None)):
         platform.target.delete(KEY)
     platform.wait(lambda: not platform.target.list(None) and not platform.replicas(), "it to be gone")
     platform.deploy(steady(100))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded import Platform, processes_of, serverless
+from tests.ports import free_port
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local import launching
@@ -23,11 +24,6 @@ def taken(port: int = 0) -> Iterator[int]:
         holder.bind(("127.0.0.1", port))
         holder.listen()
         yield holder.getsockname()[1]
-
-
-def free() -> int:
-    with taken() as port:
-        return port
 
 
 @pytest.fixture
@@ -48,7 +44,7 @@ def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
 ) -> None:
     with taken() as port:
         monkeypatch.setenv(variable, str(port))
-        monkeypatch.setenv(other, str(free()))
+        monkeypatch.setenv(other, str(free_port()))
         with pytest.raises(PlatformError) as refused:
             launching.ensure(home, deadline_s=60)
     told = str(refused.value)
@@ -70,21 +66,22 @@ def test_a_service_takes_the_next_port_when_its_own_is_taken(tmp_path: Path) -> 
 
 
 def test_a_service_whose_port_was_taken_meanwhile_gets_another_one(tmp_path: Path) -> None:
-    first = free()
+    first = free_port()
     with Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
         platform.deploy(serverless())
         platform.wait(lambda: "port" in platform.status().urls, "a port of its own")
-        own = int(platform.status().urls["port"].rpartition(":")[2])
-    with taken(own), Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
-        platform.wait(lambda: "port" in platform.status().urls, "another port of its own")
-        assert int(platform.status().urls["port"].rpartition(":")[2]) != own
+        own = platform.status().urls["port"]
+    port = int(own.rpartition(":")[2])
+    with taken(port), Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
+        # The one that it had is told until the gateway has tried it.
+        platform.wait(lambda: platform.status().urls.get("port", own) != own, "another port of its own")
         platform.wait(lambda: platform.ask().status == 200, "an answer")
 
 
 def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.database.write_text("this is a diary, not a database, and longer than its header would be" * 20)
-    monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free()))
-    monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free()))
+    monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free_port()))
+    monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free_port()))
     with pytest.raises(PlatformError, match="it is no database of Pilotlight; move it away") as refused:
         launching.ensure(home, deadline_s=60)
     assert "Traceback" not in str(refused.value)

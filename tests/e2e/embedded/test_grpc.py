@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.embedded.test_access import free_port
 from tests.embedded import Platform, serverless
+from tests.ports import free_range
 
 triton = pytest.importorskip("tritonclient.grpc", reason="the client of gRPC is not installed")
 
@@ -16,7 +16,7 @@ TOKENS = f"    pilotlight.dev/auth-tokens-sha256: {hashlib.sha256(SECRET.encode(
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    flags = ("--service-ports", str(free_port()))
+    flags = ("--service-ports", str(free_range(20)))
     with Platform(tmp_path_factory.mktemp("grpc") / "home", flags=flags) as running:
         yield running
 

@@ -168,7 +168,8 @@ def test_a_deployment_is_replaced_without_a_failed_request(platform: Platform) -
     with load(platform) as traffic:
         platform.deploy(raw.replace("maxReplicas: 3", "maxReplicas: 3\n    containerConcurrency: 50"))
         platform.wait(
-            lambda: [(row.ready, row.name != first) for row in platform.status().revisions] == [(2, True)],
+            # Two or three: the load may raise them.
+            lambda: [row.name != first and row.ready >= 2 for row in platform.status().revisions] == [True],
             "the new ones",
         )
     assert not traffic.failed

@@ -1,7 +1,6 @@
 """The ways to a service on one machine: path, Host, a port of its own, IPv6; and what travels them, large or slow."""
 
 import json
-import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from tests import ipv6
 from tests.e2e.embedded.models import python_service, slow, write_model
 from tests.embedded import FLOWER, Platform, serverless
+from tests.ports import free_range
 from tests.reply import Reply
 
 from pilotlight.errors import PlatformError
@@ -27,11 +27,8 @@ def predict(x):
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        first = probe.getsockname()[1]
     home = tmp_path_factory.mktemp("shared") / "home"
-    with Platform(home, flags=("--service-ports", str(first))) as running:
+    with Platform(home, flags=("--service-ports", str(free_range(20)))) as running:
         running.deploy(serverless())
         running.wait_phase("Ready")
         running.wait(lambda: "port" in running.status().urls, "its own port")

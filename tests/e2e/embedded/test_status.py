@@ -1,5 +1,6 @@
 """What `status` says of a service is true: its figures under a known load, the states of its model, its conditions."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,17 @@ def test_figures_are_those_of_the_requests_that_were_made(platform: Platform, tm
     platform.wait_phase("Ready", name="slow")
     assert (row(platform).requests, row(platform).p50_ms, row(platform).error_percent) == (0, None, None)
     asked = [slow(0.11)] * 12 + [slow(-1.0)] * 3
-    assert [platform.ask(INFER, body).status for body in asked] == [200] * 12 + [500] * 3
+    took = []
+    for body, status in zip(asked, [200] * 12 + [500] * 3, strict=True):
+        began = time.monotonic()
+        assert platform.ask(INFER, body).status == status
+        took.append(1000 * (time.monotonic() - began))
     platform.wait(lambda: row(platform).requests == 15, "every request to be counted")
     seen = row(platform)
     assert seen.error_percent == pytest.approx(20.0)
     assert seen.p50_ms is not None
     assert seen.p99_ms is not None
-    assert 100 < seen.p50_ms <= 250  # between the two edges of its bucket, or of the next on a busy machine
+    assert 100 < seen.p50_ms <= max(250, 2.5 * max(took))  # within its bucket, or a later one on a busy machine
     assert seen.p50_ms <= seen.p99_ms
     assert seen.cold_starts == 0
     assert seen.decision.startswith("1: ")

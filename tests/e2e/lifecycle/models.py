@@ -58,7 +58,7 @@ def body(value: float, **fields: Any) -> dict[str, Any]:
     return {"inputs": [json_tensor("x", "FP32", [1], [value])], **fields}
 
 
-def wait(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
+def wait(holds: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

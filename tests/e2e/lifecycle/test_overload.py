@@ -1,7 +1,6 @@
 """Clients that leave, queues that fill, models that fail: seen from outside, through both fronts."""
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,13 +104,11 @@ def test_a_request_of_a_higher_priority_overtakes_those_that_wait(tmp_path: Path
 
 
 def test_an_inference_that_takes_too_long_is_answered_504_waiting_or_running(tmp_path: Path, serve: Serve) -> None:
-    server = serve(write_signed(tmp_path, HELD), "--inference-timeout-s", "0.3")
+    server = serve(write_signed(tmp_path, HELD), "--inference-timeout-s", "1.5")
     busy = held(server, tmp_path)
-    started = time.monotonic()
     for answer in (server.infer("m", body(2)), read_answer(busy)):
         assert answer.status == 504
-        assert answer.error == "inference took longer than 0.3 s (--inference-timeout-s)"
-    assert time.monotonic() - started < 10
+        assert answer.error == "inference took longer than 1.5 s (--inference-timeout-s)"
     busy.close()
     (tmp_path / "go").touch()
     server.wait_until(lambda: server.infer("m", body(3)).status == 200, "answering again")

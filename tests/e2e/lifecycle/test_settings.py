@@ -41,7 +41,14 @@ def test_the_access_log_has_a_line_per_request_when_asked_for(tmp_path: Path, se
     (tmp_path / "go").touch()
     server = serve(write_signed(tmp_path, HELD), "--access-log")
     assert server.infer("m", body(1), {"X-Request-Id": "r-1"}).status == 200
-    line = next(line for line in server.log() if line["event"] == "request" and line.get("request_id") == "r-1")
+    found: list[dict[str, object]] = []  # a line is written after the answer is sent
+
+    def written() -> bool:
+        found[:] = [line for line in server.log() if line["event"] == "request" and line.get("request_id") == "r-1"]
+        return bool(found)
+
+    server.wait_until(written, "told of the request")
+    line = found[0]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/v2/models/m/infer", 200)
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.lifecycle.models import HELD, SLOW_LOAD, body, wait, write_signed
 from tests.onnx_models import write_add_sub
+from tests.ports import free_port
 from tests.serving import RunningServer, rendered
 
 Serve = Callable[..., RunningServer]
@@ -59,7 +61,7 @@ def slow_import(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "site")}
 
 
-def ended(server: RunningServer, number: int = signal.SIGTERM, within_s: float = 10.0) -> int:
+def ended(server: RunningServer, number: int = signal.SIGTERM, within_s: float = 60.0) -> int:
     """The exit code; fails when the process takes longer to go."""
     server.process.send_signal(number)
     return server.process.wait(within_s)
@@ -115,6 +117,32 @@ def test_while_a_model_loads_everything_says_so_and_then_how_long_it_took(tmp_pa
         assert f'pilotlight_model_load_seconds{{model="m",version="1",phase="{phase}"}}' in metrics
 
 
+def test_garbage_is_collected_once_the_models_are_loaded(tmp_path: Path, serve: Serve) -> None:
+    server = serve(write_signed(tmp_path, COLLECTING))
+    assert server.infer("m", body(1)).json()["outputs"][0]["data"] == [False, True]
+
+
+def test_a_start_that_failed_collects_its_garbage_too(tmp_path: Path, serve: Serve) -> None:
+    """It stays up and heals: what is loaded later finds the collector at work."""
+    repository = write_signed(tmp_path, "no python\n", "broken")
+    flags = ("--model-control-mode", "explicit", "--load-model", "broken")
+    server = serve(repository, *flags, ready=False)
+    server.wait_for_event("failed")
+    write_signed(tmp_path, COLLECTING)
+    assert server.post("/v2/repository/models/m/load").status == 200
+    assert server.infer("m", body(1)).json()["outputs"][0]["data"] == [True, True]
+
+
+def test_in_a_knative_pod_grpc_comes_after_the_first_moments_and_comes(tmp_path: Path, serve: Serve) -> None:
+    port = str(free_port())
+    env = {"K_SERVICE": "iris", "PORT": port}
+    server = serve(write_signed(tmp_path, HELD), "--http-port", port, "--grpc-port", "0", env=env)
+    ready, listening = (
+        datetime.fromisoformat(server.wait_for_event(name)["ts"]) for name in ("ready", "grpc.listening")
+    )
+    assert listening - ready > timedelta(seconds=0.9)
+
+
 def test_it_ends_at_once_while_a_model_loads(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, SLOW_LOAD), ready=False)
     wait((tmp_path / "loading").exists, "the load")
@@ -138,7 +166,7 @@ def test_a_load_that_hangs_becomes_a_failure_with_its_reason_and_holds_no_exit_u
 def test_with_exit_on_error_a_failed_start_ends_the_process(tmp_path: Path, serve: Serve) -> None:
     repository = write_signed(tmp_path, "no python\n")
     server = serve(repository, "--exit-on-error", ready=False)
-    assert server.process.wait(30) == 1
+    assert server.process.wait(60) == 1
     assert any(line["event"] == "failed" and "model 'm'" in line["message"] for line in server.log())
 
 
@@ -172,7 +200,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(tmp_path: Path) ->
 
 def test_a_token_file_that_is_not_there_is_one_sentence_and_exit_code_1(tmp_path: Path, serve: Serve) -> None:
     server = serve(tmp_path, "--api-token-file", str(tmp_path / "none"), ready=False)
-    assert server.process.wait(30) == 1
+    assert server.process.wait(60) == 1
     told = server.log()[-1]
     assert (told["event"], "traceback" in told) == ("failed", False)
     assert (
@@ -217,6 +245,22 @@ def test_the_runtime_is_imported_while_the_model_is_fetched(tmp_path: Path, serv
     phases = server.wait_for_event("ready")["phases"]
     assert min(phases["fetch"], phases["import"], phases["load"]) > 0
     assert server.get("/status").json()["progress"]["done_bytes"] == (folder / "1/model.onnx").stat().st_size
+
+
+# Says whether the collector of garbage worked while it was loaded, and whether it does while it answers.
+COLLECTING = """
+import gc
+
+import numpy as np
+
+INPUTS = {{"x": ("FP32", [-1])}}
+OUTPUTS = {{"y": ("BOOL", [2])}}
+AT_LOAD = gc.isenabled()
+
+
+def predict(x):
+    return np.array([AT_LOAD, gc.isenabled()])
+"""
 
 
 @contextmanager

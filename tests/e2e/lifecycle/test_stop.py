@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
@@ -46,7 +47,7 @@ def test_everything_in_flight_is_answered_running_and_waiting_through_both_front
         assert answer.json()["outputs"][0]["data"] == [2 * value]
         assert answer.headers["connection"].lower() == "close"
         connection.close()
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
     assert server.wait_for_event("stopped")["finished"] is True
 
 
@@ -65,7 +66,7 @@ def test_what_arrives_on_open_connections_during_the_drain_is_answered_too(tmp_p
         assert answer.json()["outputs"][0]["data"] == [value]
         assert answer.headers["connection"].lower() == "close"
         connection.close()
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
 
 
 def test_during_the_drain_delay_it_is_not_ready_but_takes_new_connections(tmp_path: Path, serve: Serve) -> None:
@@ -79,7 +80,7 @@ def test_during_the_drain_delay_it_is_not_ready_but_takes_new_connections(tmp_pa
         answer = server.infer("m", body(4), full=full)
         assert (answer.status, answer.headers["connection"].lower()) == (200, "close")
     server.process.send_signal(signal.SIGTERM)
-    server.process.wait(10)
+    server.process.wait(60)
 
 
 def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_path: Path, serve: Serve) -> None:
@@ -87,8 +88,10 @@ def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_pa
     connection = send(server, 1)
     wait(lambda: list(tmp_path.glob("began *")), "it to run")
     server.process.terminate()
-    assert server.process.wait(15) == 0
-    assert server.wait_for_event("stopped")["finished"] is False
+    assert server.process.wait(60) == 0
+    begun, ended = server.wait_for_event("stopping"), server.wait_for_event("stopped")
+    assert ended["finished"] is False
+    assert datetime.fromisoformat(ended["ts"]) - datetime.fromisoformat(begun["ts"]) < timedelta(seconds=15)  # of 30
     connection.close()
 
 
@@ -98,7 +101,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, serve: Serve) -> None:
     wait(lambda: list(tmp_path.glob("began *")), "it to run")
     stopping(server, signal.SIGINT)
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(10) == 1
+    assert server.process.wait(60) == 1
     connection.close()
 
 
@@ -108,7 +111,7 @@ def test_an_idle_server_is_gone_at_once(tmp_path: Path, serve: Serve) -> None:
     kept.sendall(rendered("GET", "/v2/health/ready", b"", None, server.address))
     assert read_answer(kept, "GET").status == 200
     server.process.terminate()
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
     assert kept.recv(1) == b""
     kept.close()
 
@@ -137,7 +140,7 @@ def test_under_a_hail_of_connections_whoever_was_accepted_is_answered(tmp_path: 
         thread.start()
     wait(lambda: min(answered) >= 5, "everybody to be answered a few times")
     server.process.terminate()
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0
     for thread in clients:
         thread.join()
     assert lost == []
@@ -149,5 +152,5 @@ def test_user_code_is_finalised_before_the_process_goes(tmp_path: Path, serve: S
     server = serve(write_signed(tmp_path, source))
     assert server.infer("m", body(2)).status == 200
     server.process.terminate()
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
     assert (tmp_path / "bye").exists()

@@ -71,7 +71,7 @@ DRIVER = """
     good, bad = doubler.execute([ask(ones), ask(-ones)])
     assert (good["y"].array == ones * 2).all() and good["y"].datatype == "FP32"
     assert isinstance(bad, BadRequest) and "x must be positive" in str(bad), bad
-    assert doubler._form._model.request_id == "r1"
+    assert doubler._form.model.request_id == "r1"
     doubler.clone().close()
     doubler.close()
 
@@ -95,7 +95,7 @@ def test_subclasses_of_kserve_model_run_unchanged(tmp_path: Path) -> None:
     model.parent.mkdir()
     model.write_text(dedent(MODEL))
     done = subprocess.run(
-        [sys.executable, "-c", dedent(DRIVER), str(model)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", dedent(DRIVER), str(model)], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.splitlines()[-1:] == ["all good"], done.stderr
 

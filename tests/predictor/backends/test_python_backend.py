@@ -256,3 +256,39 @@ def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: st
 def test_a_configuration_with_other_inputs_is_refused(source: Any, spec: Any, config: Any) -> None:
     with pytest.raises(LoadFailed, match="lists the inputs image, but predict takes x"):
         backend.load(spec(source("def predict(x): return x"), config({"image": ("FP32", (1,))})))
+
+
+PARKS = """
+from pathlib import Path
+
+
+class Model:
+    park_bytes = {size}
+
+    def execute(self, inputs):
+        return inputs
+
+    def park(self):
+        pass
+
+    wake = park
+
+    def finalize(self):
+        Path(__file__).with_name("finalized").touch()
+"""
+
+
+@pytest.mark.parametrize("size", ["'8GB'", "8.5", "-1"], ids=["text", "fraction", "negative"])
+def test_park_bytes_that_are_no_number_of_bytes_are_refused_at_the_load(spec: Any, source: Any, size: str) -> None:
+    path = source(PARKS.format(size=size))
+    with pytest.raises(LoadFailed, match=f"park_bytes = {size}, must be a whole"):
+        backend.load(spec(path))
+    assert path.with_name("finalized").exists()
+
+
+def test_park_bytes_say_what_a_parked_model_keeps(spec: Any, source: Any) -> None:
+    parking = backend.load(spec(source(PARKS.format(size="600")))).parking
+    assert parking is not None
+    assert (parking.size, parking.kept) == (600, 0)
+    parking.park()
+    assert parking.kept == 600

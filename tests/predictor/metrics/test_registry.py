@@ -46,6 +46,7 @@ def busy_metrics() -> Metrics:
     metrics.model_states = lambda: [ModelState("iris", 1, "READY")]
     metrics.gpus = lambda: [GPU]
     metrics.record_load("iris", 1, {"fetch": 0.5, "load": 1.5}, total=1.75)
+    metrics.wake("iris", 1).observe(0.2)
     metrics.cold_start = {"boot": 0.125}
     return metrics
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 from tests.onnx_models import write_identity, write_python
-from tests.serving import ROOT, RunningServer
+from tests.serving import ROOT, Answer, RunningServer, read_answer, rendered
 
 Serve = Callable[..., RunningServer]
 IRIS = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris", "--model-version", "v1.0.0")
@@ -124,12 +124,16 @@ def test_a_long_body_is_read_off_the_loop(server: RunningServer) -> None:
 def test_a_thousand_requests_a_minute_bind_this_dialect_alone(tmp_path: Path, serve: Serve) -> None:
     write_identity(tmp_path, "m", "FP32")
     server = serve(tmp_path)
-    passed = 0
-    with requests.Session() as session:
-        while (refused := session.post(f"{server.url}/predict", json={"inputs": [1]}, timeout=20)).status_code == 200:
-            passed += 1
-    assert (passed >= 1000, refused.status_code) == (True, 429)
-    assert int(refused.headers["Retry-After"]) >= 1
+    many = rendered("POST", "/predict", {"inputs": [1]}, None, server.address) * 100
+    answers: list[Answer] = []
+    with server.connect() as connection:
+        while not answers or answers[-1].status == 200:
+            if len(answers) % 100 == 0:
+                connection.sendall(many)  # one by one, a busy machine might stay within the limit
+            answers.append(read_answer(connection))
+    refused = answers.pop()
+    assert (len(answers) >= 1000, refused.status) == (True, 429)
+    assert int(refused.headers["retry-after"]) >= 1
     assert "more than 1000 requests a minute" in refused.json()["detail"]
     assert server.get("/healthz").status == 200
     v2 = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
@@ -160,7 +164,7 @@ def test_a_client_that_leaves_frees_its_places(zoo: Path, tmp_path: Path, serve:
         body = json.dumps({"batch": [[0.05]] * 2000}).encode()
         connection.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         server.wait_until(lambda: server.get("/status").json()["in_flight"] == 1, "at work")
-    server.wait_until(lambda: server.get("/status").json()["in_flight"] == 0, "free again", 10)
+    server.wait_until(lambda: server.get("/status").json()["in_flight"] == 0, "free again", 80)  # all take 100 s
     assert ask(server, {"inputs": [0]})["predictions"] == [0]
 
 

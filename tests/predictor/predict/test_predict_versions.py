@@ -154,10 +154,13 @@ def test_a_version_is_swapped_under_load_with_no_failed_request(tmp_path: Path, 
     for client in clients:
         client.start()
     try:
+        server.wait_until(lambda: answers, "asked before the first swap")
         for version in (2, 3, 4):
             staged = write_times(stage, "m", version * 10, version=version) / str(version)
             staged.rename(folder / str(version))
-            server.wait_until(lambda v=version: ask(server)[0] == str(v), f"serving version {version}", 20)
+            server.wait_until(lambda v=version: ask(server)[0] == str(v), f"serving version {version}")
+        count = len(answers) + len(clients)  # one of them at least was asked for after the last swap
+        server.wait_until(lambda: len(answers) > count, "asked after the last swap")
     finally:
         stop.set()
         for client in clients:

@@ -123,7 +123,8 @@ def test_a_required_input_may_not_be_left_out_but_an_optional_one_may() -> None:
     assert "needs input 'mask'" in refusal(text, Found("onnxruntime", extra, BATCHES.outputs, True))
     extra[1] = TensorSpec("mask", "FP32", (-1, 4), optional=True)
     assert len(served(text, Found("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
-    made = text + " sequence_batching { control_input { name: 'mask' control { kind: CONTROL_SEQUENCE_START } } }"
+    control = "control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }"
+    made = text + f" sequence_batching {{ control_input {{ name: 'mask' {control} }} }}"
     extra[1] = TensorSpec("mask", "FP32", (-1, 4))
     assert len(served(made, Found("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
 

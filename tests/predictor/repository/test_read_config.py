@@ -327,6 +327,26 @@ REFUSED = [
     ("max_batch_size: 4 dynamic_batching { } sequence_batching { }", "1:40", "cannot stand beside dynamic_batching"),
     ("sequence_batching { direct { minimum_slot_utilization: 1.5 } }", "1:56", "from 0 to 1"),
     ("max_batch_size: 2 sequence_batching { oldest { preferred_batch_size: 3 } }", "1:70", "at most max_batch_size"),
+    ("sequence_batching { oldest { max_candidate_sequences: -1 } }", "1:55", "must be 0 or more"),
+    ("sequence_batching { iterative_sequence: true }", "1:41", "is not served"),
+    ("sequence_batching { control_input { name: 'x' } }", "1:35", "has 0 controls"),
+    (
+        "sequence_batching { control_input { name: 'x' control { int32_false_true: 1 } } }",
+        "1:55",
+        "must have two values in one of int32_false_true",
+    ),
+    (
+        "sequence_batching { control_input { name: 'x' control { kind: CONTROL_SEQUENCE_CORRID } } }",
+        "1:55",
+        "must have a data_type, one of TYPE_UINT64",
+    ),
+    ("sequence_batching { state { input_name: 'x' output_name: 'y' dims: 1 } }", "1:27", "has no data_type"),
+    (
+        "sequence_batching { state { input_name: 'x' output_name: 'y' dims: 1 data_type: TYPE_FP32 "
+        "initial_state { data_file: '../x' } } }",
+        "1:118",
+        "inside <model>/initial_state",
+    ),
     # instances and versions
     ("instance_group { count: 0 }", "1:25", "1 or more"),
     ("instance_group { kind: KIND_CPU gpus: 0 }", "1:33", "cannot stand beside kind: KIND_CPU"),

@@ -71,11 +71,11 @@ class Caller:
         self._message = message
 
     def __call__(self, method: str, answer: str, request: Any, **how: Any) -> Any:
-        reply = self.channel.unary_unary(method)(_bytes(request), timeout=how.pop("timeout", 20), **how)
+        reply = self.channel.unary_unary(method)(_bytes(request), timeout=how.pop("timeout", 60), **how)
         return self._read(answer, reply)
 
     def stream(self, method: str, answer: str, requests: list[Any], **how: Any) -> Iterator[Any]:
-        call = self.channel.stream_stream(method)(map(_bytes, requests), timeout=20, **how)
+        call = self.channel.stream_stream(method)(map(_bytes, requests), timeout=60, **how)
         return (self._read(answer, reply) for reply in call)
 
     def _read(self, answer: str, reply: bytes) -> Any:

@@ -16,6 +16,7 @@ from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.rpc.infer_request import decode_infer
 from pilotlight_predictor.rpc.infer_response import encode_infer
 from pilotlight_predictor.rpc.messages import decode, encode
+from pilotlight_predictor.rpc.wire import delimited
 from pilotlight_predictor.tensors import NUMPY_TYPES, Tensor
 
 TYPED = {
@@ -117,7 +118,8 @@ def test_parameters_of_every_kind_arrive() -> None:
     read = decode_infer(made.SerializeToString())
     assert (read.priority, read.timeout_us) == (2, 5000)
     expected = {"flag": False, "count": -3, "word": "é", "share": 0.25, "huge": (1 << 64) - 1}
-    assert read.parameters == {**expected, "priority": 2, "timeout": 5000}
+    told = {"triton_enable_empty_final_response": True}  # to whoever streams, not to the model
+    assert read.parameters == {**expected, **told, "priority": 2, "timeout": 5000}
 
 
 def test_parameters_of_an_answer_are_written_in_their_kind() -> None:
@@ -162,6 +164,21 @@ def test_an_answer_that_has_no_typed_form_is_raw_as_a_whole(datatype: str) -> No
 )
 def test_what_is_wrong_is_said_in_one_sentence(message: Any, sentence: str) -> None:
     assert sentence in refused(message)
+
+
+@pytest.mark.parametrize("field", [b"\x78\x01", b"\x7a\x00"], ids=["numbers", "bytes"])
+def test_a_message_of_fields_that_nobody_knows_is_not_read_to_its_end(field: bytes) -> None:
+    """Its end is no field: whoever got there would say so."""
+    junk = field * 20_000 + b"\x7f"
+    for message in (junk, delimited(5, junk)):
+        with pytest.raises(BadRequest, match="more than 10000 fields"):
+            decode_infer(message)
+
+
+@pytest.mark.parametrize("field", [b"\x00\x01", b"\x02\x00"], ids=["number", "bytes"])
+def test_a_field_with_the_number_0_is_refused_where_it_is_met(field: bytes) -> None:
+    with pytest.raises(BadRequest, match="number 0"):
+        decode_infer(field + b"\x7f")
 
 
 def test_contents_beside_raw_contents_are_refused() -> None:

@@ -168,7 +168,7 @@ def test_bytes_that_are_no_message_are_the_clients_fault(caller: Caller, body: b
 
 def _error_of(caller: Caller, method: str, body: bytes) -> grpc.RpcError | None:
     try:
-        caller.channel.unary_unary(method)(body, timeout=20)
+        caller.channel.unary_unary(method)(body, timeout=60)
     except grpc.RpcError as error:
         return error
     return None

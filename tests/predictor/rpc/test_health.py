@@ -51,7 +51,7 @@ def test_who_watches_a_model_hears_that_it_comes_and_goes(
     assert next(heard).status == NOT_SERVING
     server.process.terminate()
     assert list(heard) == []
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0
 
 
 SLOW = """

@@ -76,7 +76,7 @@ def test_kserves_client_and_messages_are_served(serve: Callable[..., RunningServ
     loads = [flag for name in names for flag in ("--load-model", f"identity_{name.lower()}")]
     server = serve(tmp_path, "--grpc-port", "0", "--model-control-mode", "explicit", *loads)
     command = [sys.executable, "-c", dedent(CLIENT), grpc_address(server)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -77,7 +77,7 @@ def test_an_answer_has_the_outputs_asked_for_in_that_order(
 
 def test_versions_parameters_and_deadlines_are_taken(client: triton.InferenceServerClient) -> None:
     values = [tensor("x", np.array([3], np.int32))]
-    how = {"priority": 1, "timeout": 1_000_000, "client_timeout": 10.0, "parameters": {"mine": 1, "word": "w"}}
+    how = {"priority": 1, "timeout": 60_000_000, "client_timeout": 60.0, "parameters": {"mine": 1, "word": "w"}}
     assert client.infer("two_versions", values, "1", **how).as_numpy("y").tolist() == [3]
     assert client.infer("two_versions", values, **how).as_numpy("y").tolist() == [-3]
 
@@ -129,7 +129,7 @@ def test_a_stream_answers_in_order_and_survives_a_bad_request(client: triton.Inf
         model = "nobody" if number == 7 else "identity_int32"
         how = {"request_id": str(number), "enable_empty_final_response": True}
         client.async_stream_infer(model, [tensor("x", np.array([number], np.int32))], **how)
-    answers = [heard.get(timeout=20) for _ in range(20)]
+    answers = [heard.get(timeout=60) for _ in range(20)]
     client.stop_stream()
     for number, (result, error) in enumerate(answers):
         if number == 7:
@@ -142,14 +142,14 @@ def test_a_stream_answers_in_order_and_survives_a_bad_request(client: triton.Inf
 
 
 def test_requests_of_one_stream_share_a_batch(serve: Callable[..., RunningServer], tmp_path: Path) -> None:
-    batching = "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5000000 preferred_batch_size: 4 }"
+    batching = "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 50000000 preferred_batch_size: 4 }"
     write_identity(tmp_path, "batched", "FP32", ("batch", 2), batching)
     heard: Queue[tuple[Any, Any]] = Queue()
     with triton.InferenceServerClient(grpc_address(serve(tmp_path, "--grpc-port", "0"))) as client:
         client.start_stream(lambda result, error: heard.put((result, error)))
         for _ in range(4):
             client.async_stream_infer("batched", [tensor("x", np.ones((1, 2), np.float32))])
-        assert all(heard.get(timeout=20)[1] is None for _ in range(4))
+        assert all(heard.get(timeout=60)[1] is None for _ in range(4))
         client.stop_stream()
         (stats,) = client.get_inference_statistics("batched").model_stats
     assert (stats.inference_count, stats.execution_count) == (4, 1)

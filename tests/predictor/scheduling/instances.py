@@ -16,7 +16,7 @@ from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
 from pilotlight_predictor.waiting import Item, WaitingLine
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Echo(TensorInstance):
@@ -44,6 +44,14 @@ class Echo(TensorInstance):
 
     def close(self) -> None:
         self.closed_in = threading.current_thread().name
+
+
+class Exiting(Echo):
+    """Dies of its first execution."""
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        super().execute(batch)
+        raise SystemExit(3)
 
 
 class Asked:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.predictor.scheduling.instances import scheduler, until
+from tests.predictor.scheduling.instances import PATIENCE_S, scheduler, until
 
 from pilotlight_predictor.backends.base import TensorInstance
 from pilotlight_predictor.backends.ensemble import Ensemble, circle
@@ -135,7 +135,7 @@ class Held(Sums):
 
     def run(self, inputs: Inputs) -> Outputs:
         self.entered.set()
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE_S)
         return super().run(inputs)
 
 
@@ -175,7 +175,7 @@ def test_models_unloaded_on_its_way_still_serve_a_request_that_was_accepted() ->
         gate.set()
         await until(lambda: answers)
         assert not isinstance(answers[0], Exception), answers[0]
-        await asyncio.wait_for(asyncio.gather(*closing), 10)
+        await asyncio.wait_for(asyncio.gather(*closing), PATIENCE_S)
 
     asyncio.run(scene())
 
@@ -191,7 +191,7 @@ def test_an_ensemble_with_a_missing_or_dead_model_is_not_ready_and_says_which() 
         with pytest.raises(NotReady, match=r"ensemble 'diamond' cannot run.*'right'"):
             models.ask("diamond", lambda answer: None, **{"in": 5})
         left = models.served["left"].executor
-        await asyncio.wait_for(left.close(), 10)  # the attempt holds nothing
+        await asyncio.wait_for(left.close(), PATIENCE_S)  # the attempt holds nothing
 
     asyncio.run(scene())
 

@@ -40,6 +40,15 @@ def test_noise_is_forgiven_but_slowness_is_not() -> None:
     assert not pace.inline
 
 
+def test_only_who_was_slow_last_time_has_to_be_measured() -> None:
+    pace = Pace(True, 1)
+    assert not pace.in_doubt
+    pace.observe(TOO_SLOW_NS + 1)
+    assert pace.in_doubt
+    pace.observe(1)
+    assert not pace.in_doubt
+
+
 def test_a_demoted_model_is_tried_again_after_long_good_behaviour() -> None:
     pace = Pace(True, 1)
     for _ in range(STRIKES):

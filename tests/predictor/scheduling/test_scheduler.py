@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from tests.predictor.scheduling.instances import Asked, Echo, scheduler, until
+from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, Exiting, scheduler, until
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
 
@@ -46,6 +46,30 @@ def test_what_waits_for_a_busy_instance_grows_into_one_batch() -> None:
         assert [ask.values(f"waits {number}") for number in range(1, 6)] == [[1], [2], [3], [4], [5]]
         assert ask.scheduler.stats.execution_count == 2
         assert ask.scheduler.stats.inference_count == 6
+
+    asyncio.run(scene())
+
+
+def test_an_instance_begins_the_next_batch_before_the_answers_to_the_last_are_written() -> None:
+    async def scene() -> None:
+        gate = threading.Event()
+        echo = Echo(gate)
+        ask = Asked(scheduler(echo))
+        first = ask("first")
+        await until(echo.entered.is_set)
+        echo.entered.clear()
+        ask("second")
+        begun: list[bool] = []
+        written = first.done
+
+        def done(answer: Outputs | Exception) -> None:
+            begun.append(echo.entered.wait(PATIENCE_S))  # the loop is busy writing: nobody else could begin it
+            written(answer)
+
+        first.done = done
+        gate.set()
+        await ask.all()
+        assert begun == [True]
 
     asyncio.run(scene())
 
@@ -150,12 +174,6 @@ def test_a_client_who_cannot_take_the_answer_is_told_once_and_does_not_cost_its_
     asyncio.run(scene())
 
 
-class Exiting(Echo):
-    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        super().execute(batch)
-        raise SystemExit(3)
-
-
 def test_user_code_that_exits_is_a_dead_model_that_takes_nothing_more() -> None:
     async def scene() -> None:
         gate = threading.Event()
@@ -220,12 +238,11 @@ def test_a_queue_timeout_is_answered_while_the_instance_is_still_busy() -> None:
     async def scene() -> None:
         gate = threading.Event()
         echo = Echo(gate)
-        batching = DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=20_000))
-        ask = Asked(scheduler(echo, batching=batching))
+        ask = Asked(scheduler(echo, batching=DynamicBatching()))
         ask("runs")
         await until(echo.entered.is_set)
-        ask("expires 1")
-        ask("expires 2")
+        ask("expires 1", timeout_us=20_000)
+        ask("expires 2", timeout_us=20_000)
         await until(lambda: len(ask.answers) == 2)
         assert {type(answer) for answer in ask.answers.values()} == {QueueTimeout}
         assert ask.scheduler.stats.failures["REJECTED"] == 2
@@ -267,12 +284,11 @@ def test_the_cancelled_and_the_expired_do_not_hold_the_order_up() -> None:
     async def scene() -> None:
         gate = threading.Event()
         echo = Echo(gate)
-        batching = DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=20_000))
-        ask = Asked(scheduler(echo, batching=batching, preserve_ordering=True))
+        ask = Asked(scheduler(echo, batching=DynamicBatching(), preserve_ordering=True))
         ask("runs")
         await until(echo.entered.is_set)
         leaves = ask("leaves")
-        ask("expires")
+        ask("expires", timeout_us=20_000)
         ask.scheduler.cancel(leaves)
         await until(lambda: not ask.scheduler.pending)
         gate.set()
@@ -306,10 +322,10 @@ def test_closing_finishes_what_waits_and_frees_the_instance_in_its_own_thread() 
 
 def test_closing_does_not_wait_for_a_batch_to_fill() -> None:
     async def scene() -> None:
-        ask = Asked(scheduler(Echo(), max_rows=8, delay_us=60_000_000))
+        ask = Asked(scheduler(Echo(), max_rows=8, delay_us=600_000_000))
         ask("waits for company")
         await asyncio.sleep(0)
-        await asyncio.wait_for(ask.scheduler.close(), 10)
+        await asyncio.wait_for(ask.scheduler.close(), PATIENCE_S)
         assert ask.values("waits for company") == [1]
 
     asyncio.run(scene())
@@ -327,7 +343,7 @@ def test_closing_ends_when_the_last_in_the_queue_leaves() -> None:
         gate.set()
         await asyncio.sleep(0)
         ask.scheduler.cancel(waiting)
-        await asyncio.wait_for(closing, 10)
+        await asyncio.wait_for(closing, PATIENCE_S)
 
     asyncio.run(scene())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.onnx_models import write_add_sub
+from tests.predictor.pilot_lights import wait_until
 
 from pilotlight_predictor import backends, bringing
 from pilotlight_predictor.bringing import Bringing, file_names, rows_for
@@ -23,7 +24,7 @@ def serving(body: bytes, may_send: threading.Event) -> Iterator[str]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.flush()
-            may_send.wait(20)
+            may_send.wait(60)
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
@@ -57,7 +58,7 @@ def test_the_runtime_is_imported_while_the_bytes_are_still_held_back(
         assert brings.model(url).read_bytes() == body
         assert brings.model(url).read_bytes() == body
     assert imported == ["onnxruntime"]
-    assert brings.import_s > 0
+    wait_until(lambda: brings.import_s > 0, "the end of the import")
 
 
 def test_a_failed_import_is_the_loads_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -411,7 +411,7 @@ def test_a_load_that_ends_unexpectedly_says_so_and_is_over(tmp_path: Path, monke
     write_times(tmp_path, "m", 2)
     for module in ("control", "registry"):
         play(scene(f"pilotlight_predictor.{module}.check_source"))
-    play(scene("pilotlight_predictor.registry.ServedVersion"))
+    play(scene("pilotlight_predictor.opening.ServedVersion"))
 
 
 def test_a_model_is_loading_and_not_unknown_from_the_first_moment(tmp_path: Path) -> None:

@@ -164,14 +164,14 @@ def test_a_load_that_hangs_fails_with_the_setting_to_change_and_is_freed_when_it
         real = loader.read_labels
 
         def slow(*args: Any) -> Any:
-            assert hangs.wait(20)
+            assert hangs.wait(60)
             return real(*args)
 
         monkeypatch.setattr(loader, "read_labels", slow)
         house = await House(tmp_path / "models", model={"load_timeout_s": 0.05}).start()
         assert house.server.readiness().reason == "model 'm': loading took longer than 0.05 s (--load-timeout)"
         hangs.set()
-        await until(lambda: "finalize" in notes.read_text())
+        await until(lambda: notes.exists() and "finalize" in notes.read_text())  # the load may just have begun
 
     play(scene())
 
@@ -291,9 +291,9 @@ def test_a_file_that_no_backend_runs_is_told_the_endings_that_are_run(tmp_path: 
     play(scene())
 
 
+MIXED = "sequence_batching of a decoupled model"
 UNSERVED = [
-    ("max_batch_size: 4 sequence_batching { }", "sequence_batching"),
-    ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+    ("max_batch_size: 4 sequence_batching { } model_transaction_policy { decoupled: true }", MIXED),
     (
         "max_batch_size: 4 batch_input { kind: BATCH_ELEMENT_COUNT target_name: 'n' data_type: TYPE_FP32 "
         "source_input: 'x' }",
@@ -308,6 +308,15 @@ def test_what_would_change_the_answers_and_is_not_served_is_refused(tmp_path: Pa
         write_times(tmp_path, "m", 2, config)
         house = await House(tmp_path).start()
         assert house.reasons() == {"m/1": f"m: {field} is not served yet; remove it (docs/v2.md, Differences)"}
+
+    play(scene())
+
+
+def test_a_model_that_answers_once_cannot_be_made_decoupled(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write_times(tmp_path, "m", 2, "model_transaction_policy { decoupled: true }")
+        house = await House(tmp_path).start()
+        assert "m: model_transaction_policy.decoupled is true, but the model answers" in house.reasons()["m/1"]
 
     play(scene())
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from pilotlight_predictor import backends, loader
 from pilotlight_predictor.backends.base import Device, LoadSpec
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.protocol.v2_request import decode_request
+from pilotlight_predictor.scheduler import Scheduler
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 
 TENSORS = """
@@ -22,18 +23,14 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
 PAIRED = TENSORS.replace("8", "1") + "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
-# The first request, 1, waits until the second has run in the other instance.
+# The first request, 1, waits until the file exists; the second runs meanwhile in the other instance.
 SLOW_FIRST = """
 import pathlib
 import time
 
-SECOND = pathlib.Path({sign!r})
-
 
 def predict(x):
-    if x[0, 0] == 2:
-        SECOND.touch()
-    while x[0, 0] == 1 and not SECOND.exists():
+    while x[0, 0] == 1 and not pathlib.Path({sign!r}).exists():
         time.sleep(0.001)
     return {{"y": x}}
 """
@@ -60,10 +57,14 @@ def test_a_model_that_preserves_ordering_answers_in_order_over_its_instances(
 ) -> None:
     async def scene() -> None:
         config = f"{PAIRED} dynamic_batching {{ preserve_ordering: {ordering} }}"
-        write_python(tmp_path / "models", "m", SLOW_FIRST.format(sign=str(tmp_path / "second")), config)
+        write_python(tmp_path / "models", "m", SLOW_FIRST.format(sign=str(tmp_path / "go on")), config)
         house, answers = await House(tmp_path / "models").start(), list[float]()
+        runs = cast(Scheduler, house.registry.find("m").executor)
         ask(house, 1, answers)
         ask(house, 2, answers)
+        await until(lambda: runs.executing == 1 and not runs.pending)
+        assert answers == order[: ordering == "false"]
+        (tmp_path / "go on").touch()
         await until(lambda: len(answers) == 2)
         assert answers == order
 
@@ -72,7 +73,7 @@ def test_a_model_that_preserves_ordering_answers_in_order_over_its_instances(
 
 def test_a_models_preferred_size_and_delay_make_its_batches(tmp_path: Path) -> None:
     async def scene() -> None:
-        batching = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }"
+        batching = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 600000000 }"
         write_times(tmp_path, "m", 2, TENSORS + batching)
         house, answers = await House(tmp_path).start(), list[float]()
         for value in (1, 2, 3):

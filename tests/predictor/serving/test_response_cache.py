@@ -1,15 +1,19 @@
 """Answers kept for requests that repeat: for whom, for how long, and never the wrong one."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_times
 
 from pilotlight_predictor.inference import InferRequest, RequestedOutput
 from pilotlight_predictor.metrics.collect import collect
 from pilotlight_predictor.metrics.exposition import expose
+from pilotlight_predictor.protocol.v2_request import decode_request
 from pilotlight_predictor.response_cache import ResponseCache, cache_key
+from pilotlight_predictor.shared_memory import SharedMemory
 from pilotlight_predictor.tensors import Tensor
 
 CACHED = "response_cache { enable: true }"
@@ -48,6 +52,29 @@ def test_a_hit_counts_as_a_success_but_not_as_an_inference(tmp_path: Path) -> No
         text = expose(collect(house.metrics)).decode()
         assert 'nv_cache_num_hits_per_model{model="m",version="1"} 2' in text
         assert 'nv_cache_num_misses_per_model{model="m",version="1"} 2' in text
+
+    play(scene())
+
+
+def test_what_lies_in_shared_memory_is_neither_kept_nor_answered_from_what_was(tmp_path: Path) -> None:
+    (tmp_path / "object").write_bytes(np.array([5], "<f4").tobytes())
+    regions = SharedMemory(True, tmp_path)
+    regions.register("r", "/object", 0, 4)
+    place = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "parameters": place}]}).encode()
+
+    async def scene() -> None:
+        write_times(tmp_path / "models", "m", 2, CACHED)
+        house = await House(tmp_path / "models", performance=SIZE).start()
+        version = house.registry.find("m")
+        answers: list[object] = []
+        for _ in range(2):
+            version.infer(decode_request("m", 1, body, None, regions.find), answers.append)
+            await until(lambda: answers)
+            answers.clear()
+        assert version.stats.execution_count == 2
+        assert [await house.ask("m", 5) for _ in range(2)] == [10, 10]
+        assert version.stats.execution_count == 3
 
     play(scene())
 
@@ -92,19 +119,19 @@ def test_a_kept_answer_cannot_be_changed_by_who_gets_it() -> None:
 
 def test_the_key_is_all_that_the_answer_depends_on() -> None:
     def key(loaded: int = 1, **fields: object) -> bytes:
-        request = {"inputs": {"a": tensor(1), "b": tensor(2)}} | fields
+        request = {"tensors": {"a": tensor(1), "b": tensor(2)}} | fields
         return cache_key(InferRequest("m", **request), loaded)  # type: ignore[arg-type]
 
     same = {"b": tensor(2), "a": tensor(1)}
-    assert key() == key(inputs=same) == key(id="another")
+    assert key() == key(tensors=same) == key(id="another")
     outputs = (RequestedOutput("y"), RequestedOutput("z"))
     assert key(outputs=outputs) == key(outputs=outputs[::-1])
     different = [
         key(2),
-        key(inputs={"a": tensor(1), "b": tensor(3)}),
-        key(inputs={"a": tensor(1), "c": tensor(2)}),
-        key(inputs={"a": tensor(1), "b": Tensor("FP32", tensor(2).array.reshape(1, 1))}),
-        key(inputs={"a": tensor(1), "b": Tensor("INT32", tensor(2).array)}),
+        key(tensors={"a": tensor(1), "b": tensor(3)}),
+        key(tensors={"a": tensor(1), "c": tensor(2)}),
+        key(tensors={"a": tensor(1), "b": Tensor("FP32", tensor(2).array.reshape(1, 1))}),
+        key(tensors={"a": tensor(1), "b": Tensor("INT32", tensor(2).array)}),
         key(parameters={"temperature": 1}),
         key(outputs=(RequestedOutput("y"),)),
         key(outputs=(RequestedOutput("y"), RequestedOutput("z"))),

@@ -5,11 +5,14 @@ import gc
 import threading
 import weakref
 from functools import partial
+from resource import RUSAGE_THREAD, getrusage
 
 import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, until
 
-from pilotlight_predictor.threads import FewThreads, in_thread
+from pilotlight_predictor.threads import FewThreads, in_thread, with_room
+
+DEPTH, CALLS = 300, 500
 
 
 def test_a_result_that_was_waited_for_is_not_freed() -> None:
@@ -21,22 +24,45 @@ def test_a_result_that_was_waited_for_is_not_freed() -> None:
     asyncio.run(scene())
 
 
+def faults_of_calls_at_every_depth() -> int:
+    """Pages that this thread had to be given: each piece of memory that is mapped again costs one."""
+
+    def leaf() -> None: ...
+
+    def descend(depth: int) -> None:
+        for _ in range(CALLS):
+            leaf()
+        if depth:
+            descend(depth - 1)
+
+    before = getrusage(RUSAGE_THREAD).ru_minflt
+    descend(DEPTH)
+    return getrusage(RUSAGE_THREAD).ru_minflt - before
+
+
+def test_calls_of_a_thread_with_room_map_no_memory_again_and_again() -> None:
+    async def scene() -> int:
+        return await in_thread(partial(with_room, faults_of_calls_at_every_depth))
+
+    assert asyncio.run(scene()) < CALLS
+
+
 class InHand:
-    """Something large that the work had when it failed."""
+    """Something large that the work was given, or had when it failed."""
 
 
-def test_what_failed_work_had_in_hand_is_freed_with_it() -> None:
+def test_what_failed_work_was_given_and_had_in_hand_is_freed_with_it() -> None:
     held: list[weakref.ref[InHand]] = []
 
-    def work() -> None:
+    def work(given: InHand) -> None:
         large = InHand()
-        held.append(weakref.ref(large))
+        held.extend(map(weakref.ref, (given, large)))
         raise ValueError
 
     async def scene() -> None:
         with pytest.raises(ValueError):
-            await in_thread(work)
-        await until(lambda: held[0]() is None)
+            await in_thread(partial(work, InHand()))
+        await until(lambda: [ref() for ref in held] == [None, None])
 
     gc.disable()
     try:

@@ -178,18 +178,6 @@ def test_a_control_mode_that_is_given_wins_over_model_stores() -> None:
     assert parse(["--model-repository=/m"], {}).model.control_mode == "none"
 
 
-def test_a_grpc_port_without_grpcio_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    warning = "--grpc-port: server.grpc_port = 9000 is not served: install pilotlight[grpc]"
-    assert parse(["--model-path=m", "--grpc-port=9000"], {}).warnings == (warning,)
-
-
-@pytest.mark.parametrize("argv", [[], ["--grpc-port=-1"], ["--allow-grpc=false"], ["--compat=triton"]])
-def test_who_did_not_ask_for_grpc_is_told_nothing(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert parse(["--model-path=m", *argv], {}).warnings == ()
-
-
 @pytest.mark.parametrize(
     ("argv", "environ", "told"),
     [

@@ -66,6 +66,15 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
             " must be empty while model.control_mode is none; add --model-control-mode=explicit",
         ),
         (
+            ["--park-after=60"],
+            "--park-after: model.park_after_s = 60, must be 0 while model.park_memory is 0; add --park-memory=25%",
+        ),
+        (
+            ["--park-memory=101%"],
+            "--park-memory: model.park_memory = 101%,"
+            " must be a number of bytes such as 8GiB, or a share of the machine's such as 25%",
+        ),
+        (
             ["--grpc-port=9000", "--http-port=9000"],
             "--grpc-port: server.grpc_port = 9000, must be another port than server.http_port",
         ),

@@ -14,6 +14,7 @@ SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
     kinds.BYTES: ("3MiB", 3 << 20),
     kinds.DEVICE: ("cuda:1", "cuda:1"),
     kinds.MEGABYTES: ("2.5", 2.5),
+    kinds.MEMORY: ("25 %", "25%"),
     kinds.MILLISECONDS: ("2.5", 2.5),
     kinds.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
     kinds.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
@@ -48,7 +49,8 @@ def get(settings: Settings, key: str) -> Any:
 
 def mode(row: Row) -> list[str]:
     """What a row's value needs beside it to be valid."""
-    return ["--model-control-mode=explicit"] if row.key == "model.load_models" else []
+    needed = {"model.load_models": "--model-control-mode=explicit", "model.park_after_s": "--park-memory=1GiB"}
+    return [needed[row.key]] if row.key in needed else []
 
 
 def model(row: Row) -> list[str]:

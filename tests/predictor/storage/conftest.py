@@ -42,7 +42,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def options() -> FetchOptions:
     return FetchOptions(
-        part_bytes=64 * KIB, concurrency=4, retries=3, first_delay=0.001, max_delay=0.01, timeout=10, spare_bytes=0
+        part_bytes=64 * KIB, concurrency=4, retries=3, first_delay=0.001, max_delay=0.01, timeout=60, spare_bytes=0
     )
 
 

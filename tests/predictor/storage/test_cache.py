@@ -21,9 +21,9 @@ print(fetch(sys.argv[1], Path(sys.argv[2]), options=FetchOptions(part_bytes=64 *
 def test_two_processes_download_once(web: Any, tmp_path: Path, content: Any) -> None:
     web.files["/m.bin"] = content(1_000_000)
     web.hold_after = 300_000  # both are there before the first can be done
+    web.on_request = lambda path: web.released.set() if web.probes() == 2 else None
     arguments = [sys.executable, "-c", FETCH, web.url("/m.bin"), str(tmp_path)]
     processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    web.on_request = lambda path: web.released.set() if web.probes() == 2 else None
     outputs = [process.communicate(timeout=60)[0].strip() for process in processes]
     assert outputs[0] == outputs[1]
     assert Path(outputs[0]).read_bytes() == content(1_000_000)

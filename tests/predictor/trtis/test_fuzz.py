@@ -1,9 +1,11 @@
 """Malformed requests of the TensorRT Inference Server's dialect: no 5xx, no hang, and NV-Status on every answer."""
 
-from typing import Any
+from collections.abc import Iterator
 
-from hypothesis import HealthCheck, Phase, given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.predictor.fuzzing import fuzz, unshaken
 from tests.predictor.trtis.judge import Judge
 from tests.serving import RunningServer
 
@@ -25,15 +27,10 @@ BLOBS = st.binary(max_size=40) | st.sampled_from([b"", bytes(4), bytes(16), byte
 QUERIES = st.sampled_from(["", "?format=binary", "?format=text", "?format=", "?%ff", "?format=binary&format=x"])
 
 
-def fuzz(examples: int) -> Any:
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+@pytest.fixture(autouse=True)
+def _unshaken(server: RunningServer) -> Iterator[None]:
+    with unshaken(server, lambda: server.post("/api/infer/matrix", b"", {"NV-InferRequest": "batch_size: 1"})):
+        yield
 
 
 def test_no_request_is_our_mistake(server: RunningServer, old: Judge) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.onnx_models import write_identity
+from tests.predictor.fuzzing import changed, fuzz
 from tests.predictor.trtis.judge import PACKAGE, Judge
 from tests.serving import RunningServer
 
@@ -39,7 +40,7 @@ def channel(server: RunningServer) -> grpc.Channel:
 
 def call(opened: grpc.Channel, method: str, request: Any, service: str = "GRPCService", **how: Any) -> bytes:
     body = request if isinstance(request, bytes) else request.SerializeToString()
-    return bytes(opened.unary_unary(f"/{PACKAGE}.{service}/{method}")(body, timeout=20, **how))
+    return bytes(opened.unary_unary(f"/{PACKAGE}.{service}/{method}")(body, timeout=60, **how))
 
 
 def request_of(judge: Judge, text: str, *blobs: bytes, **fields: Any) -> Any:
@@ -105,6 +106,25 @@ def test_a_failure_is_told_in_the_message(
     assert not answer.HasField("meta_data")
 
 
+@pytest.mark.parametrize("service", ["GRPCService", "GRPCServer"])
+def test_a_stream_is_answered_in_order_and_outlives_a_request_that_fails(
+    served: RunningServer, old: Judge, service: str
+) -> None:
+    text = 'batch_size: 1 input { name: "x" byte_size: 4 }'
+    asked = [("two_versions", "1", 5), ("nobody", "", 6), ("two_versions", "2", 7), ("two_versions", "1", 8)]
+    requests = [
+        request_of(old, text, number.to_bytes(4, "little"), model_name=model, version=version)
+        for model, version, number in asked
+    ]
+    with channel(served) as opened:
+        method = opened.stream_stream(f"/{PACKAGE}.{service}/StreamInfer")
+        replies = list(method(iter([each.SerializeToString() for each in requests]), timeout=60))
+    answers = [old.binary("InferResponse", reply) for reply in replies]
+    assert [each.request_status.code for each in answers] == [1, 4, 1, 1]
+    numbers = [int.from_bytes(each.raw_output[0], "little", signed=True) for each in answers if each.raw_output]
+    assert numbers == [5, -7, 8]
+
+
 def test_status_health_and_profile_are_those_of_http(ask: Ask, old: Judge) -> None:
     answer = old.binary("StatusResponse", ask("Status", old.new("StatusRequest", model_name="add_sub")))
     assert answer.server_status.model_status["add_sub"].version_status[1].ready_state == 1
@@ -150,16 +170,11 @@ def test_no_message_is_our_mistake(ask: Ask, served: RunningServer, old: Judge) 
         old, 'batch_size: 1 input { name: "x" byte_size: 4 } output { name: "y" cls { count: 1 } }', bytes(4),
         model_name="identity_fp32",
     ).SerializeToString()  # fmt: skip
-    changed = st.builds(
-        lambda at, byte, cut: (good[:at] + bytes([byte]) + good[at + 1 :])[:cut],
-        st.integers(0, len(good) - 1), st.integers(0, 255), st.integers(1, len(good)),
-    )  # fmt: skip
 
-    @settings(
-        max_examples=400, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(method=st.sampled_from(["Infer", "Infer", "Status", "Health"]), body=st.binary(max_size=60) | changed)
+    @fuzz(400)
+    @given(
+        method=st.sampled_from(["Infer", "Infer", "Status", "Health"]), body=st.binary(max_size=60) | changed([good])
+    )
     def holds(method: str, body: bytes) -> None:
         status = old.binary(f"{method}Response", ask(method, body)).request_status
         assert status.code in {1, 4, 5}, (status, method, body)

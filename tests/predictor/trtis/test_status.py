@@ -122,7 +122,7 @@ def test_readiness_wants_every_model(
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.onnx").write_text("no model")
     server = serve(tmp_path, *flags, ready=False)
-    server.wait_until(lambda: b"UNAVAILABLE" in server.get("/api/status").body, "through with loading")
+    server.wait_until(lambda: server.get("/status").json()["state"] == "failed", "through with loading")
     answer = server.get("/api/health/ready")
     assert (answer.status, code(old, answer)) == (status, 6)
     assert "broken" in old.text("RequestStatus", answer.headers["nv-status"]).msg

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ max_batch_size: 4
 input [ { name: "x" format: FORMAT_NCHW dims: [ 3, 8, 8 ] } ]
 output [ { name: "y" dims: [ 3 ] label_filename: "labels.txt" } ]
 """
+# The classifier that OCR asks which way up a line of text is.
+WAY_UP = """
+platform: "onnxruntime_onnx"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 48, 192 ] } ]
+output [ { name: "save_infer_model/scale_0.tmp_1" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]
+"""
+HEADLINE = (159, 25, 330, 57)  # where it stands in the receipt
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +95,27 @@ def test_the_client_classifies_pictures(served: RunningServer, tmp_path: Path, s
     red, blue = client(served, "-m", "colours", "-s", scaling, *files).splitlines()
     assert red.startswith("red.png: 0 (red)")
     assert blue.startswith("blue.png: 2 (blue)")
+
+
+def test_the_client_classifies_with_the_weights_of_a_real_network(
+    tmp_path: Path, serve: Callable[..., RunningServer]
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    package = find_spec("rapidocr_onnxruntime")
+    if package is None or package.origin is None:
+        pytest.skip("the models of the examples are not installed")
+    (tmp_path / "way_up" / "1").mkdir(parents=True)
+    (tmp_path / "way_up" / "config.pbtxt").write_text(WAY_UP)
+    (tmp_path / "way_up" / "labels.txt").write_text("upright\nupside down\n")
+    weights = Path(package.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    (tmp_path / "way_up" / "1" / "model.onnx").symlink_to(weights)
+    with image.open(ROOT / "examples" / "read_text" / "receipt.png") as receipt:
+        line = receipt.convert("RGB").crop(HEADLINE)
+    line.save(tmp_path / "line.png")
+    line.rotate(180).save(tmp_path / "turned.png")
+    files = [str(tmp_path / "line.png"), str(tmp_path / "turned.png")]
+    told = client(serve(tmp_path), "-m", "way_up", "-s", "INCEPTION", *files).splitlines()
+    assert [text.partition(" =")[0] for text in told] == ["line.png: 0 (upright)", "turned.png: 1 (upside down)"]
 
 
 def test_the_client_tells_what_the_server_refuses(served: RunningServer) -> None:

@@ -1,11 +1,13 @@
 """Malformed V1 requests against the running server: no 5xx, no hang, and a sentence for each refusal."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.predictor.fuzzing import fuzz, unshaken
 from tests.serving import RunningServer
 
 MODELS = ["identity_fp32", "identity_bytes", "identity_bool", "identity_int8", "matrix", "scalar", "add_sub", "echo"]
@@ -31,15 +33,10 @@ def refused_or_answered(server: RunningServer, path: str, body: bytes, full: boo
     assert answer.status == 200 or answer.error
 
 
-def fuzz(examples: int) -> Any:
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+@pytest.fixture(autouse=True)
+def _unshaken(server: RunningServer) -> Iterator[None]:
+    with unshaken(server, lambda: server.post("/v1/models/matrix:predict", {"instances": [[1]]})):
+        yield
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -1,7 +1,9 @@
 """Who may call what: tokens on every route of the table, trust in loopback, limits per client, names that climb."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,10 +12,11 @@ from tests.onnx_models import write_identity
 from tests.serving import RunningServer, json_tensor
 
 from pilotlight_predictor.access import Access, Action, client_address
-from pilotlight_predictor.admission import RateLimiter
-from pilotlight_predictor.dispatch import Route
+from pilotlight_predictor.admission import Admission, RateLimiter
+from pilotlight_predictor.dispatch import Dialect, Dispatcher, Route
+from pilotlight_predictor.errors import PredictorError, RateLimited
 from pilotlight_predictor.routes import dialects
-from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.settings import Limits, Settings
 
 Serve = Callable[..., RunningServer]
 ROUTES = [route for dialect in dialects() for route in dialect.routes]
@@ -160,15 +163,15 @@ def test_a_client_is_who_trusted_proxies_say(forwarded: str, client: str) -> Non
 
 
 def test_a_client_beyond_its_rate_is_429_with_the_time_to_wait(small: Path, serve: Serve) -> None:
-    limits = ("--rate-limit-enabled=true", "--rate-limit-per-minute", "5", "--trusted-proxies", "127.0.0.0/8")
-    server = serve(small, *limits)
+    limits = ("--rate-limit-enabled=true", "--rate-limit-per-minute", "2", "--trusted-proxies", "127.0.0.0/8")
+    server = serve(small, *limits)  # the next request is granted after half a minute
     first, second = {"X-Forwarded-For": "1.1.1.1"}, {"X-Forwarded-For": "2.2.2.2"}
-    assert [server.infer("small", GOOD, first).status for _ in range(5)] == [200] * 5
+    assert [server.infer("small", GOOD, first).status for _ in range(2)] == [200] * 2
     for full in (False, True):
         refused = server.infer("small", GOOD, first, full=full)
         assert refused.status == 429
-        assert 1 <= int(refused.headers["retry-after"]) <= 13
-        assert "5 requests a minute" in refused.error
+        assert 1 <= int(refused.headers["retry-after"]) <= 31
+        assert "2 requests a minute" in refused.error
     assert server.infer("small", GOOD, second).status == 200
     assert server.infer("small", GOOD, {**second, "Authorization": "Bearer made-up"}).status == 200
     assert [server.infer("small", GOOD, {**first, "Authorization": f"Bearer {n}"}).status for n in range(3)] == [
@@ -177,10 +180,46 @@ def test_a_client_beyond_its_rate_is_429_with_the_time_to_wait(small: Path, serv
     assert server.get("/v2/health/ready", first).status == 200
 
 
+def test_a_connection_that_repeats_the_same_request_is_held_to_its_rate(small: Path, serve: Serve) -> None:
+    server = serve(small, "--rate-limit-enabled=true", "--rate-limit-per-minute", "2")
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    answers = []
+    for _ in range(5):
+        connection.request("POST", "/v2/models/small/infer", json.dumps(GOOD))
+        reply = connection.getresponse()
+        reply.read()
+        answers.append(reply.status)
+    connection.close()
+    assert answers == [200] * 2 + [429] * 3
+
+
+def test_limits_of_a_dialect_that_are_given_again_forget_nobody_who_was_counted() -> None:
+    admission = Admission(Access(Settings().server), Limits(1, 0.0, None, None), 1)
+    admission.hold("predict", Limits(1, 0.0, 1, None))
+    admission.admit({}, "1.1.1.1", Action.INFER, "predict")
+    admission.hold("predict", Limits(1, 0.0, 1, None))
+    with pytest.raises(RateLimited):
+        admission.admit({}, "1.1.1.1", Action.INFER, "predict")
+
+
+def test_a_dialect_that_cannot_be_imported_is_answered_with_an_error_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken() -> tuple[Dialect, ...]:
+        raise ImportError("no module called that")
+
+    admission = Admission(Access(Settings().server), Limits(1, 0.0, None, None), 1)
+    dispatcher = Dispatcher(None, (), admission, broken)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(PredictorError, match="internal error"):
+            dispatcher.match("GET", "/v1/models")
+    assert "no module called that" in caplog.text
+
+
 def test_a_client_cannot_rename_itself_past_its_rate(small: Path, serve: Serve) -> None:
-    server = serve(small, "--rate-limit-enabled=true", "--rate-limit-per-minute", "3")
+    server = serve(small, "--rate-limit-enabled=true", "--rate-limit-per-minute", "2")
     answers = [server.infer("small", GOOD, {"X-Forwarded-For": f"1.1.1.{n}"}).status for n in range(6)]
-    assert answers == [200] * 3 + [429] * 3
+    assert answers == [200] * 2 + [429] * 4
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ class OneAnswer:
 
     def __init__(self, pieces: list[Any]) -> None:
         self.lanes: set[Lane] = set()
+        self.speaker: Lane | None = None
         self.closing = False
         self._pieces = pieces
 
@@ -160,6 +161,9 @@ class OneAnswer:
 
     def admits(self, head: Any, peer: str, match: Any) -> bool:
         return True
+
+    def asks(self, match: Any) -> bool:
+        return False
 
     def reserve(self, length: int) -> int:
         return 0

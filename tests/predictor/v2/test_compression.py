@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.serving import RunningServer, binary_body, json_tensor
 
-from pilotlight_predictor.protocol.compression import choose_encoding
+from pilotlight_predictor.protocol.compression import choose_encoding, decompress
 
 MIB = 1 << 20
 PACK = {"gzip": gzip.compress, "x-gzip": gzip.compress, "GZIP": gzip.compress, "deflate": zlib.compress}
@@ -35,6 +35,26 @@ def test_binary_tensors_may_be_compressed(server: RunningServer) -> None:
 def test_gzip_may_come_in_several_members(server: RunningServer) -> None:
     body = gzip.compress(SMALL[:10]) + gzip.compress(SMALL[10:])
     assert server.infer("identity_fp32", body, {"Content-Encoding": "gzip"}).status == 200
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("full", [False, True], ids=["lane", "full"])
+def test_a_large_body_comes_out_whole(server: RunningServer, members: int, full: bool) -> None:
+    values = np.random.default_rng(1).integers(0, 1000, 200_000).astype("<f4")
+    described = {"name": "x", "datatype": "FP32", "shape": [200_000], "parameters": {"binary_data_size": 800_000}}
+    output = {"name": "y", "parameters": {"binary_data": True}}
+    body, headers = binary_body({"inputs": [described], "outputs": [output]}, values.tobytes())
+    third = len(body) // members + 1
+    packed = b"".join(gzip.compress(body[at : at + third]) for at in range(0, len(body), third))
+    answer = server.infer("identity_fp32", packed, headers | {"Content-Encoding": "gzip"}, full=full)
+    assert answer.body.endswith(values.tobytes())
+
+
+@pytest.mark.parametrize("length", [0, 4060, 4073, 4078, 4095, 4096, 8192])
+def test_what_stands_behind_a_stream_is_told_from_it_at_any_length(length: int) -> None:
+    noise = np.random.default_rng(length).bytes(length)
+    packed = gzip.compress(noise, compresslevel=0) + gzip.compress(b"second")
+    assert bytes(decompress(packed, "gzip", 1 << 20)) == noise + b"second"
 
 
 @pytest.mark.parametrize(

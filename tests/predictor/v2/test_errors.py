@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from tests.onnx_models import write_add_sub, write_identity, write_python
-from tests.predictor.zoo import MOODY
-from tests.serving import Answer, RunningServer, json_tensor
+from tests.predictor.zoo import GATE, MOODY
+from tests.serving import Answer, RunningServer, json_tensor, rendered
 
 from pilotlight_predictor import errors
 from pilotlight_predictor.calls import Call
 from pilotlight_predictor.dispatch import error_reply
 from pilotlight_predictor.errors import PredictorError
-from pilotlight_predictor.routes.v2_infer import error_body
+from pilotlight_predictor.routes.v2_answer import error_body
 
 SLOW_LOAD = """
 import pathlib
@@ -35,20 +35,6 @@ class Model:
 
 INPUTS = {"x": ("FP32", [-1])}
 OUTPUTS = {"x": ("FP32", [-1])}
-"""
-# Answers once the file that the client names is there.
-GATE = """
-import os
-import time
-
-INPUTS = {"path": ("BYTES", [1])}
-OUTPUTS = {"path": ("BYTES", [1])}
-
-
-def predict(path):
-    while path[0] and not os.path.exists(path[0]):  # the warm-up has no path
-        time.sleep(0.005)
-    return {"path": path}
 """
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PredictorError)]
@@ -96,6 +82,7 @@ def test_an_error_that_is_none_of_ours_is_opaque() -> None:
 # tree are raised only through error_reply (PredictorError) or through their children (Unavailable).
 REACHED: dict[str, str] = {
     "BadRequest": "test_a_bad_request_is_400",
+    "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../rpc/own_http2/test_raw_sockets.py)",
     "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
     "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
@@ -141,10 +128,11 @@ class Asking(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.answer = self._server.infer("gate", self._document)
+        raw = rendered("POST", "/v2/models/gate/infer", self._document, None, self._server.address)
+        (self.answer,) = self._server.exchange(raw, timeout_s=100)
 
     def wait(self) -> Answer:
-        self.join(20)
+        self.join(60)
         assert self.answer is not None
         return self.answer
 
@@ -165,9 +153,9 @@ def test_a_bad_request_is_400(busy: RunningServer) -> None:
 def test_a_full_queue_is_503_at_once(busy: RunningServer, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     running = Asking(busy, wait_at(gate))
-    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 20)
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one")
     queued = Asking(busy, wait_at(gate))
-    busy.wait_until(lambda: waiting(busy) == 1, "full", 20)
+    busy.wait_until(lambda: waiting(busy) == 1, "full")
     refused = busy.infer("gate", wait_at(gate))
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "Exceeds maximum queue size" in refused.error
@@ -183,7 +171,7 @@ def waiting(server: RunningServer) -> int:
 def test_a_clients_timeout_in_the_queue_is_503_though_the_model_sets_none(busy: RunningServer, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     running = Asking(busy, wait_at(gate))
-    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one", 20)
+    busy.wait_until(lambda: in_flight(busy) == 1 and not waiting(busy), "busy with one")
     late = busy.infer("gate", wait_at(gate, timeout=50_000))
     assert (late.status, "Request timeout expired" in late.error) == (503, True)
     gate.touch()
@@ -196,7 +184,7 @@ def test_an_inference_beyond_its_time_is_504(tmp_path: Path, serve: Callable[...
     late = server.infer("gate", wait_at(tmp_path / "open"))
     assert (late.status, "--inference-timeout-s" in late.error) == (504, True)
     (tmp_path / "open").touch()
-    server.wait_until(lambda: server.infer("gate", wait_at(tmp_path / "open")).status == 200, "done with it", 20)
+    server.wait_until(lambda: server.infer("gate", wait_at(tmp_path / "open")).status == 200, "done with it")
 
 
 def test_a_model_that_raises_is_500_and_tells_only_the_log(busy: RunningServer) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.predictor.fuzzing import fuzz
 from tests.predictor.v2.malformed import (
     BASES,
     BLOBS,
@@ -37,18 +38,6 @@ from tests.serving import RunningServer, binary_body, read_answer, rendered
 MIB = 1 << 20
 EXPECTED = {200, 400, 401, 403, 404, 405, 413, 417, 429, 431, 501}
 MODELS = ["identity_fp32", "identity_bytes", "identity_bool", "identity_int64", "matrix", "scalar", "add_sub", "echo"]
-
-
-def fuzz(examples: int, derandomize: bool = True) -> Callable[[Any], Any]:
-    """Shrinking would take minutes over a socket; the seed and the example in the failure are enough."""
-    return settings(
-        max_examples=examples,
-        derandomize=derandomize,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +62,7 @@ def _still_serving(target: RunningServer) -> Iterator[None]:
 
 def check(server: RunningServer, raw: bytes, method: str = "POST") -> None:
     """A well-framed request gets an answer that is its sender's fault, or none's."""
-    with server.connect(10) as connection:
+    with server.connect() as connection:
         connection.sendall(raw)
         answer = read_answer(connection, method)
     timed_out = answer.status == 503 and "Request timeout expired" in answer.error  # a client may ask for 1 µs
@@ -125,7 +114,7 @@ def repository_calls(target: RunningServer, verb: str, name: str, document: Any)
 
 def wires(target: RunningServer, raw: bytes) -> None:
     """Bytes that need not be HTTP: no 5xx comes back, and the server closes when its client does."""
-    with target.connect(10) as connection:
+    with target.connect() as connection:
         connection.sendall(raw)
         select.select([connection], [], [], 0.01)
         received = b""

@@ -7,6 +7,8 @@ import pytest
 from tests.serving import RunningServer, binary_body, json_tensor
 
 X = json_tensor("x", "FP32", [2], [1, 2])
+X_AT = {"name": "x", "datatype": "FP32", "shape": [2]}
+SHARED = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
 A, B = json_tensor("a", "FP32", [1, 4], [1, 2, 3, 4]), json_tensor("b", "FP32", [1, 4], [4, 3, 2, 1])
 
 
@@ -76,7 +78,12 @@ def test_outputs_come_as_they_are_asked_for(server: RunningServer, outputs: list
         ({"inputs": [X], "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "binary_data = 1"),
         ({"inputs": [X], "outputs": [{"name": "y", "parameters": {"classification": -1}}]}, "classification = -1"),
         ({"inputs": [X], "outputs": [{"name": "y", "parameters": {"classification": "1"}}]}, "classification = '1'"),
-        ({"inputs": [X], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
+        ({"inputs": [X], "outputs": [{"name": "y", "parameters": SHARED}]}, "shared memory is not enabled"),
+        ({"inputs": [{**X_AT, "parameters": SHARED}]}, "shared memory is not enabled"),
+        (
+            {"inputs": [X], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]},
+            "outputs[0].parameters.shared_memory_byte_size = None",
+        ),
         ({"inputs": [X], "id": 7}, "id: Expected str"),
         ({"inputs": [X], "id": None}, "id: Expected str"),
         ({"inputs": [X], "parameters": [1]}, "parameters: Expected object"),

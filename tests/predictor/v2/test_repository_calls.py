@@ -51,7 +51,7 @@ def test_a_model_comes_and_goes(explicit: RunningServer) -> None:
     assert state_of(explicit, "one") == ("READY", "")
     assert [row["name"] for row in explicit.post("/v2/repository/index", {"ready": True}).json()] == ["one"]
     assert explicit.post(UNLOAD.format("one"), {"parameters": {"unload_dependents": True}}).status == 200
-    explicit.wait_until(lambda: state_of(explicit, "one") == ("UNAVAILABLE", "unloaded"), "rid of the model", 10)
+    explicit.wait_until(lambda: state_of(explicit, "one") == ("UNAVAILABLE", "unloaded"), "rid of the model")
     assert explicit.infer("one", GOOD).status == 404
     gone = explicit.infer("one/versions/1", GOOD)
     assert (gone.status, "version 1 is not found: unloaded" in gone.error) == (404, True)

@@ -42,7 +42,7 @@ def test_model_metadata_has_the_batch_dimension_in_front(server: RunningServer) 
 @pytest.mark.parametrize("version", [1, 2])
 def test_every_model_route_exists_with_a_version(server: RunningServer, version: int) -> None:
     path = f"/v2/models/two_versions/versions/{version}"
-    assert server.get(path).json()["versions"] == ["1", "2"]
+    assert server.get(path).json()["versions"] == [str(version)]
     assert server.get(f"{path}/ready").json() == {"name": "two_versions", "ready": True}
     assert server.get(f"{path}/config").json()["name"] == "two_versions"
     assert [each["version"] for each in server.get(f"{path}/stats").json()["model_stats"]] == [str(version)]
@@ -124,6 +124,15 @@ def test_another_method_is_405_with_what_is_allowed(server: RunningServer, metho
     assert answer.status == 405
     assert answer.headers["allow"] == allow
     assert method in answer.error
+
+
+def test_another_method_is_told_in_the_words_of_its_dialect(server: RunningServer) -> None:
+    by_dialect = {path: server.request("PUT", path) for path in ("/predict", "/v1/completions", "/api/status")}
+    assert {answer.status for answer in by_dialect.values()} == {405}
+    assert "use POST" in by_dialect["/predict"].json()["detail"]
+    assert "use POST" in by_dialect["/v1/completions"].json()["error"]["message"]
+    status = by_dialect["/api/status"].headers["nv-status"]
+    assert status.startswith("code: INVALID_ARG"), status
 
 
 @pytest.mark.parametrize(

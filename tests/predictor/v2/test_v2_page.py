@@ -36,7 +36,7 @@ def iris(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[..., R
 def test_a_command_runs(iris: RunningServer, text: str) -> None:
     script = text.replace(WRITTEN_FOR, iris.url)
     assert iris.url in script
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

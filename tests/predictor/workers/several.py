@@ -7,10 +7,12 @@ from typing import Any
 from tests.onnx_models import write_python
 from tests.serving import RunningServer, json_tensor
 
+# Nobody is answered while a file `held` lies in the model's folder.
 PID = """
 import os
 import time
 
+HELD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "held")
 INPUTS = {"seconds": ("FP32", [1])}
 OUTPUTS = {"pid": ("INT64", [1])}
 
@@ -21,6 +23,8 @@ def predict(seconds):
     if seconds[0] < 0:
         raise SystemExit
     time.sleep(float(seconds[0]))
+    while os.path.exists(HELD):
+        time.sleep(0.01)
     return {"pid": np.array([os.getpid()])}
 """
 
@@ -46,19 +50,22 @@ def pids_of(server: RunningServer, requests: int, model: str = "pid") -> set[int
 
 
 def workers(server: RunningServer) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = server.get("/status").json()["workers"]
+    """None while nobody can answer for all of them yet, which is a 503."""
+    document = server.get("/status").json()
+    rows: list[dict[str, Any]] = document.get("workers") or []
     return rows
 
 
 def wait_for_all(server: RunningServer, count: int = 2, other_than: int = 0) -> list[int]:
     """The pids of all workers once each is on the port; `other_than` waits until that process is replaced."""
+    rows: list[dict[str, Any]] = []
 
     def all_there() -> bool:
-        rows = workers(server)
+        rows[:] = workers(server)
         return len(rows) == count and all(row["ready"] and row["pid"] != other_than for row in rows)
 
     server.wait_until(all_there, "complete")
-    pids = [int(row["pid"]) for row in workers(server)]
+    pids = [int(row["pid"]) for row in rows]
     _logged(server, lambda line: line["event"] == "worker.ready" and line["pid"] in pids, count)
     return pids
 

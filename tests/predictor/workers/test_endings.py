@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
+from tests.predictor.pilot_lights import wait_until
 from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, workers, write_pid
 from tests.serving import RunningServer, read_answer, rendered
 
@@ -41,8 +42,14 @@ def test_a_worker_that_is_killed_is_replaced_while_the_other_serves(two: Running
 def test_a_worker_whose_model_died_takes_no_more_connections(two: RunningServer) -> None:
     pids = set(wait_for_all(two))
     assert two.infer("pid", seconds(-1)).status == 500
-    two.wait_until(lambda: sum(row["ready"] for row in workers(two)) == 1, "down to one")
-    (left,) = {row["pid"] for row in workers(two) if row["ready"]}
+    ready: list[int] = []
+
+    def down_to_one() -> bool:
+        ready[:] = [row["pid"] for row in workers(two) if row["ready"]]
+        return len(ready) == 1
+
+    two.wait_until(down_to_one, "down to one")
+    (left,) = ready
     two.wait_until(lambda: answered(two) == {(200, left)}, "served by the other alone")
     assert {two.get("/v2/health/ready").status for _ in range(10)} == {200}
     (row,) = two.post("/v2/repository/index").json()
@@ -78,10 +85,11 @@ def test_a_worker_that_is_told_to_leave_loses_no_request(two: RunningServer) -> 
     assert {pids[0], fresh[1]} <= set(seen) <= {*pids, fresh[1]}
 
 
-def in_flight(server: RunningServer, requests: int) -> list[socket.socket]:
-    """Connections that wait for the answer to a slow request each."""
-    raw = rendered("POST", "/v2/models/pid/infer", seconds(0.5), None, server.address)
-    connections = [server.connect() for _ in range(requests)]
+def in_flight(server: RunningServer, held: Path, requests: int) -> list[socket.socket]:
+    """Connections that each wait for an answer, which does not come before the file is gone."""
+    held.touch()
+    raw = rendered("POST", "/v2/models/pid/infer", seconds(0), None, server.address)
+    connections = [server.connect(60) for _ in range(requests)]
     for connection in connections:
         connection.sendall(raw)
     server.wait_until(lambda: server.get("/status").json()["in_flight"] > 0, "busy")
@@ -96,12 +104,14 @@ def statuses(connections: list[socket.socket]) -> list[int]:
     return found
 
 
-def test_all_workers_finish_what_they_have_when_the_parent_is_told_to_stop(two: RunningServer) -> None:
-    pids = wait_for_all(two)
-    waiting = in_flight(two, 4)
+def test_all_workers_finish_what_they_have_when_the_parent_is_told_to_stop(two: RunningServer, tmp_path: Path) -> None:
+    pids, held = wait_for_all(two), tmp_path / "pid" / "held"
+    waiting = in_flight(two, held, 4)
     two.process.send_signal(signal.SIGTERM)
+    two.wait_for_event("stopping")
+    held.unlink()
     assert statuses(waiting) == [200] * 4
-    assert two.process.wait(20) == 0
+    assert two.process.wait(60) == 0
     assert not [pid for pid in pids if alive(pid)]
     with pytest.raises(ConnectionRefusedError):
         two.connect()
@@ -114,19 +124,16 @@ def test_a_second_signal_ends_all_at_once(two: RunningServer) -> None:
     two.process.send_signal(signal.SIGTERM)
     two.wait_for_event("stopping")
     two.process.send_signal(signal.SIGTERM)
-    assert two.process.wait(10) == 1
+    assert two.process.wait(60) == 1
     connection.close()
     assert not [pid for pid in pids if alive(pid)]
 
 
-def test_workers_finish_and_end_when_the_parent_is_killed(two: RunningServer) -> None:
-    pids = wait_for_all(two)
-    waiting = in_flight(two, 2)
+def test_workers_finish_and_end_when_the_parent_is_killed(two: RunningServer, tmp_path: Path) -> None:
+    pids, held = wait_for_all(two), tmp_path / "pid" / "held"
+    waiting = in_flight(two, held, 2)
     two.process.kill()
+    wait_until(lambda: sum(line["event"] == "orphaned" for line in two.log()) == 2, "both to notice")
+    held.unlink()
     assert statuses(waiting) == [200] * 2
-    ends = threading.Event()
-    for _ in range(500):
-        if not any(alive(pid) for pid in pids):
-            break
-        ends.wait(0.02)
-    assert not [pid for pid in pids if alive(pid)]
+    wait_until(lambda: not any(alive(pid) for pid in pids), "both to end")

@@ -3,16 +3,20 @@
 import json
 from typing import Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_metrics
 
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.metrics.collect import collect
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, expose
+from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.workers.frames import Answer
+from pilotlight_predictor.workers.member import Member
 from pilotlight_predictor.workers.merge import merge, worst
 from pilotlight_predictor.workers.merge_metrics import left_behind, merge_metrics
+from pilotlight_predictor.workers.parent import Parent
 
 
 def scrape(requests: int, content: str = TEXT, *, in_flight: int = 0, boot: float = 0.1, code: int = 200) -> str:
@@ -78,6 +82,20 @@ def test_what_the_dead_had_counted_stays_and_what_they_held_does_not() -> None:
     assert samples(text, "pilotlight_cold_start_seconds") == {"boot": 0.1}
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_worker_that_dies_over_a_scrape_is_counted_once(answered: bool) -> None:
+    parent = Parent(Settings(), (), [], None)
+    members = [Member(number, None, None) for number in range(2)]  # type: ignore[arg-type]
+    for member in members:
+        member.joined = True
+    scraped = {number: Answer(200, scrape(3).encode(), TEXT) for number in range(2)}
+    parent._merged("metrics", members, dict(scraped))
+    members[0].joined = False
+    parent._depart(members[0])
+    told = parent._merged("metrics", members, scraped if answered else {1: scraped[1]})
+    assert samples(told.body.decode(), "nv_inference_count") == {"1": 6}
+
+
 def stats_of(*batches: int, at: int) -> dict[str, Any]:
     stats = ModelStats("m", 1)
     for rows in batches:
@@ -102,6 +120,14 @@ def test_a_model_is_ready_when_it_is_so_in_all() -> None:
     one = [row("a", "READY"), row("b", "READY"), row("c", "READY")]
     other = [row("a", "READY"), row("b", "UNAVAILABLE", "no room")]
     assert merged("index", one, other) == [row("a", "READY"), row("b", "UNAVAILABLE", "worker 1: no room")]
+
+
+def test_a_model_is_parked_where_all_have_parked_it() -> None:
+    assert merged("index", [row("a", "PARKED")], [row("a", "PARKED")]) == [row("a", "PARKED")]
+    assert merged("index", [row("a", "PARKED")], [row("a", "READY")]) == [row("a", "READY")]
+    failed = row("a", "UNAVAILABLE", "gone")
+    assert merged("index", [row("a", "PARKED")], [failed]) == [row("a", "UNAVAILABLE", "worker 1: gone")]
+    assert merged("index", [row("a", "PARKED")], []) == []
 
 
 def test_a_model_known_by_name_alone_gives_way_to_its_versions() -> None:

@@ -1,6 +1,5 @@
 """Triton's gRPC client with several workers: connections are spread, and control calls concern all."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,15 +7,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tests.conftest import Serve
+from tests.ports import free_port
 from tests.predictor.workers.several import count_of, pids_of, wait_for_all, write_pid
 from tests.serving import RunningServer
 from tritonclient.utils import InferenceServerException
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

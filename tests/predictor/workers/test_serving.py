@@ -81,7 +81,7 @@ def test_log_lines_carry_the_workers_number(two: RunningServer) -> None:
 def test_a_port_that_another_server_has_is_refused(two: RunningServer, repository: Path) -> None:
     flags = ["--model-repository", str(repository), "--workers", "2", "--host", "127.0.0.1"]
     command = [sys.executable, "-m", "pilotlight_predictor", *flags, "--http-port", str(two.port)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, f"127.0.0.1:{two.port}" in done.stderr) == (1, True)
 
 

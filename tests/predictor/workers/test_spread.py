@@ -7,8 +7,8 @@ from pilotlight_predictor.calls import Reply
 from pilotlight_predictor.dispatch import Dialect, Route
 from pilotlight_predictor.errors import Unsupported
 from pilotlight_predictor.routes import dialects
-from pilotlight_predictor.routes.v2_infer import error_body
-from pilotlight_predictor.rpc import services
+from pilotlight_predictor.routes.v2_answer import error_body
+from pilotlight_predictor.rpc import services, v2_shared_memory
 from pilotlight_predictor.workers.link import Link
 from pilotlight_predictor.workers.spread import MERGED, how, spread
 from pilotlight_predictor.workers.spread_rpc import ASKING, spread_services
@@ -31,6 +31,11 @@ def test_each_call_that_needs_an_operator_concerns_all() -> None:
     assert all(how(route) for route in of_operators)
 
 
+def test_calls_that_take_their_time_are_not_given_up_on() -> None:
+    found = {how(route) for dialect in dialects() for route in dialect.routes if "/models/{model}/" in route.pattern}
+    assert found >= {"load", "unload", "park", "wake"}
+
+
 def test_inference_and_health_are_any_ones_own_and_their_rows_stay_as_they_are() -> None:
     for before, after in zip(dialects(), spread(dialects(), NOBODY), strict=True):
         hot = [route for route in before.routes if route.action in {Action.INFER, Action.HEALTH}]
@@ -47,4 +52,6 @@ def test_shared_memory_is_refused() -> None:
 def test_the_rows_of_grpc_that_ask_nobody_stay_as_they_are() -> None:
     before = {m for service in services() for m in service.methods}
     after = {m for service in spread_services(services(), NOBODY) for m in service.methods}
-    assert {method.name for method in before - after} == set(ASKING)
+    changed = {method.name for method in before - after}
+    assert {name for name in changed if "SharedMemory" not in name} == set(ASKING)
+    assert {name for name in changed if "SharedMemory" in name} == {m.name for m in v2_shared_memory.METHODS}

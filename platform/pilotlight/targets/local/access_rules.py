@@ -96,7 +96,7 @@ def _parsed(document: str, wrong: Callable[[], PlatformError]) -> None:
 
     try:
         jwt.PyJWKSet.from_json(document)
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise wrong() from error
 
 

@@ -4,7 +4,7 @@ Standard library only on the wire: it is loopback, and a verb must not wait for 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -24,12 +24,13 @@ from pilotlight.errors import (
 )
 from pilotlight.manifests import Manifest
 from pilotlight.targets.local.launching import Address
-from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
+from pilotlight.targets.target import Event, KeptCanary, Key, Release, Sample, ServiceStatus, Share, Way
 
 Json = Any
 T = TypeVar("T")
 
 ANSWER_S: Final = 30.0
+POLL_S: Final = 0.05
 SILENCE_S: Final = 60.0  # a stream that is followed says something every ten seconds
 BY_EXIT_CODE: Final[Mapping[int, type[PlatformError]]] = {
     kind.exit_code: kind for kind in (PlatformError, UsageError, NotFound, TimedOut, RolledBack, InternalError)
@@ -42,18 +43,51 @@ class Refusal(Struct, frozen=True):
     exit_code: int = 1
 
 
+class Ticket(Struct, frozen=True):
+    """What logs a browser in to the console once."""
+
+    ticket: str
+    path: str
+    seconds: int
+
+
 class LogLine(Struct, frozen=True):
     replica: str
     line: str
+
+
+class Told(Struct, frozen=True):
+    """A sample, whose value is a text on the wire: JSON has no word for NaN."""
+
+    labels: dict[str, str]
+    value: str
+    at: float
 
 
 class LocalTarget:
     """Implements `targets.target.Target`. Every call is a connection of its own."""
 
     name = "local"
+    poll_s = POLL_S
 
     def __init__(self, address: Address) -> None:
         self.address = address
+
+    def offers(self) -> Mapping[str, Json]:
+        return {}
+
+    def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
+        return (), ()
+
+    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
+        return nullcontext(Way(status.url))
+
+    def probe(self, status: ServiceStatus) -> str:
+        """Asked by the control process itself: a service is ready once the gateway has confirmed its shares."""
+        return ""
+
+    def note(self, status: ServiceStatus) -> None:
+        """The control process knows it already."""
 
     def live(self, key: Key) -> list[Manifest]:
         try:
@@ -97,6 +131,23 @@ class LocalTarget:
 
     def delete(self, key: Key) -> None:
         self._ask("DELETE", path(key), dict[str, Json])
+
+    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
+        return self._get("/api/v1/canaries" + query(namespace=namespace), tuple[KeptCanary, ...])
+
+    def canary(self, key: Key) -> KeptCanary | None:
+        found = self._get(f"{path(key)}/canary", list[KeptCanary])
+        return found[0] if found else None
+
+    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
+        return self._ask("PUT", f"{path(key)}/canary", KeptCanary, {"state": state, "version": version})
+
+    def query(self, promql: str) -> Sequence[Sample]:
+        found = self._ask("POST", "/api/v1/query", tuple[Told, ...], {"query": promql})
+        return [Sample(each.labels, float(each.value), each.at) for each in found]
+
+    def console(self) -> Ticket:
+        return self._ask("POST", "/api/v1/console/tickets", Ticket)
 
     def shutdown(self, drain_s: float) -> None:
         """Asked of any version: it is how an older control process is replaced."""

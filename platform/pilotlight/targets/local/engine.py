@@ -1,18 +1,21 @@
 """The embedded platform as a person asks it: deploy, look, scale, split, delete. The control API stands on this.
 
-Every method returns at once. What it changes is stored first; what follows from it is the machinery's, and shows in
-`status` and events.
+Every method but `confirmed` and `query` returns at once. What it changes is stored first; what follows from it is the
+machinery's, and shows in `status` and events.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.local import access_rules, peers, restoring, statuses
+from pilotlight.targets.local.canaries import Canaries
 from pilotlight.targets.local.chronicle import utc
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.interpret import check_queries, revisions_of
@@ -21,11 +24,12 @@ from pilotlight.targets.local.model import ServiceSpec
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.store.live import live_manifests
 from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
+from pilotlight.targets.target import Event, Key, Release, Sample, ServiceStatus, Share
 
 __all__ = ["Engine", "EngineSettings"]
 
 Json = Any
+CONFIRMED_S: Final = 5.0  # a gateway that is being replaced takes up to that long
 
 
 class Engine:
@@ -37,6 +41,7 @@ class Engine:
         self.store = Store.open(home.database)
         self.machinery = Machinery(home, settings, self.store, clock)
         self._tell = self.machinery.chronicle.tell
+        self.canaries = Canaries(self.store, self._tell, self.machinery.signals.tried)
         self._clock = clock
 
     async def start(self) -> None:
@@ -127,6 +132,10 @@ class Engine:
         self._tell(key, f"Service/{key[1]}", "TrafficChanged", f"by hand: {told}")
         return self._settled(run)
 
+    async def query(self, promql: str) -> Sequence[Sample]:
+        """Raises PlatformError where it cannot be answered."""
+        return await self.machinery.query(promql)
+
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> Sequence[Event]:
         return self.store.events(key, after, limit)
 
@@ -143,6 +152,11 @@ class Engine:
         run.deleting = True
         self._tell(key, f"Service/{key[1]}", "Deleted", "its replicas finish what they have")
         self.machinery.settle(run)
+
+    async def confirmed(self) -> None:
+        """Until the gateway follows all that was said before, or does not answer in time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.machinery.confirmed(), CONFIRMED_S)
 
     def _run(self, key: Key) -> ServiceRun:
         found = self.machinery.runs.get(key)

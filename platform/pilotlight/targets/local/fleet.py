@@ -15,7 +15,7 @@ from pilotlight.targets.local.publishing import Publisher
 from pilotlight.targets.local.reconcile import counts, rolling, to_stop
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.backoff import crashes_after, delay
-from pilotlight.targets.local.supervisor.replica import Launch, Replica
+from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Revision, initial
 
@@ -70,8 +70,11 @@ class Fleet:
         needed = run.needed(workload)
         for name in run.revisions_of(workload.name):
             revision = run.revisions[name]
-            wanted = self.wanted(run, revision, now) if name in needed else 0
-            self._scale(run, revision, [replica for replica in mine if replica.revision == name], wanted, now)
+            own = [replica for replica in mine if replica.revision == name]
+            if name in needed:
+                self._scale(run, revision, own, self.wanted(run, revision, now), now)
+            else:
+                self._retire(own)
 
     def _rolling(self, run: ServiceRun, workload: WorkloadSpec, mine: Sequence[Replica], now: float) -> None:
         latest = run.revisions[workload.revision.name]
@@ -102,15 +105,32 @@ class Fleet:
         return 0 if revision.given_up else max(1, min(unit.desired, initial(unit.scaling)))
 
     def _scale(self, run: ServiceRun, revision: Revision, mine: Sequence[Replica], wanted: int, now: float) -> None:
-        if len(mine) > wanted:
-            self._retire(to_stop(mine, len(mine) - wanted))
-            return
+        parked = [replica for replica in mine if replica.state in AWAY]
+        here = [replica for replica in mine if replica.state not in AWAY]
+        if len(here) > wanted:
+            self._retire(to_stop(here, len(here) - wanted))
+        missing = max(0, wanted - len(here))
+        for place, replica in enumerate(parked):
+            (self.supervisor.call_back if place < missing else self.supervisor.let_be)(replica.id)
+        missing -= len(parked)
         pause = revision.next_start - now
-        if len(mine) < wanted and pause > 0:
+        if missing > 0 and pause > 0:
             self._later(pause, run)
             return
-        for _ in range(wanted - len(mine)):
+        for _ in range(missing):
             self.start(run, revision, now)
+
+    def parks(self, run: ServiceRun, replica: Replica, now: float) -> bool:
+        """Whether one that nobody can reach any more is kept: the last of a revision that has fallen to zero."""
+        revision = run.revisions.get(replica.revision)
+        workload = next((found for found in run.spec.workloads if found.name == replica.workload), None)
+        if run.deleting or revision is None or workload is None or not revision.spec.container.parks:
+            return False
+        current = workload.mode == "serverless" or workload.revision.name == revision.name
+        if not current or (workload.mode == "serverless" and revision.name not in run.needed(workload)):
+            return False
+        others = [found for found in self.living(run) if found.revision == replica.revision and found.state in AWAY]
+        return replica.state == "ready" and not others and not run.unit_of(revision, now).desired
 
     def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now

@@ -23,7 +23,7 @@ from pilotlight.targets.local.home import Home
 
 __all__ = ["GatewayLink", "gateway_command"]
 
-HELLO_S: Final = 5.0
+HELLO_S: Final = 20.0  # a gateway that is taken for dead keeps its ports, and we would find them taken
 LEAVING_S: Final = 5.0  # for a gateway that is leaving to obey a table; one that hangs must not keep all others back
 
 

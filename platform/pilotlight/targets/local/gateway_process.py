@@ -14,7 +14,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.gateway.detached import start_detached
 from pilotlight.targets.local.home import Home
 
-START_S: Final = 10.0
+START_S: Final = 40.0  # one that has ended is known at once; one that lives may be slow on a busy machine
 KILL_S: Final = 5.0  # beyond the drain, before a gateway that does not end is killed
 LAST_LINES: Final = 10
 

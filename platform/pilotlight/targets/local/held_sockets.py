@@ -44,7 +44,7 @@ class HeldSockets:
         failed = []
         for address in map(addresses.parse, texts):
             try:
-                self._bind_both(address)
+                self._bind_own(address)
             except CannotListen as error:
                 failed.append(f"{address}: {error}")
         return tuple(failed)
@@ -61,7 +61,7 @@ class HeldSockets:
         for gone in self._owned - named:
             self._drop(gone)
         failed = self.add(map(str, wanted))
-        self._owned = named & self._sockets.keys()
+        self._owned = (named & self._sockets.keys()) - self._shared
         return failed
 
     def adopt(self, held: Sequence[str], came: Sequence[socket.socket]) -> None:
@@ -105,8 +105,10 @@ class HeldSockets:
         self._sockets[str(bound)] = listener
         return bound
 
-    def _bind_both(self, address: Address) -> None:
-        """Neither where one of them is taken."""
+    def _bind_own(self, address: Address) -> None:
+        """Both sides of it, or neither where one of them is taken: by a stranger, or by what leads to every service."""
+        if address.port in {each.port for each in map(addresses.parse, self._shared)}:
+            raise CannotListen(f"port {address.port} is the gateway's")
         known = str(address) in self._sockets
         bound = self._bind(address)
         try:

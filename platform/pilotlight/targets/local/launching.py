@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, NoReturn
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
@@ -24,7 +24,7 @@ from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.home import Home
 
 HOST: Final = "127.0.0.1"
-START_S: Final = 10.0
+START_S: Final = 60.0  # a busy machine starts slowly; one that ends instead is told at once
 LAST_LINES: Final = 20
 MOST_PORT: Final = 65535
 PORT_SETTINGS: Final = {
@@ -40,6 +40,7 @@ class Announcement(Struct, frozen=True):
     version: str
     api_port: int
     gateway_port: int
+    prometheus: str = ""  # address of the one that is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,13 @@ class Address:
     version: str
     gateway_port: int
     host: str = HOST
+    prometheus: str = ""
 
 
-def announce(home: Home, api_port: int, gateway_port: int) -> Announcement:
+def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
     """Said by the control process itself, as soon as it answers."""
     pid = os.getpid()
-    said = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port)
+    said = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
     fresh = home.address.with_suffix(".new")
     fresh.write_bytes(json.encode(said))
     fresh.replace(home.address)
@@ -98,10 +100,21 @@ def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadlin
         return found
     if not start:
         raise NotFound("the platform is not running", "start it: platformctl up")
-    written = _log_size(home)
-    process = _start(home, flags)
+    wait = Wait(home, time.monotonic() + deadline_s, deadline_s, _log_size(home))
+    while (found := _started(wait, flags)) is None:
+        time.sleep(0.1)  # whoever had the place has left it, or has not said yet where it is
+    return found
+
+
+def _started(wait: "Wait", flags: Sequence[str]) -> Address | None:
+    process = _start(wait.home, flags)
     try:
-        return _wait(home, process, deadline_s, written)
+        found = wait.for_answer(process)
+        if found is not None and found.pid != process.pid and process.poll() is None:
+            process.terminate()  # it has not looked yet whether its place is taken, and would have it after a quick end
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        return found
     finally:
         process.returncode = process.returncode or 0  # it goes on without us: nothing to warn of when we forget it
 
@@ -111,7 +124,10 @@ def living(home: Home) -> Address | None:
     said = _announced(home)
     if said is None or not home.token.exists() or not alive(said.pid, said.start_ticks):
         return None
-    return Address(said.api_port, token(home), said.pid, said.start_ticks, said.version, said.gateway_port)
+    return Address(
+        said.api_port, token(home), said.pid, said.start_ticks, said.version, said.gateway_port,
+        prometheus=said.prometheus,
+    )  # fmt: skip
 
 
 def _announced(home: Home) -> Announcement | None:
@@ -195,24 +211,31 @@ def _same_ports(home: Home) -> list[str]:
     return ["--gateway-port", str(said.gateway_port), "--api-port", str(said.api_port)]
 
 
-def _wait(home: Home, process: "subprocess.Popen[bytes]", deadline_s: float, written: int) -> Address:
-    """One that ends with 0 has found another already there; that one is waited for instead."""
-    until = time.monotonic() + deadline_s
-    while True:
-        found = living(home)
-        if found is not None and answers(found):
-            return found
-        code = process.poll()
-        if code:
-            raise PlatformError(
-                f"the control process ended with code {code}:\n{_end(home, written)}", f"see {_log(home)}"
-            )
-        if time.monotonic() >= until:
-            message = (
-                f"the control process did not answer within {deadline_s:g} s; its log ends:\n{_end(home, written)}"
-            )
-            raise TimedOut(message, f"see {_log(home)}, or run platformctl doctor")
-        time.sleep(0.01)
+class Wait(NamedTuple):
+    """For a control process that answers, until a time that lies `deadline_s` ahead; `written` of its log is older."""
+
+    home: Home
+    until: float
+    deadline_s: float
+    written: int
+
+    def for_answer(self, process: "subprocess.Popen[bytes]") -> Address | None:
+        """One that ends with 0 has found another already there, which is waited for instead; None: nobody says so."""
+        while True:
+            code, found = process.poll(), living(self.home)
+            if found is not None and answers(found):
+                return found
+            if code:
+                self._fail(f"the control process ended with code {code}", PlatformError, "")
+            if time.monotonic() >= self.until:
+                said = f"the control process did not answer within {self.deadline_s:g} s; its log ends"
+                self._fail(said, TimedOut, ", or run platformctl doctor")
+            if code == 0 and found is None:
+                return None
+            time.sleep(0.01)
+
+    def _fail(self, said: str, kind: type[PlatformError], further: str) -> NoReturn:
+        raise kind(f"{said}:\n{_end(self.home, self.written)}", f"see {_log(self.home)}{further}")
 
 
 def _log(home: Home) -> Path:

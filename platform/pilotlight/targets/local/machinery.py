@@ -7,21 +7,19 @@ processes and tables in line with what is specified. The engine in front of this
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
-import msgspec
-
-from pilotlight.gateway.messages import Hello, Report, Unreachable, Wake, Word
+from pilotlight.gateway.messages import BackendReport, Hello, Report, Unreachable, Wake, Word
 from pilotlight.gateway.table import Replica as Reached
 from pilotlight.gateway.table import Route
 from pilotlight.targets.local import fleet as starting
 from pilotlight.targets.local import launching, restoring, routes, statuses
+from pilotlight.targets.local.bookkeeping import Bookkeeping
 from pilotlight.targets.local.chronicle import Chronicle, utc
 from pilotlight.targets.local.endpoints import Endpoints
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.notes import Notes
+from pilotlight.targets.local.making_way import MakingWay
 from pilotlight.targets.local.own_ports import OwnPorts
 from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.publishing import Publisher
@@ -31,11 +29,12 @@ from pilotlight.targets.local.scaling.model import Decision
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
 from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor import parking
 from pilotlight.targets.local.supervisor.pilot import pilot_lights
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica import AWAY, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Revision, Unit, initial
-from pilotlight.targets.target import Key, ServiceStatus
+from pilotlight.targets.target import Key, Sample, ServiceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,8 @@ class Machinery:
         self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
         self.runs: dict[Key, ServiceRun] = {}
         self.chronicle = Chronicle(store)
-        self._saved: dict[str, tuple[object, ...]] = {}
         self._closing = False
-        self._notes = Notes()
+        self._books = Bookkeeping(store)
         self._looks: Looks[ServiceRun] = Looks(lambda run: self.settle(run))
         self._peers = Peers(self.base_url, launching.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
@@ -67,9 +65,12 @@ class Machinery:
         self._link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
         endpoints = Endpoints(home.run / "endpoints")
         self._publisher = Publisher(self._link, self._routes, self._farewell, endpoints.update)
-        self.fleet = Fleet(self.supervisor, self._publisher, self._save, self._looks.soon, self._peers)
-        self._signals = Signals(self.supervisor, clock, settings.prometheus)
-        self._scaler = Scaler(self.runs.values, self.fleet, self._signals, clock, self._decided)
+        self.fleet = Fleet(self.supervisor, self._publisher, self._books.replica, self._looks.soon, self._peers)
+        self.signals = Signals(self.supervisor, clock, settings.prometheus)
+        self._scaler = Scaler(self.runs.values, self.fleet, self.signals, clock, self._decided)
+        self._making_way = MakingWay(
+            self.runs, self.supervisor, self._publisher, self._scaler, self.chronicle, clock, self.settle
+        )
         self.ports = OwnPorts(store, self._link, settings.service_ports, self.chronicle, self._publisher.changed)
 
     async def start(self) -> None:
@@ -84,7 +85,8 @@ class Machinery:
         self._publisher.start()
         self._scaler.start()
         for run in list(self.runs.values()):
-            run.take_up(Counter(unit for replica in self.fleet.living(run) for unit in names_of(replica)), now)
+            here = [replica for replica in self.fleet.living(run) if replica.state not in AWAY]
+            run.take_up(Counter(unit for replica in here for unit in names_of(replica)), now)
             if not run.unreadable:
                 self.ports.open(run)
             self.settle(run)
@@ -102,7 +104,7 @@ class Machinery:
                 self.supervisor.drain(replica.id, drain_s)
         await self.supervisor.close(leave_running=not stop_all)
         self._looks.close()
-        self._notes.close()
+        self._books.close()
 
     def settle(self, run: ServiceRun) -> None:
         """Brings everything in line with what has just changed about a service.
@@ -120,26 +122,38 @@ class Machinery:
         for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
-            self._notes.write(f"forget {run.key} {name}", partial(self.store.forget_revision, run.key, workload, name))
+            self.signals.forget_lost(run.key, [name])
+            self._books.forgotten(run.key, workload, name)
+        self._making_way.look()
+
+    async def confirmed(self) -> None:
+        await self._publisher.confirmed()
 
     def status(self, run: ServiceRun) -> ServiceStatus:
         confirmed = self._publisher.shares(run.key)
         living = self.fleet.living(run)
-        seen = statuses.status_of(statuses.View(run, living, self.clock(), self.base_url, confirmed))
+        ports = self._publisher.ports(run.key)
+        seen = statuses.status_of(statuses.View(run, living, self.clock(), self.base_url, confirmed, ports))
         status = statuses.dated(seen, run.conditions, utc())
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status
 
+    async def query(self, promql: str) -> list[Sample]:
+        """Over the replicas of all services whose metrics are read."""
+        asked = [run for run in self.runs.values() if run.key in self.signals.tried]
+        return await self.signals.query(promql, [replica for run in asked for replica in self.fleet.staying(run)])
+
     def _finish_delete(self, run: ServiceRun) -> None:
         if run.deleting and not self.fleet.living(run):
-            self._notes.write(f"delete {run.key}", partial(self.store.finish_delete, run.key))
+            self._books.deleted(run.key)
             self.runs.pop(run.key, None)
+            self.signals.forget_lost(run.key, run.revisions)
             self.ports.give_up(run)
             self._publisher.changed()
 
     def _replica_changed(self, replica: Replica) -> None:
         run = self.runs.get((replica.namespace, replica.service))
-        self._save(replica)
+        self._books.replica(replica)
         revision = run.revisions.get(replica.revision) if run else None
         if run is None or revision is None:
             if replica.state not in ("draining", "exited"):
@@ -151,7 +165,19 @@ class Machinery:
             self._became_ready(run, revision, replica)
         elif replica.state == "exited":
             self._ended(run, revision, replica)
+        elif replica.state == "parked" and not replica.reason:
+            self._keep_within_budget()
+        elif replica.state == "parking" and replica.unparkable:
+            message = f"ended instead of parked: {replica.unparkable}"
+            self.chronicle.tell(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
         self.settle(run)
+
+    def _keep_within_budget(self) -> None:
+        """All parked replicas together keep a share of the machine's memory; who has been parked longest ends."""
+        for replica in parking.beyond(self.supervisor.replicas(), parking.machine_budget()):
+            message = "ended while parked: others need the memory that parked replicas may keep"
+            self.chronicle.tell((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
+            self.supervisor.drain(replica.id, self.settings.drain_s)
 
     def _became_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
         revision.failure, revision.refused = "", False
@@ -161,12 +187,11 @@ class Machinery:
             revision.ready_once = True
             unit = run.unit_of(revision, self.clock())
             unit.desired = max(unit.desired, initial(unit.bounded(run.override_of(unit.name))))
-            marked = partial(self.store.mark_ready, run.key, revision.spec.workload, revision.name, utc())
-            self._notes.write(f"state {run.key} {revision.name}", marked)
+            self._books.ready(run.key, revision)
             self.chronicle.tell(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
 
     def _ended(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
-        self._signals.forget(replica)
+        self.signals.forget(replica)
         self._publisher.retiring.discard(replica.id)
         if not replica.crashed:
             return
@@ -174,21 +199,8 @@ class Machinery:
         starting.failed(revision, replica.reason, now)
         revision.refused = replica.status.get("state") == "failed"
         if revision.given_up:
-            failed = partial(self.store.mark_failed, run.key, revision.spec.workload, revision.name, revision.failure)
-            self._notes.write(f"state {run.key} {revision.name}", failed)
+            self._books.failed(run.key, revision)
         self.chronicle.tell(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
-
-    def _save(self, replica: Replica) -> None:
-        """Written only when something changed that a later control process must know."""
-        if replica.state == "exited":
-            self._saved.pop(replica.id, None)
-            self._notes.write(f"replica {replica.id}", partial(self.store.drop_replica, replica.id))
-            return
-        known = (replica.state, replica.pid, replica.start_ticks, replica.port)
-        if self._saved.get(replica.id) != known:
-            self._saved[replica.id] = known
-            saved = partial(self.store.save_replica, replica.id, msgspec.to_builtins(replica))
-            self._notes.write(f"replica {replica.id}", saved)
 
     def _farewell(self, replica: str) -> None:
         """No request can reach it any more."""
@@ -197,6 +209,9 @@ class Machinery:
             return
         run = self.runs.get((found.namespace, found.service))
         revision = run.revisions.get(found.revision) if run else None
+        if run is not None and self.fleet.parks(run, found, self.clock()):
+            self.supervisor.park(replica)
+            return
         self.supervisor.drain(replica, revision.spec.grace_s if revision else self.settings.drain_s)
 
     def _routes(self) -> Iterator[Route]:
@@ -218,12 +233,18 @@ class Machinery:
             self._woken(word, now)
         elif isinstance(word, Report):
             for report in word.backends:
-                unit = self._unit(report.namespace, report.workload, report.revision, now)
-                if unit is not None:
-                    unit.traffic.report(report, now)
+                self._reported(report, now)
             self._scaler.stir()
+            self._making_way.look()
         elif isinstance(word, Unreachable):
             self._unreachable(word)
+
+    def _reported(self, report: BackendReport, now: float) -> None:
+        for run in self.runs.values():
+            found = run.revisions.get(report.revision)
+            if run.key[0] == report.namespace and found is not None and found.spec.workload == report.workload:
+                run.unit_of(found, now).traffic.report(report, now)
+                self.signals.count_lost(run.key, report.revision, report.lost)
 
     def _woken(self, word: Wake, now: float) -> None:
         for run in list(self.runs.values()):
@@ -237,13 +258,6 @@ class Machinery:
         if found is not None:
             key = (found.namespace, found.service)
             self.chronicle.tell(key, f"Replica/{found.id}", "Unreachable", word.reason, "Warning")
-
-    def _unit(self, namespace: str, workload: str, revision: str, now: float) -> Unit | None:
-        for run in self.runs.values():
-            found = run.revisions.get(revision)
-            if run.key[0] == namespace and found is not None and found.spec.workload == workload:
-                return run.unit_of(found, now)
-        return None
 
     def _decided(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
         unit.decided_at = utc()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pilotlight.contract import ENV_PARK_MEMORY
 from pilotlight.targets.local.scaling.model import Scaling
 
 Mode = Literal["serverless", "raw", "stateful"]
@@ -41,6 +42,11 @@ class Container:
     readiness: Probe | None = None
     liveness: Probe | None = None
     replica_env: tuple[str, ...] = ()  # variables that hold the replica's own name (fieldRef metadata.name)
+
+    @property
+    def parks(self) -> bool:
+        """At zero its last replica keeps its process and gives the GPU up (docs/parking.md)."""
+        return self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Publisher:
         self._told = told
         self._published: tuple[Route, ...] | None = None
         self._changed = asyncio.Event()
+        self._awaiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -51,10 +52,25 @@ class Publisher:
             self.retiring.add(replica)
             self._changed.set()
 
+    async def confirmed(self) -> None:
+        """Until the gateway has confirmed a table that was made after this call, or one that said the same."""
+        awaited = asyncio.get_running_loop().create_future()
+        self._awaiting.append(awaited)
+        self._changed.set()
+        await awaited
+
     def shares(self, key: tuple[str, str]) -> dict[str, int] | None:
         """Who gets which share of a service by the table that the gateway has confirmed; None: it has none of it."""
-        found = next((route for route in self._published or () if (route.namespace, route.name) == key), None)
+        found = self._route(key)
         return {backend.revision: backend.weight for backend in found.backends} if found else None
+
+    def ports(self, key: tuple[str, str]) -> tuple[int, int]:
+        """For HTTP and for gRPC, that lead to a service by the table that the gateway has confirmed; 0: none does."""
+        found = self._route(key)
+        return (found.port, found.grpc_port) if found else (0, 0)
+
+    def _route(self, key: tuple[str, str]) -> Route | None:
+        return next((route for route in self._published or () if (route.namespace, route.name) == key), None)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -72,15 +88,22 @@ class Publisher:
 
     async def _round(self) -> bool:
         """Whether everything was done."""
-        leaving = set(self.retiring)
+        leaving, awaiting = set(self.retiring), tuple(self._awaiting)
         with Survived("a table for the gateway"):
             await self._publish(tuple(self._routes()))
+            self._release(awaiting)
             for replica in leaving:
                 with Survived(f"the farewell of {replica}"):
                     self._farewell(replica)
                     self.retiring.discard(replica)
             return self.retiring.isdisjoint(leaving)
         return False
+
+    def _release(self, awaiting: Iterable["asyncio.Future[None]"]) -> None:
+        for each in awaiting:
+            self._awaiting.remove(each)
+            if not each.done():
+                each.set_result(None)
 
     async def _publish(self, routes: tuple[Route, ...]) -> None:
         if routes != self._published:

@@ -14,7 +14,7 @@ from pilotlight.targets.local.rounds import Survived
 from pilotlight.targets.local.scaling.model import Decision, Observed
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.signals import Signals
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica import AWAY, Replica
 from pilotlight.targets.local.units import Revision, Unit, activation, least
 
 BEAT_S: Final = 1.0
@@ -61,6 +61,11 @@ class Scaler:
             self._take(run, unit, Decision(least, f"{least}: a request waits", memory, "activation"))
         self._active.set()
 
+    def give_way(self, run: ServiceRun, unit: Unit, service: str) -> None:
+        """To zero before its window is over: another service is asked and needs its GPU. Its past does not bring it
+        back, since a unit at zero is asked nothing until somebody waits for it or its bounds say otherwise."""
+        self._take(run, unit, Decision(0, f"0: its GPU goes to {service}, which is asked", rule="yield"))
+
     async def _beat(self) -> None:
         while True:
             await self._active.wait()
@@ -80,7 +85,7 @@ class Scaler:
 
     def step(self, run: ServiceRun, now: float) -> bool:
         """One beat of one service; whether there will be something to decide at the next."""
-        staying = self._fleet.staying(run)
+        staying = [replica for replica in self._fleet.staying(run) if replica.state not in AWAY]
         busy = bool(staying)
         for unit, revisions in list(_units(run, now)):
             mine = [replica for replica in staying if replica.revision in revisions]
@@ -109,6 +114,7 @@ class Scaler:
         unit.decision = decision
         if changed:
             unit.desired = decision.desired
+            unit.decisions[decision.rule] += 1
             self._decided(run, unit, decision)
 
 

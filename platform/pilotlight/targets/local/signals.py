@@ -1,16 +1,21 @@
-"""What autoscalers of Deployments ask for beside requests: CPU, memory, and Prometheus queries.
+"""What autoscalers of Deployments and canaries ask for beside requests: CPU, memory, and Prometheus queries.
 
 Queries are answered from the replicas' own metrics, which are read here as Prometheus would, or by a real Prometheus
-when its address was given. Nobody is asked about units that have no such metric.
+when its address was given; without its client library, canaries go on with the replicas' own. Nobody is asked about
+units that have no such metric, and no canary.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
+from pilotlight.canary.prometheus import INSTALL, installed
+from pilotlight.canary.prometheus import ask as ask_server
+from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_GATEWAY_LOST
+from pilotlight.errors import UsageError
 from pilotlight.targets.local.fleet import Fleet
 from pilotlight.targets.local.scaling import prometheus
 from pilotlight.targets.local.scaling.model import Hpa, Metric, Scaling
@@ -22,9 +27,11 @@ from pilotlight.targets.local.supervisor.asking import ask
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Unit
+from pilotlight.targets.target import Key, Sample
 
 SCRAPE_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 3.0
+FRESH_S: Final = 0.5  # whoever asks gets figures that are no older
 log = logging.getLogger(__name__)
 
 
@@ -40,12 +47,15 @@ class Signals:
         self._supervisor = supervisor
         self._clock = clock
         self._server = server
+        self._asks_server = bool(server) and installed()  # canaries do; triggers need no client library
         self._evaluator = Evaluator()
         self._cpu: dict[str, tuple[Seen, Seen]] = {}  # by replica, the older one first
         self._scraped_at = 0.0
         self._asked_at: dict[tuple[str, str], float] = {}
         self._failed: dict[str, str] = {}  # by query; a failure is told once
         self._work: asyncio.Task[None] | None = None
+        self._lost: dict[tuple[str, str, str], int] = {}  # by namespace, service and revision, since this process began
+        self.tried: set[Key] = set()  # services with a canary, whose replicas are read whatever scales them
 
     def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
         """Each metric of the unit by its name."""
@@ -81,22 +91,31 @@ class Signals:
         self._cpu.pop(replica.id, None)
         self._evaluator.forget(_labels(replica))
 
+    def count_lost(self, key: Key, revision: str, requests: int) -> None:
+        """A replica that dies takes its counts with it; the gateway, which had to answer in its place, tells them."""
+        if requests:
+            self._lost[*key, revision] = self._lost.get((*key, revision), 0) + requests
+
+    def forget_lost(self, key: Key, revisions: Iterable[str]) -> None:
+        """They are gone: nobody will ask for what they lost."""
+        for revision in revisions:
+            self._lost.pop((*key, revision), None)
+
     def follow(self, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
         """Reads metrics and asks queries that are due, in a task of its own and never two at a time."""
-        asking = [(run, unit) for run in runs for unit in run.units.values() if queries(unit.scaling)]
-        if asking and (self._work is None or self._work.done()):
-            replicas = [replica for run, _ in asking for replica in fleet.staying(run)]
+        found = list(runs)
+        asking = [(run, unit) for run in found for unit in run.units.values() if queries(unit.scaling)]
+        read = {run.key: run for run in found if run.key in self.tried} | {run.key: run for run, _ in asking}
+        if read and (self._work is None or self._work.done()):
+            replicas = [replica for run in read.values() for replica in fleet.staying(run)]
             self._work = asyncio.get_running_loop().create_task(self._follow(asking, replicas, now))
 
     async def _follow(self, asking: Sequence[tuple[ServiceRun, Unit]], replicas: Sequence[Replica], now: float) -> None:
-        if not self._server and now - self._scraped_at >= SCRAPE_S:
-            self._scraped_at = now
-            for _, unit in asking:
-                for metric in queries(unit.scaling):
-                    with suppress(UnsupportedQuery):  # of a service that was deployed while there was a Prometheus
-                        self._evaluator.watch(metric.query)
-            ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
-            await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
+        for _, unit in asking:
+            for metric in queries(unit.scaling):
+                with suppress(UnsupportedQuery):  # of a service that was deployed while there was a Prometheus
+                    self._evaluator.watch(metric.query)
+        await self._read(replicas, SCRAPE_S)
         for run, unit in asking:
             assert isinstance(unit.scaling, Hpa)
             due = now - self._asked_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0)
@@ -104,6 +123,35 @@ class Signals:
                 self._asked_at[run.key[0], unit.name] = now
                 for metric in queries(unit.scaling):
                     unit.metrics[metric.name] = await self._ask(metric)
+
+    async def query(self, promql: str, replicas: Sequence[Replica]) -> list[Sample]:
+        """Asked by canaries: the answer is of this moment. What a query is about is kept from its first time on."""
+        if self._asks_server:
+            return await asyncio.to_thread(ask_server, self._server, promql)
+        try:
+            fresh = self._evaluator.watch(promql)
+        except UnsupportedQuery as error:
+            if not self._server:
+                raise
+            raise UsageError(
+                f"this query can be answered by Prometheus alone, through its client: {INSTALL}"
+            ) from error
+        await self._read(replicas, 0.0 if fresh else FRESH_S)
+        now = self._clock()
+        newest = self._evaluator.newest(promql)
+        at = time.time() - (now - newest) if newest is not None else 0.0
+        return [Sample(dict(labels), value, at) for labels, value in self._evaluator.vector(promql, now).items()]
+
+    async def _read(self, replicas: Sequence[Replica], age_s: float) -> None:
+        """Unless it was done just now; a real Prometheus that everybody can ask does it itself."""
+        if self._asks_server or self._clock() - self._scraped_at < age_s:
+            return
+        self._scraped_at = self._clock()
+        ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
+        for (namespace, service, revision), requests in self._lost.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
+            self._evaluator.note(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
+        await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
 
     async def _scrape(self, replica: Replica) -> None:
         page = await ask(replica.port, "/metrics", SCRAPE_TIMEOUT_S)

@@ -10,7 +10,7 @@ from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.model import WorkloadSpec
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica import AWAY, Replica
 from pilotlight.targets.local.units import Revision
 from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
 
@@ -26,6 +26,7 @@ class View:
     now: float
     base_url: str
     confirmed: Mapping[str, int] | None = None  # shares by revision, as the gateway has them; None: nobody can tell
+    ports: tuple[int, int] = (0, 0)  # of its own, for HTTP and for gRPC, that the gateway leads here
 
 
 def check_name(key: Key) -> None:
@@ -44,14 +45,23 @@ def status_of(view: View) -> ServiceStatus:
     revisions = tuple(_revisions(view))
     phase, message = phase_of(view, revisions)
     url = url_of(view.base_url, run.key)
-    port, host = f"http://127.0.0.1:{run.port}" if run.port else "", next(iter(run.spec.hosts), "")
-    urls = {"http": url, "port": port, "grpc": f"127.0.0.1:{run.grpc_port}" if run.grpc_port else "", "host": host}
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
-        urls={name: value for name, value in urls.items() if value},
+        urls=_urls(view, url),
         conditions=tuple(_conditions(view, phase, message)), revisions=revisions, message=message,
         overrides=run.overrides,
     )  # fmt: skip
+
+
+def _urls(view: View, url: str) -> dict[str, str]:
+    """A port is told once it leads here: who came earlier would hear that nobody has it."""
+    own = (view.run.port, view.run.grpc_port)
+    port, grpc_port = (mine if mine == led else 0 for mine, led in zip(own, view.ports, strict=True))
+    found = {
+        "http": url, "port": f"http://127.0.0.1:{port}" if port else "",
+        "grpc": f"127.0.0.1:{grpc_port}" if grpc_port else "", "host": next(iter(view.run.spec.hosts), ""),
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value}
 
 
 def dated(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> ServiceStatus:
@@ -70,7 +80,7 @@ def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, st
     phase, message = _phase(view, revisions)
     entries = dict(view.run.spec.entry)
     mine = [row for row in revisions if row.workload in entries]
-    if view.confirmed is None or phase not in ("Ready", "Standby"):
+    if view.confirmed is None or phase not in ("Ready", "Standby", "Parked"):
         return phase, message
     untold = any(view.confirmed.get(row.name, 0) != row.percent for row in mine)
     return ("Progressing", "the gateway is being told who gets which share") if untold else (phase, message)
@@ -98,7 +108,11 @@ def _phase(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]
     if broken is not None:
         return "Failed", f"{broken.name}: {broken.reason}"
     waking = any(row.desired for row in revisions if row.percent)
-    return ("Progressing", "a replica is starting") if waking else ("Standby", "")
+    if waking:
+        reason = next((row.reason for row in revisions if row.percent and row.desired and row.reason), "")
+        return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
+    parked = any(row.model_state == "Parked" for row in revisions if row.percent)
+    return ("Parked", "") if parked else ("Standby", "")
 
 
 def has_failed(revision: Revision) -> bool:
@@ -173,13 +187,15 @@ def _revision(
         requests=log.requests(now), cold_starts=log.cold_starts,
         decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
         url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
-        cold_start=revision.cold_start,
+        cold_start=revision.cold_start, per_second=log.per_second(now),
     )  # fmt: skip
 
 
 def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
     if any(replica.state == "ready" for replica in replicas):
         return "Loaded"
+    if any(replica.state in AWAY for replica in replicas):
+        return "Parked"
     if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_TELL)):
         return "FailedToLoad"
     if replicas:
@@ -201,7 +217,7 @@ def _conditions(view: View, phase: Phase, message: str) -> Iterator[Condition]:
         yield _condition("LatestDeploymentReady", view.run.latest())
         yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
     well: Literal["True", "False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
-    yield Condition("Ready", "True" if phase in ("Ready", "Standby") else well, phase, message)
+    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else well, phase, message)
 
 
 def _condition(name: str, revisions: Sequence[Revision]) -> Condition:

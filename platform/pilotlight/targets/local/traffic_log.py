@@ -1,17 +1,19 @@
 """What the gateway reported of one revision, kept for minutes: latency percentiles, errors, and load for scaling."""
 
-from bisect import bisect_left
+import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from pilotlight import histograms
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.messages import BackendReport
 from pilotlight.targets.local.scaling.model import Sample
 
 SHOWN_S: Final = 300.0
 LONGEST_WINDOW_S: Final = 3600.0
+RATE_S: Final = 10.0
 
 
 class TrafficLog:
@@ -47,6 +49,10 @@ class TrafficLog:
         self._forget(now)
         return sum(report.requests for _, report in self._reports)
 
+    def per_second(self, now: float) -> float:
+        """The mean of the last seconds: what a person who looks on calls the traffic."""
+        return sum(report.requests for at, report in self._reports if at > now - RATE_S) / RATE_S
+
     def error_percent(self, now: float) -> float | None:
         asked = self.requests(now)
         return 100.0 * sum(report.errors for _, report in self._reports) / asked if asked else None
@@ -61,16 +67,8 @@ class TrafficLog:
             self._reports.popleft()
 
 
-def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Milliseconds, interpolated within the bucket as Prometheus does; the last edge for what lies above all."""
-    running = list(accumulate(buckets))
-    if not running or not running[-1]:
-        return None
-    rank = share * running[-1]
-    index = bisect_left(running, rank)
-    if index >= len(LATENCY_BUCKETS):
-        return LATENCY_BUCKETS[-1] * 1000
-    low = LATENCY_BUCKETS[index - 1] if index else 0.0
-    before = running[index - 1] if index else 0
-    inside = (rank - before) / buckets[index] if buckets[index] else 0.0
-    return (low + (LATENCY_BUCKETS[index] - low) * inside) * 1000
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """Milliseconds; `counts` are those within each of LATENCY_BUCKETS, and above all of them."""
+    edges = (*LATENCY_BUCKETS, math.inf)
+    found = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
+    return None if found is None else found * 1000

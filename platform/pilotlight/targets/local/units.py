@@ -3,6 +3,7 @@
 A unit remembers what its autoscaler needs between two questions, and what was answered last.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -47,11 +48,16 @@ class Unit:
     desired: int = 0
     decision: Decision | None = None
     decided_at: str = ""
+    decisions: Counter[str] = field(default_factory=Counter)  # those that changed the count, by their rule
     metrics: dict[str, float | None] = field(default_factory=dict)
 
     def bounded(self, override: Mapping[str, Json]) -> Scaling:
         least, most = override.get("minReplicas"), override.get("maxReplicas")
         return with_bounds(self.scaling, least, most) if override else self.scaling
+
+    def may_yield(self, override: Mapping[str, Json]) -> bool:
+        """Nobody asks, as far as the gateway has told, and it may fall to zero."""
+        return not (self.traffic.waiting or self.traffic.in_flight or least(self.bounded(override)))
 
     def rest(self) -> None:
         """No request can come to it: what its autoscaler remembers is of no use any more."""

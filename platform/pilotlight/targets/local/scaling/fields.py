@@ -4,16 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pilotlight import quantities
 from pilotlight.errors import UsageError
 
 Json = Any
-_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_QUANTITY: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
-_SUFFIXES: Final = {
-    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
-}  # fmt: skip
 MANY: Final = 2**31 - 1
 
 
@@ -22,19 +16,14 @@ def object_name(manifest: Mapping[str, Json]) -> str:
 
 
 def seconds_of(text: str) -> float | None:
-    """`1m30s` as Go reads it; a bare 0 needs no unit; None where it is no duration."""
-    if text == "0":
-        return 0.0
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    """None also for a time before now, which no field takes."""
+    found = quantities.seconds(text)
+    return None if found is None or text.startswith(("+", "-")) else found
 
 
 def quantity_of(text: str) -> float | None:
-    """`500m` is 0.5, `2Gi` is 2147483648; None where it is no quantity."""
-    found = _QUANTITY.fullmatch(text.strip())
-    return float(found[1]) * _SUFFIXES.get(found[2] or "", 1.0) if found else None
+    found = quantities.quantity(text)
+    return None if found is None else float(found)
 
 
 class Fields:

@@ -3,6 +3,7 @@
     evaluator.watch(query)               when a service is applied: its metrics are kept from then on
     evaluator.ingest(text, labels, now)  each replica's /metrics, every few seconds
     evaluator.evaluate(query, now)       one number; None for an empty result
+    evaluator.vector(query, now)         every element of the result with its labels
 
 A query beyond promql_syntax.py raises UnsupportedQuery: a real Prometheus answers it (prometheus.py).
 """
@@ -44,13 +45,18 @@ class Evaluator:
     def __init__(self) -> None:
         self._store = series.SeriesStore()
 
-    def watch(self, query: str) -> None:
-        for selector in syntax.selectors(syntax.parse(query)):
-            self._store.watch(selector)
+    def watch(self, query: str) -> bool:
+        """Whether any of its metrics was not kept until now."""
+        fresh = [self._store.watch(selector) for selector in syntax.selectors(syntax.parse(query))]
+        return any(fresh)
 
     def ingest(self, text: str, labels: Mapping[str, str], now: float) -> None:
         """`labels` tell the replica from all others, and must hold those that queries choose by."""
         self._store.ingest(text, labels, now)
+
+    def note(self, name: str, labels: Mapping[str, str], value: float, now: float) -> None:
+        """What somebody else knows of a revision."""
+        self._store.note(name, labels, value, now)
 
     def lost(self, labels: Mapping[str, str], now: float) -> None:
         """The replica's /metrics could not be read."""
@@ -72,11 +78,20 @@ class Evaluator:
             raise UnsupportedQuery(query, f"gives {len(found)} series where one number is needed")
         return next(iter(found.values()), None)
 
+    def vector(self, query: str, now: float) -> Vector:
+        """The whole answer, element by element."""
+        return self._vector(syntax.parse(query), now)
+
+    def newest(self, query: str) -> float | None:
+        """When the last of the samples was taken that the query is about; None: there never was any."""
+        found = [each for node in syntax.selectors(syntax.parse(query)) for each in self._store.select(node)]
+        return max((each.points[-1][0] for each in found if each.points), default=None)
+
     def _value(self, node: syntax.Node, now: float) -> float | Vector:
         if isinstance(node, syntax.Number):
             return node.value
         if isinstance(node, syntax.Selector):
-            present = ((found, series.at(found, now)) for found in self._store.select(node))
+            present = ((found, series.at(found, now - node.offset_s)) for found in self._store.select(node))
             return {found.labels: value for found, value in present if value is not None}
         if isinstance(node, syntax.Call):
             return self._call(node, now)
@@ -91,8 +106,9 @@ class Evaluator:
     def _call(self, node: syntax.Call, now: float) -> float | Vector:
         first = node.arguments[0]
         if node.name in syntax.RANGES and isinstance(first, syntax.Selector):
-            points = ((s.labels, series.within(s, now, first.range_s)) for s in self._store.select(first))
-            ranged = ((labels, functions.over_range(node.name, found, first.range_s, now)) for labels, found in points)
+            end = now - first.offset_s
+            points = ((s.labels, series.within(s, end, first.range_s)) for s in self._store.select(first))
+            ranged = ((labels, functions.over_range(node.name, found, first.range_s, end)) for labels, found in points)
             return {labels: value for labels, value in ranged if value is not None}
         if node.name == "histogram_quantile":
             return functions.quantiles(self._scalar(first, now), self._vector(node.arguments[1], now))

@@ -1,7 +1,8 @@
 """PromQL as far as our triggers use it: text to a tree. Evaluated by promql.py; anything beyond is refused by name.
 
-Read are numbers, selectors with matchers and a range, `sum avg min max count` with by or without, the functions of
-FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what plan renders, around what users write.
+Read are numbers, selectors with matchers, a range and an offset, `sum avg min max count` with by or without, the
+functions of FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what plan renders and canaries
+ask, around what users write.
 """
 
 import re
@@ -50,6 +51,7 @@ class Selector:
     name: str
     matchers: tuple[tuple[str, str, str], ...]  # label, operator, value
     range_s: float = 0.0
+    offset_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +259,24 @@ class _Parser:
             self._take("}")
         if not name:
             raise self._no("selects without a metric's name, which is not evaluated here")
-        return Selector(name, tuple(matchers), self._range())
+        range_s = self._range()
+        offset_s = self._duration() if self._word("offset") else 0.0
+        if self._peek() == "@":
+            raise self._no("uses @, which is not evaluated here")
+        return Selector(name, tuple(matchers), range_s, offset_s)
 
     def _range(self) -> float:
-        if self._peek() in ("offset", "@"):
-            raise self._no(f"uses {self._peek()}, which is not evaluated here")
         if self._peek() != "[":
             return 0.0
         self._take("[")
-        if self._kind() != "duration":
-            raise self._no(f"has {self._peek() or 'its end'} where a duration should be")
-        found = seconds(self._take())
+        found = self._duration()
         self._take("]")
         return found
+
+    def _duration(self) -> float:
+        if self._kind() != "duration":
+            raise self._no(f"has {self._peek() or 'its end'} where a duration should be")
+        return seconds(self._take())
 
     def _matcher(self) -> tuple[str, str, str]:
         label, operator = self._take(), self._take()

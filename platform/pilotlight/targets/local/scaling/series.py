@@ -35,9 +35,12 @@ class SeriesStore:
         self._names: dict[str, float] = {}  # how far back each is asked for
         self._series: dict[str, dict[Labels, Series]] = {}
 
-    def watch(self, selector: Selector) -> None:
-        reach = max(LOOKBACK_S if not selector.range_s else 0.0, selector.range_s) + MARGIN_S
+    def watch(self, selector: Selector) -> bool:
+        """Whether its name is new here."""
+        fresh = selector.name not in self._names
+        reach = selector.offset_s + (selector.range_s or LOOKBACK_S) + MARGIN_S
         self._names[selector.name] = max(reach, self._names.get(selector.name, 0.0))
+        return fresh
 
     def ingest(self, text: str, labels: Mapping[str, str], now: float) -> None:
         """One replica's exposition; `labels` are its own and win over those of the text."""
@@ -46,6 +49,11 @@ class SeriesStore:
             if name in self._names and (found := _LINE.fullmatch(line)):
                 self._add(name, {**_labels(found[2] or ""), **labels}, float(found[3]), now)
         self._add(UP, labels, 1.0, now)
+        self._prune(now)
+
+    def note(self, name: str, labels: Mapping[str, str], value: float, now: float) -> None:
+        """What no replica tells of itself."""
+        self._add(name, labels, value, now)
         self._prune(now)
 
     def lost(self, labels: Mapping[str, str], now: float) -> None:
@@ -91,8 +99,8 @@ class SeriesStore:
 
 
 def at(found: Series, now: float) -> float | None:
-    """What the series is at this time; None where it has ended or was not seen for too long."""
-    if found.gone:
+    """What the series is at this time; None where it has ended by then or was not seen for too long."""
+    if found.gone and (not found.points or found.points[-1][0] <= now):
         return None
     for time, value in reversed(found.points):
         if time <= now:

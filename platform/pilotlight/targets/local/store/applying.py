@@ -91,10 +91,13 @@ def _write_revisions(
 
 
 def _forget_old(connection: sqlite3.Connection, release: Release) -> None:
+    """A canary goes back to the release that it stands beside, however many steps it has taken since."""
     key = (release.namespace, release.name)
     connection.execute(
         f"""DELETE FROM releases {_OF} AND generation NOT IN (
             SELECT generation FROM releases {_OF} ORDER BY generation DESC LIMIT {RELEASES_KEPT})
-        AND generation NOT IN (SELECT generation FROM revisions {_OF})""",
-        (*key, *key, *key),
+        AND generation NOT IN (SELECT generation FROM revisions {_OF})
+        AND generation NOT IN (SELECT coalesce(json_extract(state, '$.current.stable_generation'), 0)
+            FROM canaries {_OF})""",
+        (*key, *key, *key, *key),
     )

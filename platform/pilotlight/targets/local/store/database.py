@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.store.schema import migrate
+from pilotlight.targets.local.store.schema import MIGRATIONS, migrate
 
 # Only one process writes; somebody who looks into the file with a tool of his own holds it for moments.
 BUSY_S: Final = 2.0
@@ -29,10 +29,11 @@ _CAUSES: Final = {
 
 
 class Database:
-    """One connection, for the thread that opened it."""
+    """One connection, for the thread that opened it. `steps` lead to the present version of the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         self._path = path
+        self._steps = steps
         with self._told():
             # Documents may hold secrets; the companions of the file get its mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -47,7 +48,7 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA foreign_keys = ON")
-        migrate(self._connection, str(self._path))
+        migrate(self._connection, str(self._path), self._steps)
 
     def close(self) -> None:
         self._connection.close()

@@ -13,7 +13,7 @@ from pilotlight.targets.local.store.records import StoredService
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 Json = Any
-PROVEN: Final = ("Loaded", "Standby")  # a revision whose model has answered once
+PROVEN: Final = ("Loaded", "Standby", "Parked")  # a revision whose model has answered once
 
 
 def live_manifests(stored: StoredService, status: ServiceStatus) -> list[dict[str, Json]]:

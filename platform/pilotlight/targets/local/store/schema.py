@@ -46,22 +46,29 @@ FIRST: Final = (
     "CREATE INDEX events_by_service ON events (namespace, service, number)",
 )
 
-MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST,)
+SECOND: Final = (
+    """CREATE TABLE canaries (
+        namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, version INTEGER NOT NULL,
+        PRIMARY KEY (namespace, name),
+        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
+)
+
+MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND)
 
 
-def migrate(connection: sqlite3.Connection, path: str) -> None:
+def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
     """To the version of this program, all steps in one transaction."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > len(MIGRATIONS):
+    if found > len(steps):
         message = f"{path} was written by a newer Pilotlight (version {found} of the file, this one reads up to"
         raise PlatformError(
-            f"{message} {len(MIGRATIONS)}); install that one again, or set PILOTLIGHT_HOME to another folder"
+            f"{message} {len(steps)}); install that one again, or set PILOTLIGHT_HOME to another folder"
         )
-    if found == len(MIGRATIONS):
+    if found == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
-    for step in MIGRATIONS[found:]:
-        for statement in step:
+    if int(connection.execute("PRAGMA user_version").fetchone()[0]) == found:  # nobody else was faster
+        for statement in (statement for step in steps[found:] for statement in step):
             connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
     connection.execute("COMMIT")

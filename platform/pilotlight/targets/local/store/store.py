@@ -14,11 +14,11 @@ from typing import Any, Final
 from msgspec import json
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.local.store import applying, journal
+from pilotlight.targets.local.store import applying, canaries, journal
 from pilotlight.targets.local.store.applying import NewRevision
 from pilotlight.targets.local.store.database import Database
 from pilotlight.targets.local.store.records import StoredRevision, StoredService
-from pilotlight.targets.target import Event, Key, Release
+from pilotlight.targets.target import Event, KeptCanary, Key, Release
 
 Json = Any
 
@@ -129,6 +129,18 @@ class Store:
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> list[Event]:
         """Oldest first: the next ones after that number; from the start (0), the newest ones."""
         return journal.read(self._database, key, after, limit)
+
+    def canaries(self) -> list[KeptCanary]:
+        return canaries.read(self._database)
+
+    def canary(self, key: Key) -> KeptCanary | None:
+        return next(iter(canaries.read(self._database, key)), None)
+
+    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
+        """Raises Conflict when it is not at that version."""
+        with self._database.change(durable=True) as connection:
+            _exists(connection, key)
+            return canaries.keep(connection, key, state, version)
 
     def port(self, key: Key, kind: str, candidates: Iterable[int]) -> int:
         """The service's own port of this kind: the one that it has, else the first candidate that nobody has."""

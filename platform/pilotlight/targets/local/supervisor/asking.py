@@ -29,16 +29,18 @@ class Answer(NamedTuple):
         return {}
 
 
-async def ask(port: int, path: str, timeout_s: float) -> Answer:
-    """On loopback; never raises."""
+async def ask(port: int, path: str, timeout_s: float, *, tell: bool = False, token: str = "") -> Answer:
+    """On loopback; never raises. `tell`: something is to be done (POST), by who has the token."""
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+    extra = f"{bearer}Content-Length: 0\r\n" if tell else bearer
     try:
         async with asyncio.timeout(timeout_s):
-            return await get("127.0.0.1", port, path)
+            return await get("127.0.0.1", port, path, method="POST" if tell else "GET", extra=extra)
     except (OSError, TimeoutError, ValueError):
         return Answer(0)
 
 
-async def get(host: str, port: int, path: str) -> Answer:
+async def get(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> Answer:
     """A connection of its own for each question, so that none outlives a replica that drains.
 
     Raises OSError when nobody is there, ValueError for what is no HTTP.
@@ -47,7 +49,7 @@ async def get(host: str, port: int, path: str) -> Answer:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         await loop.sock_connect(connection, (host, port))
-        request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+        request = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{extra}Connection: close\r\n\r\n"
         await loop.sock_sendall(connection, request.encode("latin-1"))
         answer = bytearray()
         while len(answer) < MOST and not _complete(answer):

@@ -101,6 +101,7 @@ def variables(
     return {
         **passed(environ),
         **({} if gpus else cuda),
+        **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
         **(cuda if gpus else {}),
         **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),

@@ -38,14 +38,32 @@ class Gpus:
 
     find: Callable[[], Sequence[Device]]
     held: dict[str, Holder] = field(default_factory=dict)
+    count: int = 0  # devices of the machine, when it was last asked
 
     def take(self, replica: str, service: str, count: int) -> tuple[tuple[int | str, ...], str]:
         if count == 0:
             return (), ""
-        chosen, reason = allocate(self.find(), self.held, count)
+        devices = self.find()
+        self.count = len(devices)
+        chosen, reason = allocate(devices, self.held, count)
         if chosen:
             self.held[replica] = Holder(service, chosen)
         return chosen, reason
+
+    @property
+    def free(self) -> int:
+        self.count = self.count or len(self.find())
+        return self.count - sum(len(holder.devices) for holder in self.held.values())
+
+    def take_again(self, replica: str, service: str, devices: tuple[int | str, ...]) -> str:
+        """The very devices that a process has known from its start; or why it has to wait for them."""
+        others = {
+            held.service for name, held in self.held.items() if name != replica and set(held.devices) & set(devices)
+        }
+        if others:
+            return f"parked, and waiting for its GPU held by {', '.join(sorted(others))}"
+        self.hold(replica, service, devices)
+        return ""
 
     def hold(self, replica: str, service: str, devices: tuple[int | str, ...]) -> None:
         """A living replica has them already."""

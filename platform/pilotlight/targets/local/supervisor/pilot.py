@@ -17,23 +17,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.environment import passed
 from pilotlight.targets.local.supervisor.process import ExitWatch, pilots, usage
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
+from pilotlight.wire.unix import peer_pid, unix_address
 
 ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
 FAMILY: Final = "onnxruntime"
 IDLE_S: Final = 3600.0
 LIGHT_AFTER_S: Final = 1.0
 LOOKED_AT: Final = 200  # files of a model's folder
-REPLY_S: Final = 2.0
+REPLY_S: Final = 10.0  # a fresh process takes longer still on a machine where a fork takes seconds
 LOG: Final = logging.getLogger("pilotlight.supervisor")
 _SUFFIXES: Final = {".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python"}
-_PEER: Final = 17  # SO_PEERCRED
 
 
 class Errand(NamedTuple):
@@ -75,6 +75,7 @@ class PilotLights:
         self.pids: dict[str, int] = {}  # of those that burn, by family
         self._lighting: dict[str, asyncio.TimerHandle] = {}
         self._watches: dict[str, ExitWatch] = {}
+        self._missed: set[str] = set()  # families asked for while one was there that did not listen
         self._told: set[str] = set()
 
     def fork(self, family: str, errand: Errand, log: int, answered: Callable[[int], None]) -> None:
@@ -98,8 +99,11 @@ class PilotLights:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(0.1)  # neither connecting nor a few kilobytes make anybody wait
-            connection.connect(self._socket(family))
-            self.pids[family] = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, _PEER, 12)[:4], sys.byteorder)
+            with unix_address(self._socket(family)) as address:
+                connection.connect(address)
+            if pid := peer_pid(connection):
+                self.pids[family] = pid
+            self._missed.discard(family)
         except BaseException:
             connection.close()
             raise
@@ -129,13 +133,16 @@ class PilotLights:
             LOG.warning("pilot light %s: %s; a fresh process is started instead", family, reason)
 
     def _light_soon(self, family: str) -> None:
-        if family not in self._lighting and family not in self._watches:
+        """One that does not listen is about to, or it has died and we are about to hear of it."""
+        if family in self._watches:
+            self._missed.add(family)
+        elif family not in self._lighting:
             loop = asyncio.get_running_loop()
             self._lighting[family] = loop.call_later(self._after_s, self._light, family)
 
     def _light(self, family: str) -> None:
         self._lighting.pop(family, None)
-        module = [self._python, "-P", "-m", "pilotlight_predictor.pilot_light", "--socket", self._socket(family)]
+        module = [self._python, "-P", "-m", "pilotlight_predictor.pilot_light", "--socket", str(self._socket(family))]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             pid = os.posix_spawn(
@@ -157,11 +164,14 @@ class PilotLights:
         self._watches[family] = ExitWatch(pid, lambda: self._out(family, pid))
 
     def _out(self, family: str, pid: int) -> None:
-        """Idle, or dead: the next predictor of the family lights it again."""
+        """Idle, or dead: the next predictor of the family lights it again, or one that came before we knew."""
         self._watches.pop(family, None)
         self.pids.pop(family, None)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
+        if family in self._missed:
+            self._missed.discard(family)
+            self._light_soon(family)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each that burns, apart from what it forked."""
@@ -187,8 +197,8 @@ class PilotLights:
         for socket_file in self._home.run.glob("pilot-*.sock"):
             socket_file.unlink(missing_ok=True)
 
-    def _socket(self, family: str) -> str:
-        return str(self._home.run / f"pilot-{family}.sock")
+    def _socket(self, family: str) -> Path:
+        return self._home.run / f"pilot-{family}.sock"
 
 
 def _receive(connection: socket.socket) -> bytes:

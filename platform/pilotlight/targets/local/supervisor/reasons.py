@@ -1,16 +1,14 @@
 """Why a replica ended, in one sentence for a person. Pure, but for reading the end of its log."""
 
-import json
 import signal as signals
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.targets.log_lines import last_error
 
 TAIL: Final = 16384
-LONGEST: Final = 300
 _NAMES: Final = {
     signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
     signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
@@ -42,26 +40,6 @@ def describe(ended: Exit, log: Sequence[str]) -> str:
     said = last_error(log)
     text = "ended though it should serve" if ended.code == 0 else f"exit code {ended.code}"
     return f"{text}: {said}" if said and ended.code else text
-
-
-def last_error(log: Sequence[str]) -> str:
-    """The message of the last error in our schema, else the last line that is not in it (a traceback ends so)."""
-    plain = ""
-    for line in reversed(log):
-        document = _document(line)
-        if document is None:
-            plain = plain or line.strip()
-        elif document.get("level") in ("ERROR", "CRITICAL"):
-            return str(document.get("message", ""))[:LONGEST]
-    return plain[:LONGEST]
-
-
-def _document(line: str) -> dict[str, object] | None:
-    if line.startswith("{"):
-        with suppress(ValueError):
-            found = json.loads(line)
-            return found if isinstance(found, dict) else None
-    return None
 
 
 def tail(log: str, since: int = 0) -> list[str]:

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from pilotlight.targets.local.model import Probe, RevisionSpec
 
 Json = Any
-State = Literal["waiting", "starting", "ready", "unready", "draining", "exited"]
+State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
+AWAY: Final = ("parking", "parked")  # lives, and serves nobody until it is called back
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Replica(Struct, frozen=True):
     """One process over its life. `exit_code` and `signal` are set once it has ended, as far as anybody knows them.
 
     waiting → starting → ready ⇄ unready → draining → exited; `reason` says why it is not ready, or why it ended.
+    One that may: ready → parking → parked → ready; `reason` says what it waits for when it was called back.
     """
 
     id: str
@@ -63,7 +65,15 @@ class Replica(Struct, frozen=True):
     signal: int | None = None
     crashed: bool = False  # it ended though nobody had asked it to
     forked: bool = False  # by a pilot light
+    unparkable: str = ""  # why it could not be parked, and so was ended
+    parked_at: float = 0.0  # seconds since the epoch
+    parked_bytes: int = 0  # host memory that it keeps while it is parked
     status: Mapping[str, Json] = {}  # what the predictor's /status said last: state, reason, progress, phases
+
+    @property
+    def waits(self) -> bool:
+        """For GPUs, before it can start or serve again."""
+        return self.state in ("waiting", "parked") and bool(self.reason)
 
 
 class Usage(Struct, frozen=True):

@@ -5,18 +5,19 @@ Told by the probes (`Followed`) and by the kernel; tells `changed`, and at last 
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pilotlight.targets.local.supervisor import shim
+from pilotlight.targets.local.supervisor import parking, shim
 from pilotlight.targets.local.supervisor.follow import follow
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, identify
 from pilotlight.targets.local.supervisor.reasons import out_of_memory
-from pilotlight.targets.local.supervisor.replica import Launch, Replica
+from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
 Json = Any
@@ -38,6 +39,7 @@ class Running:
         self.record, self.launch, self.exit_file = record, launch, exit_file
         self.asked = self.quiet = False
         self.why = record.reason if record.state == "draining" else ""  # of an end that we brought about ourselves
+        self.waits_since = 0  # its place among those that wait for GPUs; 0: it does not
         self.starts = 0  # more than one when its port was taken meanwhile
         self.log_from = 0  # where its log began with this start
         self._limits, self._changed, self._ended = limits, changed, ended
@@ -46,6 +48,7 @@ class Running:
         self._watch: ExitWatch | None = None
         self._probing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._parking: asyncio.Task[None] | None = None
         self._killer: asyncio.TimerHandle | None = None
         self._pending: signal.Signals | None = None  # asked for before the number of the process was known
 
@@ -100,7 +103,7 @@ class Running:
         self.send(signal.SIGCONT)
         if self.record.state == "draining":
             self._kill_in(self.record.checks.grace_s)
-        else:
+        elif self.record.state not in AWAY:
             self.probe(age_s(identity))
 
     def update(self, **fields: Any) -> None:
@@ -117,6 +120,25 @@ class Running:
             self.update(state="draining", reason=reason)
             self.send(signal.SIGTERM)
         self._kill_in(grace_s)
+
+    def park(self, token: str, done: Callable[["Running", str], None]) -> None:
+        """`done` hears why it is not parked; nothing if it is."""
+        self.stop_probing()
+        self.update(state="parking", reason="")
+        self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
+
+    async def _park(self, token: str, done: Callable[["Running", str], None]) -> None:
+        outcome = await parking.park(self.record.port, token)
+        self._parking = None
+        if not outcome.refused:
+            self.update(state="parked", parked_at=time.time(), parked_bytes=outcome.kept_bytes)
+        done(self, outcome.refused)
+
+    def serve_again(self) -> None:
+        """Also while it is being parked: its predictor may go on with that, and wakes with the first request."""
+        self.stop_probing()
+        self.update(state="ready", reason="")
+        self.probe(age_s(Identity(self.record.pid, self.record.boot_id, self.record.start_ticks)))
 
     def kill(self, why: str = "") -> None:
         self.why = self.why or why
@@ -169,6 +191,9 @@ class Running:
         self._ended(self, ended)
 
     def stop_probing(self) -> None:
+        if self._parking is not None:
+            self._parking.cancel()
+            self._parking = None
         if self._probing is not None:
             self._probing.cancel()
             self._probing = None

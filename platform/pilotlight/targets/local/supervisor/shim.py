@@ -14,7 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-SETTLE_S: Final = 2.0  # from the end of a process to the note of it, on a machine that has other things to do
+SETTLE_S: Final = 5.0  # from the end of a process to the note of it, on a machine that has other things to do
+OWN_S: Final = 60.0  # the same of a shim that is our child: it ends for certain, and is then told at once
 # A caught signal interrupts `wait`; only a process that is gone has really ended. Caught before the fork, it would be
 # lost on a replica that has not come to its own program yet.
 _SCRIPT: Final = """
@@ -101,7 +102,7 @@ async def settle(shim_pid: int, exit_file: Path) -> Exit:
     The shim exits as its replica did, so a disk too full for the note loses nothing while we live. What the replica
     itself left running in its session ends with it.
     """
-    end, pause = monotonic() + SETTLE_S, 0.001
+    end, pause = monotonic() + (OWN_S if shim_pid and hasattr(os, "waitid") else SETTLE_S), 0.001
     while monotonic() < end:
         noted = read_exit(exit_file)
         if shim_pid and (noted or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:

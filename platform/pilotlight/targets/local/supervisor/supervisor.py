@@ -4,32 +4,29 @@ Called from one event loop; every call returns at once, and `on_change` tells wh
 """
 
 import asyncio
-import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor import environment, reasons, shim
-from pilotlight.targets.local.supervisor.environment import Command
+from pilotlight.targets.local.supervisor.giving_way import Wanted, blockers, giving_way
 from pilotlight.targets.local.supervisor.gpus import Device, Gpus, find_devices
 from pilotlight.targets.local.supervisor.limits import Limits
-from pilotlight.targets.local.supervisor.pilot import Errand, PilotLights, family_of
-from pilotlight.targets.local.supervisor.process import Identity, boot_id, marked, usage
+from pilotlight.targets.local.supervisor.orphans import Orphans
+from pilotlight.targets.local.supervisor.pilot import PilotLights
+from pilotlight.targets.local.supervisor.process import Identity, boot_id, usage
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
-from pilotlight.targets.local.supervisor.rotation import open_log, prune
+from pilotlight.targets.local.supervisor.rotation import prune
 from pilotlight.targets.local.supervisor.running import Running
 from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.targets.local.supervisor.spawning import Spawner
 from pilotlight.targets.local.supervisor.tending import Tending
 
 PORT_TRIES: Final = 5
-# A process has no environment while it begins its program, so one that was just being started is seen only later.
-ORPHAN_LOOKS_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 
 class Supervisor:
@@ -44,13 +41,15 @@ class Supervisor:
         python: str = sys.executable,
         devices: Callable[[], Sequence[Device]] = find_devices,
     ) -> None:
-        self._home, self._tell, self._gateway_url = home, on_change, gateway_url
-        self._pilot, self._python = pilot, python
+        self._home, self._tell = home, on_change
+        self._pilot = pilot
         self._gpus = Gpus(devices)
+        self._turns = count(1)
         self._running: dict[str, Running] = {}
         self._none_left = asyncio.Event()
-        self._looks: list[asyncio.TimerHandle] = []
         self._limits = Limits(home)
+        self._spawner = Spawner(home, gateway_url, pilot, python, self._forget)
+        self._orphans = Orphans(home, self._running)
         self._tending = Tending(self._running, self._limits, home.process_logs)
 
     @property
@@ -69,7 +68,7 @@ class Supervisor:
         """Raises PlatformError for what cannot run here. The state is `starting`, or `waiting` for a GPU."""
         if launch.replica in self._running:
             raise PlatformError(f"replica = {launch.replica} runs already; every start needs an id of its own")
-        environment.command(launch.revision.container, self._python)
+        self._spawner.command(launch)
         running = self._take_on(_record(launch, self._home), launch)
         running.quiet = True  # the caller sees what is returned
         try:
@@ -86,6 +85,66 @@ class Supervisor:
             self._forget(running, Exit(), "ended before it could start")
         else:
             running.drain(grace_s)
+
+    def park(self, replica_id: str) -> None:
+        """Its predictor gives the GPU up and the process stays; one that cannot is ended as `drain` ends it."""
+        token = self._home.token
+        self._find(replica_id).park(token.read_text().strip() if token.exists() else "", self._parked)
+
+    def _parked(self, running: Running, refused: str) -> None:
+        if refused:
+            running.asked = True
+            running.update(unparkable=refused)
+            running.drain(running.record.checks.grace_s)
+        elif running.record.state == "parked" and self._gpus.release(running.record.id):
+            self._serve_waiting()  # it has not been called back at the same moment
+
+    def giving_way(self, replica_id: str, idle: Collection[str], retiring: Collection[str]) -> list[str]:
+        """Which of the idle ones would have to park so that this one need not wait for its GPUs any more."""
+        running = self._find(replica_id)
+        number = running.launch.revision.container.gpus if running.launch is not None else 0
+        own = running.record.gpus if running.record.state == "parked" else ()
+        return giving_way(Wanted(own, number), self._gpus.held, self._gpus.count, idle, self._leaving(retiring))
+
+    def _leaving(self, retiring: Collection[str]) -> set[str]:
+        """Their GPUs will be free in a moment."""
+        found = {record.id for record in self.replicas() if record.state in ("parking", "draining")}
+        return found | set(retiring)
+
+    def move(self, replica_id: str, retiring: Collection[str]) -> bool:
+        """Ends a parked one that others keep from its GPUs while there are free ones, where it can be started anew."""
+        record = self._find(replica_id).record
+        held = {name: holder for name, holder in self._gpus.held.items() if name not in self._leaving(retiring)}
+        stuck = record.state == "parked" and bool(blockers(record.gpus, held))
+        if not stuck or self._gpus.free < len(record.gpus):
+            return False
+        self.drain(replica_id, record.checks.grace_s)
+        return True
+
+    def call_back(self, replica_id: str) -> None:
+        """A parked one serves again once its GPUs are free; its models wake with the first request."""
+        running = self._find(replica_id)
+        if running.record.state == "parking":
+            running.serve_again()  # it has its GPUs still
+        if running.record.state != "parked":
+            return
+        reason = self._gpus.take_again(replica_id, _service(running.record), running.record.gpus)
+        if reason:
+            self._queue_up(running)
+            running.update(reason=reason)
+        else:
+            running.waits_since = 0
+            running.serve_again()
+
+    def let_be(self, replica_id: str) -> None:
+        """Nobody wants a parked one back any more."""
+        running = self._find(replica_id)
+        if running.record.state == "parked":
+            running.waits_since = 0
+            running.update(reason="")
+
+    def _queue_up(self, running: Running) -> None:
+        running.waits_since = running.waits_since or next(self._turns)
 
     def kill(self, replica_id: str) -> None:
         running = self._find(replica_id)
@@ -104,16 +163,17 @@ class Supervisor:
             running.asked = record.state == "draining" and not record.reason
             identity = Identity(record.pid, record.boot_id, record.start_ticks)
             if identity.alive:
-                self._gpus.hold(record.id, _service(record), record.gpus)
+                if record.state != "parked":
+                    self._gpus.hold(record.id, _service(record), record.gpus)
                 running.adopt(identity)
+                if record.state == "parking":
+                    self.park(record.id)  # whether it was told to is unknown; twice is once
             elif reason := _lost(record):
                 running.asked = True
                 self._forget(running, Exit(), reason)
             else:
                 self._ended(running, shim.read_exit(running.exit_file) or Exit())
-        self._end_orphans()
-        loop = asyncio.get_running_loop()
-        self._looks = [loop.call_later(seconds, self._end_orphans) for seconds in ORPHAN_LOOKS_S]
+        self._orphans.end()
         self._limits.sweep(self._running)
 
     async def close(self, leave_running: bool) -> None:
@@ -126,8 +186,7 @@ class Supervisor:
             await running.leave()
         self._running.clear()
         self._tending.close()
-        for look in self._looks:
-            look.cancel()
+        self._orphans.close()
         if not leave_running:
             await asyncio.to_thread(self._limits.sweep, ())
         if self._pilot is not None:
@@ -149,76 +208,21 @@ class Supervisor:
     def _try(self, running: Running) -> None:
         """Starts it when the GPUs that it needs are free."""
         assert running.launch is not None
-        record, count = running.record, running.launch.revision.container.gpus
-        gpus, reason = self._gpus.take(record.id, _service(record), count)
+        record, number = running.record, running.launch.revision.container.gpus
+        gpus, reason = self._gpus.take(record.id, _service(record), number)
         if reason:
+            self._queue_up(running)
             running.update(state="waiting", reason=reason)
             return
+        running.waits_since = 0
         running.update(state="starting", reason="", gpus=gpus)
-        self._spawn(running)
-
-    def _spawn(self, running: Running) -> None:
-        try:
-            self._begin(running)
-        except OSError as error:  # no descriptor left, for one
-            self._not_started(running, error)
-
-    def _not_started(self, running: Running, error: OSError) -> None:
-        """In a moment: whoever asked for the start hears first that it was begun."""
-        reason = f"could not be started: {error.strerror or error}"
-        asyncio.get_running_loop().call_soon(self._forget, running, Exit(), reason)
-
-    def _begin(self, running: Running) -> None:
-        launch = running.launch
-        assert launch is not None
-        ports = environment.free_ports()
-        env = environment.variables(launch, ports, running.record.gpus, self._home, self._gateway_url, os.environ)
-        command = environment.command(launch.revision.container, self._python)
-        running.starts += 1
-        running.update(
-            port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics, started_at=_utc(),
-            checks=environment.checks(launch, ports), status={}, pid=0, boot_id="", start_ticks=0,
-        )  # fmt: skip
-        log, running.log_from = open_log(running.record.log)
-        try:
-            if self._pilot is None or command.predictor_args is None:
-                self._execute(running, command.argv, env, log)
-            else:
-                self._fork(running, self._pilot, command, env, log)
-        finally:
-            os.close(log)
-        running.probe()
-
-    def _execute(self, running: Running, argv: Sequence[str], env: Mapping[str, str], log: int) -> None:
-        try:
-            running.started_by(shim.start(argv, env, self._home.root, log, running.exit_file))
-        except OSError as error:
-            self._not_started(running, error)
-
-    def _fork(self, running: Running, pilot: PilotLights, command: Command, env: Mapping[str, str], log: int) -> None:
-        """By a pilot light where one burns; without it, or when it says no, as any other process."""
-        own_log = os.dup(log)
-
-        def answered(pid: int) -> None:
-            try:
-                if pid:
-                    running.forked_by(pid)
-                elif running.asked:
-                    self._forget(running, Exit(), "ended before it could start")
-                else:
-                    self._execute(running, command.argv, env, own_log)
-            finally:
-                os.close(own_log)
-
-        running.exit_file.unlink(missing_ok=True)
-        errand = Errand(command.predictor_args or (), env, str(self._home.root), str(running.exit_file))
-        pilot.fork(family_of(env), errand, log, answered)
+        self._spawner.spawn(running)
 
     def _ended(self, running: Running, ended: Exit) -> None:
         lines = reasons.tail(running.record.log, running.log_from)
         unlucky = running.record.state == "starting" and not running.asked and reasons.port_was_taken(ended, lines)
         if unlucky and running.launch is not None and running.starts < PORT_TRIES:
-            self._spawn(running)
+            self._spawner.spawn(running)
             return
         self._forget(running, ended, running.why or ("" if running.asked else reasons.describe(ended, lines)))
 
@@ -236,16 +240,15 @@ class Supervisor:
         )
         prune(Path(record.log).parent, self._running)
         if self._gpus.release(record.id):
-            for waiting in list(self._running.values()):
-                if waiting.record.state == "waiting":
-                    self._try(waiting)
+            self._serve_waiting()
 
-    def _end_orphans(self) -> None:
-        """A shim goes with its replica: nobody is left who would want to know."""
-        for pid, replica in marked(self._home):
-            if replica not in self._running:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def _serve_waiting(self) -> None:
+        """GPUs have become free: who has waited longest is tried first."""
+        for waiting in sorted(self._running.values(), key=lambda running: running.waits_since):
+            if waiting.record.state == "waiting":
+                self._try(waiting)
+            elif waiting.record.waits:
+                self.call_back(waiting.record.id)
 
 
 def _record(launch: Launch, home: Home) -> Replica:
@@ -270,7 +273,3 @@ def _lost(record: Replica) -> str:
 
 def _service(record: Replica) -> str:
     return f"{record.namespace}/{record.service}"
-
-
-def _utc() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

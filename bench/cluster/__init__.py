@@ -1,0 +1,1 @@
+"""Figures of a real cluster: cold starts through Knative, and real autoscalers beside the local one."""

@@ -1,0 +1,76 @@
+"""The README's figures, written from kept results: one section each for peers, the embedded platform and growth.
+
+`python -m bench readme` puts the newest of each kind between the section's marks; a test holds the README against them.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.embedded import report as embedded
+from bench.growth import report as growth
+from bench.growth.curves import BENCHMARK as GROWTH
+from bench.growth.curves import Growth
+from bench.load import BenchError
+from bench.promises import promises
+from bench.report import conditions, table
+from bench.rounds import BENCHMARK, Result
+
+Document = dict[str, Any]
+
+
+def write_readme(readme: Path, results: Path) -> None:
+    readme.write_text(with_figures(readme.read_text(), results))
+
+
+def with_figures(text: str, results: Path) -> str:
+    """The README's text with every section as the kept results have it."""
+    for name, section in SECTIONS.items():
+        start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+        before, found, rest = text.partition(start)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise BenchError(f"README.md has no {start} … {end}: put both where the figures belong")
+        text = "\n\n".join([before + start, section(results), end + after])
+    return text
+
+
+def peers_section(results: Path) -> str:
+    newest = newest_result(results, BENCHMARK)
+    result = Result.from_dict(json.loads(newest.read_text()))
+    picture = f"![Requests per second, time to ready and memory of each server](bench/results/{newest.stem}.svg)"
+    held = f"What was promised, and what [that run](bench/results/{newest.stem}.md) says of it:"
+    return "\n\n".join([table(result, headline=True), conditions(result), picture, held, promises(result)])
+
+
+def embedded_section(results: Path) -> str:
+    newest = newest_result(results, embedded.SUBJECT)
+    return embedded.headlines(Result.from_dict(json.loads(newest.read_text())), f"bench/results/{newest.stem}.md")
+
+
+def growth_section(results: Path) -> str:
+    """One picture for each axis, from its newest run."""
+    found = sorted(_documents(results, GROWTH).items(), key=lambda item: item[1]["date"])
+    newest = {document["axis"]: (path.stem, Growth.from_dict(document)) for path, document in found}
+    return growth.gallery([newest[axis] for axis in growth.ORDER if axis in newest])
+
+
+SECTIONS: Mapping[str, Callable[[Path], str]] = {
+    "bench": peers_section,
+    "bench-embedded": embedded_section,
+    "bench-growth": growth_section,
+}
+
+
+def newest_result(results: Path, benchmark: str) -> Path:
+    dated = [(document["date"], path) for path, document in _documents(results, benchmark).items()]
+    if not dated:
+        raise BenchError(f"no result of {benchmark} in {results.name}: run `make bench` first")
+    return max(dated)[1]
+
+
+def _documents(results: Path, benchmark: str) -> dict[Path, Document]:
+    """All benchmarks keep their results in the same folder; each says which it is."""
+    found = {path: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    return {path: doc for path, doc in found.items() if isinstance(doc, dict) and doc.get("benchmark") == benchmark}

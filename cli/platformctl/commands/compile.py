@@ -1,0 +1,13 @@
+"""`platformctl compile PATH`: becomes the predictor's own compiler, which runs where the model shall run."""
+
+import click
+
+from platformctl import output, predictor
+
+
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def compile(words: tuple[str, ...]) -> None:  # noqa: A001 - the verb's name
+    """Compile a torch model, so that it starts without torch."""
+    wanted = ["-o", output.chosen()] if output.chosen() else []
+    predictor.become("compile", "compile", *wanted, *words)

@@ -1,0 +1,88 @@
+"""`platformctl dashboard`: Grafana dashboards and Prometheus rules, printed or written. Needs neither of the two."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from platformctl import output
+
+if TYPE_CHECKING:
+    from pilotlight.observability.dashboards import Dashboard
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--rules", is_flag=True, help="The recording rules and alerts, as a file for Prometheus.")
+@click.option(
+    "--to", "place", metavar="DIR|-", help="Write files there; - prints. One dashboard is printed by default."
+)
+@click.option("--objective", type=float, metavar="PERCENT", help="Of requests that must not fail, for rules; 99.9.")
+@output.formats("table", "json")
+def dashboard(name: str | None, rules: bool, place: str | None, objective: float | None) -> None:
+    """List the dashboards, print one as JSON for Grafana, or write all of them with the rules.
+
+    Example: platformctl dashboard --to dashboards/
+    """
+    from pilotlight.errors import UsageError
+
+    if rules and name:
+        raise UsageError(f"--rules are of all services and go with no dashboard; leave {name} out")
+    if objective is not None and not 0 < objective < 100:
+        raise UsageError(f"--objective = {objective:g}, must be a percentage between 0 and 100, such as 99.9")
+    if place not in (None, "-"):
+        _write(Path(str(place)), _files(name, rules, objective))
+    elif rules or name:
+        output.text("".join(_files(name, rules, objective).values()))
+    else:
+        _list(place)
+
+
+def _list(place: str | None) -> None:
+    from pilotlight.errors import UsageError
+    from pilotlight.observability.dashboards import DASHBOARDS
+
+    if place == "-":
+        raise UsageError("--to - prints one dashboard or --rules; name one", f"one of: {', '.join(DASHBOARDS)}")
+    told = [{"name": each.name, "title": each.title, "description": each.description} for each in DASHBOARDS.values()]
+    rows = [("NAME", "TITLE", "WHAT IT SHOWS"), *(tuple(each.values()) for each in told)]
+    output.data({"dashboards": told}, output.columns(rows, indent=""))
+
+
+def _named(name: str) -> "Dashboard":
+    from pilotlight.errors import NotFound
+    from pilotlight.observability.dashboards import DASHBOARDS
+
+    if name not in DASHBOARDS:
+        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
+    return DASHBOARDS[name]
+
+
+def _budget(objective: float | None) -> float:
+    from pilotlight.observability.rules import ERROR_BUDGET
+
+    return ERROR_BUDGET if objective is None else round(1 - objective / 100, 9)
+
+
+def _files(name: str | None, rules: bool, objective: float | None) -> dict[str, str]:
+    """One dashboard, the rules, or everything."""
+    from pilotlight.observability.files import RULES_FILE, dashboard_files, rules_text
+
+    if name:
+        return dashboard_files((_named(name).name,))
+    return {**({} if rules else dashboard_files()), RULES_FILE: rules_text(_budget(objective))}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    from pilotlight.errors import PlatformError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise PlatformError(
+            f"{folder} cannot be written to: {error.strerror}", "name another folder: --to DIR"
+        ) from error
+    output.note(f"wrote {len(files)} file{'' if len(files) == 1 else 's'} into {folder}")
+    output.data({"files": [str(folder / name) for name in files]}, [str(folder / name) for name in files])

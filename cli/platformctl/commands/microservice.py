@@ -1,0 +1,244 @@
+"""`platformctl microservice`: one model behind one address, on any platform: start, ask, watch, stop.
+
+A group of verbs. Those that only look need no network but the platform's; what started runs on when this program ends.
+"""
+
+import os
+
+import click
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices import asking, images, routing, starting
+from pilotlight.microservices.model import Entry
+from pilotlight.microservices.platforms import platform as found_platform
+from platformctl import (
+    diagnosing,
+    microservice_asking,
+    microservices,
+    output,
+    refused_requests,
+    sampling,
+    tensor_asking,
+)
+from platformctl.commands.microservice_batch import batch
+from platformctl.commands.microservice_register import register
+
+JOB = click.argument("job_id", required=False, default="")
+ARCH = click.option(
+    "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="The one that runs this network."
+)
+WAIT = click.option(
+    "--wait", default=600.0, show_default=True, metavar="SECONDS", help="How long the model may take to be there."
+)
+
+
+@click.group(cls=microservices.Verbs)
+def microservice() -> None:
+    """Start one model behind one address, ask it, watch it and stop it.
+
+    \b
+    Examples:
+      platformctl microservice start pilotlight --model-path ./model
+      platformctl microservice infer --prompt hello --accept-defaults
+      platformctl microservice stop
+    """
+
+
+@microservice.command()
+@click.argument("network_arch", required=False, default="")
+@click.option("--model-path", default="", metavar="PATH", help="hf_model://ORG/MODEL, or a path in the container.")
+@click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
+@click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
+@click.option("--host-port", default=0, metavar="PORT", help="Instead of the lowest free one from 8080.")
+@click.option("--image", default="", metavar="URI", help="Instead of the network's own.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the container; no secret.")
+@click.option("--secret", multiple=True, metavar="NAME", help="A variable that is set here and passed by name.")
+@click.option("--ready", is_flag=True, help="Return once the model is loaded.")
+@WAIT
+@microservices.platform_flags
+@output.output_option
+def start(
+    network_arch: str, model_path: str, platform: str, num_gpus: int, host_port: int, image: str, env: tuple[str, ...],
+    secret: tuple[str, ...], ready: bool, wait: float, **given: str | None,
+) -> None:  # fmt: skip
+    """Start a microservice; its model may load for a while yet.
+
+    Example: platformctl microservice start pilotlight --model-path ./model
+    """
+    place = found_platform(platform, os.environ)
+    arch = network_arch or _needed("network_arch", "the network, such as cosmos-rl or pilotlight")
+    runs = image or images.resolve(arch, os.environ)
+    model = model_path or _needed("model_path", "hf_model://ORG/MODEL, or a path in the container")
+    wish = starting.Wish(
+        network_arch=arch, model_path=model, platform=platform, num_gpus=num_gpus, image=runs, host_port=host_port,
+        options=microservices.options_of(place, given, runs), env=microservices.variables(env), secrets=secret,
+    )  # fmt: skip
+    job = starting.job(wish, os.environ)
+    entry = starting.start(job, place, microservices.opened())
+    _check_alive(job.id, entry)
+    tensors = tensor_asking.by_tensors(arch, job.model_path)
+    output.data(microservices.document(job.id, entry, tensors=tensors), _started(job.id, entry, tensors))
+    output.note("Use this Job ID to send requests or stop the service.")
+    if ready:
+        microservice_asking.await_model(job.id, entry, wait)
+
+
+def _check_alive(job_id: str, entry: Entry) -> None:
+    """One that has ended already is taken back: there is nothing to ask, and its words are told here."""
+    seen = microservices.looked_at(job_id, entry)
+    if seen.state == "failed":
+        microservices.reached(entry).stop(job_id, entry)
+        microservices.opened().remove(job_id)
+        last = "\n".join(seen.tail[-5:])
+        raise PlatformError(f"it ended at once: {seen.reason}", last)
+
+
+def _needed(name: str, what: str) -> str:
+    if not microservices.on_terminal():
+        flag = "NETWORK_ARCH" if name == "network_arch" else f"--{name.replace('_', '-')}"
+        raise UsageError(f"{name} is missing: {what}", f"name it: {flag}")
+    return microservices.asked(f"{name} ({what})")
+
+
+def _started(job_id: str, entry: Entry, tensors: bool) -> list[str]:
+    return [
+        "Inference service started.", f"  Job ID : {job_id}", f"  Arch   : {entry.network_arch}",
+        f"  URL    : {microservices.address(entry, tensors=tensors)}",
+    ]  # fmt: skip
+
+
+@microservice.command()
+@JOB
+@ARCH
+@click.option("--prompt", default="", metavar="TEXT", help="What is asked.")
+@click.option("--system", default="", metavar="TEXT", help="What the model is told before.")
+@click.option("--image", multiple=True, metavar="URL", help="A picture: an address, or a path in the container.")
+@click.option("--video", multiple=True, metavar="URL", help="A video, likewise.")
+@click.option("--body", metavar="FILE", help="The whole request as JSON instead; - is stdin.")
+@click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
+@click.option("--timeout", default=asking.LEAST_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
+@WAIT
+@sampling.field_flags
+@output.output_option
+def infer(
+    job_id: str, network_arch: str, prompt: str, system: str, image: tuple[str, ...], video: tuple[str, ...],
+    body: str | None, accept_defaults: bool, timeout: float, wait: float, **given: str | None,
+) -> None:  # fmt: skip
+    """Ask a microservice, and wait while its model loads.
+
+    Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
+    """
+    asking.check_timeout(timeout)
+    state = microservices.opened().read()
+    target = microservices.chosen(state, job_id, network_arch)
+    entry = state.entries[target]
+    whole = sampling.whole(body) if body is not None else None
+    tensors = tensor_asking.is_tensors(entry.network_arch, whole or {})
+    url = microservices.address(entry, tensors=tensors)
+    output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
+    request = sampling.body(entry.network_arch, whole, prompt, system, image, video, given, accept_defaults)
+    reply = microservice_asking.answer(target, entry, request, tensors, timeout, wait)
+    said = tensor_asking.lines(reply.document) if tensors else [asking.content(reply.document)]
+    output.data(reply.document, said)
+    output.note(f"answered in {reply.seconds:.1f} s")
+
+
+@microservice.command()
+@JOB
+@ARCH
+@output.output_option
+def status(job_id: str, network_arch: str) -> None:
+    """Show what the platform and the model say of a microservice.
+
+    Example: platformctl microservice status
+    """
+    state = microservices.opened().read()
+    target = microservices.chosen(state, job_id, network_arch)
+    entry = state.entries[target]
+    seen, model = microservices.looked_at(target, entry), microservice_asking.model(target, entry)
+    findings = diagnosing.findings(target, entry, seen, model)
+    tensors = microservice_asking.takes_tensors(target, entry) if model.phase == "ready" else None
+    told = {
+        **microservices.document(target, entry, tensors=tensors), "state": seen.state, "pod_name": seen.pod_name,
+        "pod_status": seen.pod_status, "model": model.told, "reason": seen.reason,
+    }  # fmt: skip
+    rows = [(name.replace("_", " "), str(value)) for name, value in told.items() if value]
+    output.data({**told, "findings": findings}, output.columns(rows, ""))
+    for each in findings:
+        output.note(f"{each['cause']}\n  {each['advice']}")
+
+
+@microservice.command("list")
+@output.output_option
+def list_all() -> None:
+    """List microservices, a line each; * marks the one started last.
+
+    Example: platformctl microservice list
+    """
+    state = microservices.opened().read()
+    seen = microservices.all_looked_at(state)
+    rows = [
+        (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
+         seen[job_id].state, entry.started_at)
+        for job_id, entry in state.entries.items()
+    ]  # fmt: skip
+    told = [
+        {**microservices.document(job_id, entry), "state": seen[job_id].state, "latest": job_id == state.latest}
+        for job_id, entry in state.entries.items()
+    ]
+    output.data(told, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
+
+
+@microservice.command()
+@JOB
+@click.option("--yes", is_flag=True, help="Stop the latest without being asked.")
+@click.option("--forget", is_flag=True, help="Only take it off the registry, where its platform is gone.")
+@output.output_option
+def stop(job_id: str, yes: bool, forget: bool) -> None:
+    """Stop a microservice with all that it holds; without an id the one started last.
+
+    Example: platformctl microservice stop
+    """
+    held = microservices.opened()
+    state = held.read()
+    target = routing.to_stop(state, job_id)
+    entry = state.entries[target]
+    if not job_id and not yes:
+        _confirm(target, entry)
+    if not forget:
+        microservices.stop(target, entry)
+    held.remove(target)
+    refused_requests.forget(target)
+    output.data({"job_id": target, "status": "stopped"}, [f"stopped {target}"])
+
+
+def _confirm(job_id: str, entry: Entry) -> None:
+    told = f"the latest microservice, {job_id} ({entry.network_arch} on {entry.platform})"
+    if not microservices.on_terminal():
+        raise UsageError(f"no job id is given, which would stop {told}", "name it, or add --yes")
+    click.confirm(f"Stop {told}?", abort=True, err=True)
+
+
+@microservice.command()
+@JOB
+@ARCH
+@click.option("--tail", default=50, show_default=True, help="How many lines of its end; 50 at most.")
+@output.output_option
+def logs(job_id: str, network_arch: str, tail: int) -> None:
+    """Show the end of what a microservice wrote.
+
+    Example: platformctl microservice logs --tail 20
+    """
+    state = microservices.opened().read()
+    target = microservices.chosen(state, job_id, network_arch)
+    seen = microservices.looked_at(target, state.entries[target])
+    if seen.state == "unknown":
+        raise PlatformError(seen.reason)
+    lines = seen.tail[-tail:] if tail > 0 else ()
+    output.data(list(lines), lines)
+    if not lines:
+        output.note("nothing was written yet")
+
+
+microservice.add_command(register)
+microservice.add_command(batch)

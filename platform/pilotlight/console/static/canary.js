@@ -1,0 +1,184 @@
+// A service's canary: how far it is, what its checks say, and buttons to pause, promote and abort it.
+
+import { bar } from "./charts.js";
+import { checksTable } from "./checks.js";
+import { confirmed } from "./dialogs.js";
+import { button, el, fill, put, row, say, table } from "./dom.js";
+import { dateAndClock, short } from "./format.js";
+import { doing } from "./notices.js";
+import { phase } from "./phases.js";
+import { ask, pathOf } from "./session.js";
+import { canaries, listen, services } from "./state.js";
+
+const PAST = ["Started", "Revision", "Ended", "How", "Why"];
+const ENDED = new Set(["Promoted", "RolledBack", "Superseded"]);
+
+export function canaryTab(id) {
+    const state = phase();
+    const reason = el("p", { class: "message calm" });
+    const facts = el("dl", { class: "facts" });
+    const steps = el("ol", { class: "steps", "aria-label": "Steps" });
+    const split = el("div", { class: "split" });
+    const checks = checksTable();
+    const before = table("Earlier canaries", PAST);
+    const buttons = actions(id);
+    const shared = el("p", { class: "faint" });
+    const empty = el(
+        "div",
+        { class: "card stack" },
+        el("p", {}, "No canary has run. Start one: "),
+        el("code", {}, `platformctl canary start ${id.split("/")[1]} -f service.yaml --steps 5,25,50,100`),
+        shared,
+    );
+    const whole = el(
+        "div",
+        { class: "stack" },
+        el(
+            "section",
+            { class: "card" },
+            el("div", { class: "line" }, el("h2", {}, "Canary"), state.node, buttons.node),
+            reason,
+            steps,
+            split,
+            facts,
+        ),
+        el("section", { class: "card flush" }, el("h2", {}, "Checks"), checks.node),
+        el("section", { class: "card flush earlier" }, el("h2", {}, "Earlier canaries"), before.node),
+    );
+    const node = el("div", {}, el("p", { class: "faint" }, "Looking…"));
+
+    function draw() {
+        const ledger = canaries.get(id);
+        const service = services.get(id);
+        if (!ledger || !service) return;
+        const canary = ledger.current;
+        fill(node, canary ? whole : empty);
+        const parts = service.revisions.filter((each) => each.percent > 0 && each.percent < 100);
+        const told = parts.map((each) => `${short(service, each.name)} ${each.percent} %`).join(", ");
+        say(shared, told && `Shared without a judge: ${told}`);
+        if (!canary) return;
+        state.update(canary.phase);
+        say(reason, [canary.reason, canary.wish && `asked for: ${canary.wish}`].filter(Boolean).join(" · "));
+        drawSteps(steps, canary);
+        fill(split, bar("Shares", shares(canary, service)), legend(canary, service));
+        drawFacts(facts, canary);
+        checks.update(canary);
+        buttons.update(canary);
+        fill(
+            before.body,
+            ledger.past.map((each) => pastRow(each, service)),
+        );
+        before.node.closest("section").hidden = ledger.past.length === 0;
+    }
+
+    const stopListening = listen(draw);
+    draw();
+    return { node, update: draw, leave: stopListening };
+}
+
+function shares(canary, service) {
+    const rest = 100 - canary.weight;
+    return [
+        { name: short(service, canary.stable), value: rest, told: `${rest} %`, tone: 0 },
+        { name: short(service, canary.revision), value: canary.weight, told: `${canary.weight} %`, tone: 2 },
+    ];
+}
+
+function legend(canary, service) {
+    const [stable, fresh] = shares(canary, service);
+    const entry = (part, word) =>
+        el(
+            "li",
+            {},
+            el("span", { class: `key part${part.tone}` }),
+            `${word} `,
+            el("code", {}, part.name),
+            el("span", { class: "figure" }, part.told),
+        );
+    return el("ul", { class: "legend" }, entry(stable, "stable"), entry(fresh, "canary"));
+}
+
+function drawSteps(node, canary) {
+    const over = canary.phase === "Promoted";
+    fill(
+        node,
+        canary.policy.steps.map((percent, index) => {
+            const done = over || index < canary.step;
+            const current = !ENDED.has(canary.phase) && index === canary.step;
+            const word = done ? "done" : current ? "now" : "to come";
+            return el(
+                "li",
+                { class: word.replace(" ", ""), "aria-current": current ? "step" : null },
+                `${percent} %`,
+                el("span", { class: "hidden" }, ` ${word}`),
+            );
+        }),
+    );
+}
+
+function drawFacts(node, canary) {
+    const policy = canary.policy;
+    const facts = [
+        ["At this step", `${Math.round(canary.baked_s)} of ${policy.bake_s} s`],
+        ["Measured", `every ${policy.interval_s} s`],
+        ["Failed in a row", `${canary.failures} of ${policy.failure_limit}`],
+        ["Since its start", `${Math.round(canary.elapsed_s)} of ${policy.deadline_s} s`],
+        ["Promoted", policy.auto_promote ? "by itself" : "by hand"],
+        ["Started", dateAndClock(canary.started_at)],
+    ];
+    fill(
+        node,
+        facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+    );
+}
+
+function pastRow(canary, service) {
+    const end = phase();
+    end.update(canary.phase);
+    const when = [canary.started_at, canary.ended_at].map((at) =>
+        el("time", { class: "faint figure", datetime: at }, dateAndClock(at)),
+    );
+    return row(PAST, [when[0], el("code", {}, short(service, canary.revision)), when[1], end.node, canary.reason]);
+}
+
+const QUESTIONS = {
+    promote: [
+        "Promote to the next step?",
+        "The canary gets the share of the next step at once, whatever its checks say.",
+        "Promote",
+    ],
+    "promote-full": ["Promote fully?", "The canary gets all requests, and its checks end.", "Promote fully"],
+    abort: ["Abort the canary?", "All requests go back to the stable revision.", "Abort"],
+};
+
+function actions(id) {
+    const made = {
+        pause: button("Pause", () => wish("pause")),
+        resume: button("Resume", () => wish("resume")),
+        promote: button("Promote", () => wish("promote")),
+        "promote-full": button("Promote fully", () => wish("promote-full")),
+        abort: button("Abort", () => wish("abort"), { class: "danger" }),
+    };
+
+    async function wish(word) {
+        if (QUESTIONS[word] && !(await confirmed(...QUESTIONS[word]))) return;
+        await doing(
+            made[word],
+            () => ask("PUT", `${pathOf(id)}/canary/wish`, { wish: word }),
+            "Asked for; the next look at the canary does it.",
+        );
+    }
+
+    const node = el(
+        "div",
+        { class: "line thin ends", role: "group", "aria-label": "Work the canary" },
+        Object.values(made),
+    );
+    const update = (canary) => {
+        const over = ENDED.has(canary.phase);
+        put(node, "hidden", over);
+        made.pause.hidden = canary.phase === "Paused";
+        made.resume.hidden = canary.phase !== "Paused";
+    };
+    return { node, update };
+}

@@ -1,0 +1,81 @@
+// Elements made by name. Text only ever becomes text nodes: nothing that a model, a log or a user wrote is markup here.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function el(tag, attributes = {}, ...children) {
+    return filled(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+    return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) put(node, name, value);
+    node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+    return node;
+}
+
+// `on…` takes a function; null and false leave the attribute out.
+export function put(node, name, value) {
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else if (value === null || value === undefined || value === false) node.removeAttribute(name);
+    else {
+        const text = value === true ? "" : String(value);
+        if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+    }
+}
+
+// Only where it differs: a selection in the text survives, and nothing is laid out again.
+export function say(node, text) {
+    const written = text === null || text === undefined ? "" : String(text);
+    if (node.textContent !== written) node.textContent = written;
+}
+
+export function fill(node, ...children) {
+    node.replaceChildren(...children.flat().filter(Boolean));
+}
+
+// Rows of a table or list that live as long as what they show: focus and scrolling stay where they are.
+export function keyed(parent, make) {
+    const kept = new Map();
+    return (items, keyOf) => {
+        const names = new Set(items.map(keyOf));
+        for (const [name, row] of kept) {
+            if (!names.has(name)) {
+                row.node.remove();
+                kept.delete(name);
+            }
+        }
+        items.forEach((item, index) => {
+            const name = keyOf(item);
+            if (!kept.has(name)) kept.set(name, make(item));
+            const row = kept.get(name);
+            if (parent.children[index] !== row.node) parent.insertBefore(row.node, parent.children[index] ?? null);
+            row.update(item);
+        });
+    };
+}
+
+// A table with headers; cells know theirs, so that a narrow screen can show each beside its value.
+export function table(caption, headings) {
+    const body = el("tbody", { role: "rowgroup" });
+    const head = headings.map((title) => el("th", { scope: "col", role: "columnheader" }, title));
+    const node = el(
+        "table",
+        { role: "table" },
+        el("caption", { class: "hidden" }, caption),
+        el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)),
+        body,
+    );
+    return { node: el("div", { class: "scrolls" }, node), body };
+}
+
+export function row(headings, cells, attributes = {}) {
+    const made = cells.map((cell, index) => el("td", { role: "cell", "data-label": headings[index] }, cell));
+    return el("tr", { role: "row", ...attributes }, made);
+}
+
+export function button(label, onclick, attributes = {}) {
+    return el("button", { type: "button", onclick, ...attributes }, label);
+}

@@ -1,0 +1,26 @@
+// One sentence about what was just done, or why not; it goes by itself.
+
+import { el } from "./dom.js";
+
+const SHOWN_MS = 6000;
+
+export function notice(sentence, tone = "good") {
+    const node = el("p", { class: `notice ${tone}` }, sentence);
+    document.getElementById("notices").append(node);
+    setTimeout(() => node.remove(), SHOWN_MS);
+}
+
+// Runs what a button does: the button waits with it, and a refusal is told.
+export async function doing(button, action, sentence) {
+    button.disabled = true;
+    try {
+        await action();
+        if (sentence) notice(sentence);
+        return true;
+    } catch (error) {
+        notice(error.message, "bad");
+        return false;
+    } finally {
+        button.disabled = false;
+    }
+}

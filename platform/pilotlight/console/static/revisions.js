@@ -1,0 +1,146 @@
+// The first tab of a service: traffic, latency and replicas over the last minutes, revisions, scaling, cold starts.
+
+import { bar, sparkline } from "./charts.js";
+import { el, fill, keyed, row, say, table } from "./dom.js";
+import { milliseconds, percent, rate, replicas, short, total, worst } from "./format.js";
+import { phase } from "./phases.js";
+import { scaling } from "./scaling.js";
+import { past } from "./state.js";
+
+const HEADINGS = ["Revision", "Share", "Replicas", "Model", "p50", "p99", "Errors", "Requests", "Cold starts"];
+const TICK_MS = 1000;
+
+export function revisionsTab(id) {
+    const figures = [
+        figure("Requests per second", 1, (service) => rate(total(service, "per_second"))),
+        figure("p99 latency", 2, (service) => milliseconds(worst(service, "p99_ms"))),
+        figure("Ready replicas", 3, (service) => String(total(service, "ready"))),
+    ];
+    const listing = table("Revisions", HEADINGS);
+    listing.body.closest("table").classList.add("revisions");
+    let latest = null;
+    const update = keyed(listing.body, () => revisionRow(() => latest));
+    const scale = scaling(id);
+    const starts = el("div", { class: "starts" });
+    const node = el(
+        "div",
+        { class: "stack" },
+        el(
+            "div",
+            { class: "figures" },
+            figures.map((each) => each.node),
+        ),
+        el("section", { class: "card flush" }, el("h2", {}, "Revisions"), listing.node),
+        scale.node,
+        el("section", { class: "card" }, el("h2", {}, "Latest cold start, by phase"), starts),
+    );
+    const timer = setInterval(() => latest && figures.forEach((each) => each.update(latest)), TICK_MS);
+    return {
+        node,
+        update(service) {
+            latest = service;
+            figures.forEach((each) => each.update(service));
+            update(service.revisions, (each) => each.name);
+            scale.update(service);
+            drawStarts(starts, service);
+        },
+        leave() {
+            clearInterval(timer);
+            scale.leave();
+        },
+    };
+}
+
+function told(format, value) {
+    return format(Math.round(100 * value) / 100);
+}
+
+function figure(title, field, current) {
+    const value = el("dd", {});
+    const most = el("span", { class: "faint" });
+    const line = sparkline(`${title}, of late`, 48, 320);
+    const node = el("div", { class: "card figurecard" }, el("dl", {}, el("dt", {}, title), value), line.node, most);
+    const update = (service) => {
+        say(value, current(service));
+        const top = line.draw(past.get(service.id) ?? [], field, field === 3 ? 1 : 0);
+        const reached = past.get(service.id)?.some((point) => point[field]) ? top : 0;
+        say(most, `at most ${told({ 1: rate, 2: milliseconds, 3: String }[field], reached)} of late`);
+    };
+    return { node, update };
+}
+
+function revisionRow(service) {
+    const model = phase();
+    const texts = Array.from({ length: 8 }, () => el("span", { class: "figure" }));
+    const [share, count, p50, p99, errors, requests, cold, reason] = texts;
+    const name = el("code", {});
+    const tags = el("span", { class: "faint" });
+    reason.className = "reasontext";
+    const cells = [
+        el("div", {}, name, tags),
+        share,
+        count,
+        el("div", {}, model.node, reason),
+        p50,
+        p99,
+        errors,
+        requests,
+        cold,
+    ];
+    const update = (each) => {
+        say(name, short(service(), each.name));
+        name.title = each.name;
+        say(tags, each.tags.map((tag) => ` @${tag}`).join(""));
+        say(share, `${each.percent} %`);
+        say(count, replicas(each.ready, each.desired, each.starting));
+        model.update(each.model_state);
+        say(reason, each.reason);
+        say(p50, milliseconds(each.p50_ms));
+        say(p99, milliseconds(each.p99_ms));
+        say(errors, percent(each.error_percent));
+        say(requests, each.requests);
+        say(cold, each.cold_starts);
+    };
+    return { node: row(HEADINGS, cells), update };
+}
+
+// Drawn anew only when a figure differs, so that nothing flickers.
+function drawStarts(node, service) {
+    const known = service.revisions.filter((each) => Object.keys(each.cold_start).length);
+    const told = JSON.stringify(known.map((each) => [each.name, each.cold_start]));
+    if (node.dataset.told === told) return;
+    node.dataset.told = told;
+    if (!known.length) fill(node, el("p", { class: "faint" }, "None of its revisions has started yet."));
+    else
+        fill(
+            node,
+            known.map((each) => start(service, each)),
+        );
+}
+
+function start(service, revision) {
+    const { total: measured, ...phases } = revision.cold_start;
+    const parts = Object.entries(phases).map(([name, value]) => ({ name, value, told: milliseconds(1000 * value) }));
+    const whole = measured ?? parts.reduce((sum, part) => sum + part.value, 0);
+    const legend = parts.map((part, index) =>
+        el(
+            "li",
+            {},
+            el("span", { class: `key part${index % 6}` }),
+            part.name,
+            el("span", { class: "figure faint" }, part.told),
+        ),
+    );
+    return el(
+        "div",
+        { class: "start" },
+        el(
+            "div",
+            { class: "line thin" },
+            el("code", {}, short(service, revision.name)),
+            el("strong", { class: "figure" }, milliseconds(1000 * whole)),
+        ),
+        bar(`Cold start of ${revision.name}`, parts),
+        el("ul", { class: "legend" }, legend),
+    );
+}

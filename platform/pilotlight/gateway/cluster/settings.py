@@ -1,0 +1,79 @@
+"""Settings of the gateway in a pod: what Kubernetes tells every pod, and what the chart adds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pilotlight.errors import UsageError
+from pilotlight.gateway.cluster.clients import Proxies, proxies
+
+PREFIX: Final = "PILOTLIGHT_GATEWAY_"
+CREDENTIALS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - a pod's ports are asked from other pods
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """`service` is the Service that clients reach, `peers` the headless one by which replicas find each other."""
+
+    namespace: str
+    pod: str
+    address: str  # of this pod
+    api: str  # https://10.96.0.1:443
+    credentials: Path = Path(CREDENTIALS)  # token and ca.crt
+    service: str = "pilotlight-gateway"
+    peers: str = "pilotlight-gateway-peers"
+    host: str = EVERYWHERE
+    http_port: int = 8090
+    status_port: int = 8092
+    peer_port: int = 8093
+    scaler_port: int = 9090
+    leave_s: float = 5.0  # how long clients may at least still come after SIGTERM
+    memory: int = 2 << 30  # bytes that the pod may use
+    drain_s: float = 590.0  # how long all of that and what is in flight may take
+    proxies: Proxies = ()  # whose word about the client's address is believed
+
+
+def read(environ: Mapping[str, str]) -> ClusterSettings:
+    """Raises UsageError, naming the variable, for what is missing or makes no sense."""
+    missing = [name for name in ("POD_NAMESPACE", "POD_NAME", "POD_IP") if not environ.get(name)]
+    if missing:
+        raise UsageError(f"{missing[0]} is not set, must come from the pod's own fields (valueFrom.fieldRef)")
+    return ClusterSettings(
+        environ["POD_NAMESPACE"], environ["POD_NAME"], environ["POD_IP"], _api(environ),
+        credentials=Path(environ.get(f"{PREFIX}CREDENTIALS") or CREDENTIALS),
+        service=environ.get(f"{PREFIX}SERVICE") or "pilotlight-gateway",
+        peers=environ.get(f"{PREFIX}PEERS") or "pilotlight-gateway-peers",
+        host=environ.get(f"{PREFIX}HOST") or EVERYWHERE,
+        http_port=_port(environ, "HTTP_PORT", 8090), status_port=_port(environ, "STATUS_PORT", 8092),
+        peer_port=_port(environ, "PEER_PORT", 8093), scaler_port=_port(environ, "SCALER_PORT", 9090),
+        proxies=proxies(environ.get(f"{PREFIX}TRUSTED_PROXIES", ""), f"{PREFIX}TRUSTED_PROXIES"),
+        memory=int(_number(environ, "MEMORY_MIB", 2048, 1 << 30)) << 20,
+        leave_s=_number(environ, "LEAVE_S", 5.0, 600), drain_s=_number(environ, "DRAIN_S", 590.0, 86400),
+    )  # fmt: skip
+
+
+def _api(environ: Mapping[str, str]) -> str:
+    """A cluster tells every pod; PILOTLIGHT_GATEWAY_API is for anything else, such as `kubectl proxy`."""
+    if written := environ.get(f"{PREFIX}API"):
+        return written.rstrip("/")
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise UsageError(f"KUBERNETES_SERVICE_HOST is not set: run this in a pod, or set {PREFIX}API")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def _port(environ: Mapping[str, str], name: str, default: int) -> int:
+    return int(_number(environ, name, default, 65535))
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, most: float) -> float:
+    written = environ.get(f"{PREFIX}{name}") or str(default)
+    try:
+        value = float(written)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise UsageError(f"{PREFIX}{name} = {written}, must be a number from 0 to {most:g}")
+    return value

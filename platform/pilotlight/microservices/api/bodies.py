@@ -1,0 +1,86 @@
+"""What clients send to the microservice area: one Struct for each body. Their fields are in the OpenAPI document."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from pilotlight.microservices.records import Experiment, JobRecord, Kind, Status, StoredWorkspace
+
+
+class Login(Struct, frozen=True):
+    """`ngc_key` is a key that `platformctl api key create` made for the org."""
+
+    ngc_key: str
+    ngc_org_name: str
+
+
+class LoggedIn(Struct, frozen=True):
+    token: str
+    org: str
+    expires_at: str
+
+
+class NewWorkspace(Struct, frozen=True, forbid_unknown_fields=True):
+    """`credentials` are references (env:NAME, file:NAME), never values."""
+
+    uri: str
+    name: str = ""
+    id: str = ""
+    endpoint: str = ""
+    region: str = "us-east-1"
+    account: str = ""
+    credentials: Mapping[str, str] = {}
+
+
+class NewExperiment(Struct, frozen=True, forbid_unknown_fields=True):
+    network_arch: str
+    workspace: str = ""
+    name: str = ""
+    id: str = ""
+
+
+class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """A training job that ran elsewhere; `artifact` is its model, within the workspace."""
+
+    kind: Kind = "train"
+    status: Status = "done"
+    artifact: str = ""
+    parent: str = ""
+    id: str = ""
+
+
+class JobChange(Struct, frozen=True, forbid_unknown_fields=True):
+    status: Status | None = None
+    artifact: str | None = None
+
+
+class Start(Struct, frozen=True, forbid_unknown_fields=True):
+    """`parent_id` is the finished training job whose model shall be served."""
+
+    parent_id: str
+    num_gpus: int | None = None
+
+
+class Workspaces(Struct, frozen=True):
+    workspaces: tuple[StoredWorkspace, ...]
+
+
+class Experiments(Struct, frozen=True):
+    experiments: tuple[Experiment, ...]
+
+
+class Jobs(Struct, frozen=True):
+    jobs: tuple[JobRecord, ...]
+
+
+class Refusal(Struct, frozen=True):
+    """How every error reads that is not about the state of a model."""
+
+    error: str
+    hint: str = ""
+    exit_code: int = 1
+
+
+class Gone(Struct, frozen=True):
+    id: str
+    message: str = "deleted"

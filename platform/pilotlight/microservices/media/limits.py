@@ -1,0 +1,91 @@
+"""What media may cost and where they may come from: an operator's settings, read once. Pure.
+
+Nothing is open by default: no folder of this machine, no web host, no private network.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from pilotlight.errors import UsageError
+
+MIB: Final = 1024 * 1024
+PREFIX: Final = "PILOTLIGHT_MEDIA_"
+ENV_WORKSPACES: Final = "PILOTLIGHT_WORKSPACE_ROOTS"
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Limits(Struct, frozen=True):
+    """`pixels` are those of one picture, `kept_pixels` of all frames of one file that are in memory together."""
+
+    roots: tuple[str, ...] = ()  # folders of this machine whose files may be named
+    workspaces: tuple[str, ...] = ()  # folders whose subfolder ORG is that org's to read and to write
+    domains: tuple[str, ...] = ()  # web hosts; `.example.com` has all below it too, `*` is any public one
+    networks: tuple[str, ...] = ()  # private networks that may be asked all the same, such as 10.1.0.0/16
+    allow_http: bool = False
+    redirects: int = 0
+    count: int = 32
+    at_once: int = 8
+    bytes: int = 64 * MIB
+    total_bytes: int = 256 * MIB
+    seconds: float = 60.0
+    pixels: int = 50_000_000
+    frames: int = 3600
+    kept_pixels: int = 200_000_000
+
+    def permitted(self) -> tuple[Network, ...]:
+        return tuple(ipaddress.ip_network(each) for each in self.networks)
+
+
+_LISTS: Final = {
+    PREFIX + "ROOTS": "roots", PREFIX + "DOMAINS": "domains", PREFIX + "NETWORKS": "networks",
+    ENV_WORKSPACES: "workspaces",
+}  # fmt: skip
+_NUMBERS: Final = {
+    "REDIRECTS": "redirects",
+    "MAX_FILES": "count",
+    "AT_ONCE": "at_once",
+    "MAX_BYTES": "bytes",
+    "MAX_TOTAL_BYTES": "total_bytes",
+    "MAX_SECONDS": "seconds",
+    "MAX_PIXELS": "pixels",
+    "MAX_FRAMES": "frames",
+    "MAX_KEPT_PIXELS": "kept_pixels",
+}
+
+
+def limits_from(environ: Mapping[str, str]) -> Limits:
+    """PILOTLIGHT_MEDIA_ROOTS, …_DOMAINS, …_NETWORKS (lists with commas), …_ALLOW_HTTP, …_MAX_BYTES and so on; and
+    PILOTLIGHT_WORKSPACE_ROOTS."""
+    read: dict[str, object] = {}
+    for name, field in _LISTS.items():
+        if text := environ.get(name, "").strip():
+            read[field] = tuple(each.strip() for each in text.split(",") if each.strip())
+    for name, field in _NUMBERS.items():
+        if text := environ.get(PREFIX + name, "").strip():
+            read[field] = _number(PREFIX + name, text, least=0 if name == "REDIRECTS" else 1)
+    read["allow_http"] = _flag(PREFIX + "ALLOW_HTTP", environ.get(PREFIX + "ALLOW_HTTP", ""))
+    found = Limits(**read)  # type: ignore[arg-type]
+    _check_networks(found)
+    return found
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise UsageError(f"{name} = {text}, must be a whole number of {least} or more")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"", "0", "1", "false", "true"}:
+        raise UsageError(f"{name} = {text}, must be true or false")
+    return text.lower() in {"1", "true"}
+
+
+def _check_networks(limits: Limits) -> None:
+    try:
+        limits.permitted()
+    except ValueError as error:
+        raise UsageError(f"{PREFIX}NETWORKS: {error}; write networks as 10.1.0.0/16") from None

@@ -1,0 +1,83 @@
+"""Images as the tensor that a model's own metadata asks for. Pure, but for PIL, which resizes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from pilotlight.errors import UsageError
+from pilotlight.microservices.kinds import Preparation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DTYPES: Final = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+
+class Input(Struct, frozen=True):
+    """One tensor of a model as V2's metadata tells it."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class Layout(Struct, frozen=True):
+    """Where a tensor has what; a width or height of 0 is the picture's own."""
+
+    batched: bool
+    channels_first: bool
+    channels: int
+    height: int
+    width: int
+
+
+def layout(of: Input, prepare: Preparation) -> Layout:
+    """Reads [batch,] channels, height, width or [batch,] height, width, channels."""
+    inner = of.shape[-3:]
+    first = len(inner) == 3 and inner[0] in {1, 3}
+    if len(of.shape) not in {3, 4} or not (first or inner[2] in {1, 3}) or of.datatype not in DTYPES:
+        raise UsageError(
+            f"the model's input {of.name} is {of.datatype} of shape {list(of.shape)}, which is no picture;"
+            " ask it with `inputs` (kind: tensors in parameters.yaml beside the model)"
+        )
+    channels, high, wide = inner if first else (inner[2], inner[0], inner[1])
+    width, height = prepare.size or (0, 0)
+    return Layout(len(of.shape) == 4, first, channels, high if high > 0 else height, wide if wide > 0 else width)
+
+
+def tensor(pictures: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Preparation) -> "np.ndarray[Any, Any]":
+    """All pictures in one tensor; they must be of one size where the model leaves the size open."""
+    import numpy as np
+
+    at = layout(of, prepare)
+    made = [_one(picture, at, of.datatype, prepare) for picture in pictures]
+    if len({each.shape for each in made}) > 1:
+        raise UsageError("images of different sizes cannot be sent together to this model; use batch_size 1")
+    return np.stack(made) if at.batched else made[0]
+
+
+def _one(picture: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Preparation) -> "np.ndarray[Any, Any]":
+    import numpy as np
+
+    sized = _resized(picture, at)
+    kind = np.dtype(DTYPES[datatype])
+    if kind.kind == "f":
+        sized = (sized / prepare.scale - np.array(prepare.mean)) / np.array(prepare.std)
+    if at.channels == 1:
+        sized = (sized @ np.array([0.299, 0.587, 0.114]))[..., None]
+    return np.ascontiguousarray(sized.transpose(2, 0, 1) if at.channels_first else sized, dtype=kind)
+
+
+def _resized(picture: "np.ndarray[Any, Any]", at: Layout) -> "np.ndarray[Any, Any]":
+    """Stretched to the model's size, as its training most often did."""
+    import numpy as np
+    from PIL import Image
+
+    height, width = at.height or picture.shape[0], at.width or picture.shape[1]
+    if picture.shape[:2] == (height, width):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))

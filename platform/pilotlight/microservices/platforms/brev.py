@@ -1,0 +1,223 @@
+"""Containers on a Brev instance: the instance by `brev`, its Docker over ssh as brev configures it. Experimental.
+
+An instance that is named is used and left; one that had to be created carries the job's name and goes with it. Ports
+are the instance's own. Where its firewall lets nothing in, requests go through a tunnel.
+"""
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.model import Entry, Job, Seen, State
+from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.platforms.docker_words import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
+from pilotlight.microservices.platforms.programs import Finished, Programs, checked, exports, set_secrets
+from pilotlight.microservices.platforms.tunnels import Tunnel, Tunnels
+from pilotlight.microservices.registry import registry
+
+CREATE_S: Final = 1800.0
+PULL_S: Final = 3600.0
+CONNECT_S: Final = 3.0
+_STATES: Final[Mapping[str, State]] = {
+    "STOPPED": "stopped", "STOPPING": "stopped", "DELETING": "stopped", "FAILURE": "failed", "UNHEALTHY": "failed",
+}  # fmt: skip
+UNREACHED: Final = 255  # ssh's own exit code
+LOGIN: Final = "brev login"
+WHICH_GPUS: Final = "[ -e /etc/nv_tegra_release ] && echo tegra || { [ -e /dev/nvidiactl ] && echo requests; }"
+# The script comes on standard input. Brev's configuration may name a command of its own and ask for a terminal.
+SSH: Final = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "--")
+
+
+def make(environ: Mapping[str, str]) -> "Brev":
+    return Brev(environ)
+
+
+class Instance(NamedTuple):
+    name: str
+    id: str
+    status: str
+
+
+class Brev:
+    name = "brev"
+    own_ports = False
+    options = (
+        Option(
+            "instance_id", "experimental; id or name of the instance; otherwise one is created, and deleted by stop"
+        ),
+        Option("instance_type", "type of the instance to create, as brev search lists them"),
+        Option(
+            "cloud_cred_id",
+            "cloud credential of instance_id; brev create takes none, so without instance_id it is refused",
+        ),
+        Option("workspace_group_id", "workspace group of instance_id; likewise"),
+        Option("mounts", "folders of its machine that the container sees: /models:/models:ro, comma separated"),
+        Option("network", "network of the container; host where the daemon has no bridge"),
+        Option("ulimits", "limits of the container, where its machine may not set the usual ones", default=ULIMITS),
+        Option("gpus", "devices by number or UUID, comma separated; otherwise the first num_gpus"),
+    )
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._programs = Programs(environ)
+        path = registry(environ).path
+        self._tunnels = Tunnels(path.with_name(path.name + ".tunnels"), environ)
+
+    def preflight(self, job: Job) -> None:
+        create_words(checked(job))
+        named = job.options.get("instance_id", "")
+        if not named:
+            self._instances()
+            return
+        instance = self._running(named)
+        done = self._over_ssh(instance.name, "docker version --format '{{json .Server}}'")
+        if done.code:
+            raise PlatformError(f"Docker on the instance {instance.name} does not answer: {done.said}", "brev refresh")
+
+    def start(self, job: Job) -> Entry:
+        programs = self._programs.knowing(checked(job))
+        named = job.options.get("instance_id", "")
+        instance = self._running(named) if named else self._create(job, programs)
+        machine = Machine(self._gpus(instance.name), job.options.get("network", ""))
+        done = self._over_ssh(instance.name, run_script(job, machine, programs.environ), programs, PULL_S)
+        if done.code:
+            self._remove(job.id, instance)
+            raise PlatformError(f"docker run on {instance.name} failed: {done.said}")
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        url = f"http://{self._host(instance.name)}:{job.host_port}"
+        return Entry("brev", job.network_arch, url, started, job.host_port, instance_id=named or instance.name)
+
+    def look(self, job_id: str, entry: Entry) -> Seen:
+        name = entry.instance_id or made_name(job_id)
+        instance = self._find(name)
+        if instance is None:
+            return Seen("gone", job_id, reason=f"Brev has no instance {name} any more")
+        if instance.status != "RUNNING":
+            return Seen(
+                _STATES.get(instance.status, "pending"), job_id, instance.status, f"{name} is {instance.status}"
+            )
+        done = self._over_ssh(instance.name, look_script(job_id))
+        if _is_missing(done):
+            return Seen("gone", job_id, reason=f"the Docker of {instance.name} knows no container of this name")
+        if done.code:
+            raise PlatformError(f"the instance {instance.name} cannot be asked: {done.said}", "brev refresh")
+        state_line, _, logs = done.out.partition("\n")
+        return read_state(state_line, job_id, tuple(logs.splitlines()[-TAIL:]))
+
+    def stop(self, job_id: str, entry: Entry) -> None:
+        instance = self._find(entry.instance_id or made_name(job_id))
+        if instance is not None and instance.status in ("RUNNING", "STARTING", "DEPLOYING"):
+            self._remove(job_id, instance)
+        elif instance is not None and instance.name == made_name(job_id) and instance.status != "DELETING":
+            self._programs.tell(["brev", "delete", instance.name], hint=LOGIN)
+
+    @contextmanager
+    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+        """Its address, or, where that takes no connection, a tunnel for as long as it is needed."""
+        if _answers(entry.host_url):
+            yield entry.host_url
+            return
+        name, key = self._running(entry.instance_id or made_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        self._tunnels.open(key, Tunnel(port, name, entry.host_port or 0))
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            self._tunnels.close(key)
+
+    def _remove(self, job_id: str, instance: Instance) -> None:
+        """The instance with it, where it was made for this job."""
+        if instance.name == made_name(job_id):
+            self._programs.tell(["brev", "delete", instance.name], hint=LOGIN)
+            return
+        done = self._over_ssh(instance.name, shlex.join(["docker", "rm", "--force", "--volumes", job_id]))
+        if done.code and not _is_missing(done):
+            raise PlatformError(f"docker rm on {instance.name} failed: {done.said}", f"ssh {instance.name}")
+
+    def _create(self, job: Job, programs: Programs) -> Instance:
+        programs.tell(create_words(job), timeout_s=CREATE_S, hint=LOGIN)
+        programs.tell(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
+        return self._running(made_name(job.id))
+
+    def _running(self, named: str) -> Instance:
+        found = self._find(named)
+        if found is None:
+            raise PlatformError(f"instance_id = {named}: Brev has no such instance", "brev ls")
+        if found.status != "RUNNING":
+            raise PlatformError(f"instance_id = {named} is {found.status}, must be RUNNING", f"brev start {found.name}")
+        return found
+
+    def _find(self, named: str) -> Instance | None:
+        return next((each for each in self._instances() if named in (each.id, each.name)), None)
+
+    def _instances(self) -> list[Instance]:
+        return read_instances(self._programs.tell(["brev", "ls", "--json"], hint=LOGIN))
+
+    def _over_ssh(
+        self, name: str, script: str, programs: Programs | None = None, timeout_s: float = 60.0
+    ) -> Finished:  # fmt: skip
+        return (programs or self._programs).ask([*SSH, name, "bash", "-s"], script + "\n", timeout_s)
+
+    def _gpus(self, name: str) -> Gpus:
+        done = self._over_ssh(name, WHICH_GPUS)
+        return "tegra" if "tegra" in done.out else "requests" if "requests" in done.out else "none"
+
+    def _host(self, name: str) -> str:
+        """Where ssh itself would go."""
+        lines = self._programs.tell(["ssh", "-G", "--", name]).splitlines()
+        return next((line.split()[1] for line in lines if line.startswith("hostname ")), name)
+
+
+def made_name(job_id: str) -> str:
+    return f"ms-{job_id}"
+
+
+def create_words(job: Job) -> list[str]:
+    """Its command line takes neither of two inputs that its console does: they are refused rather than lost."""
+    for option in ("cloud_cred_id", "workspace_group_id"):
+        if job.options.get(option) and not job.options.get("instance_id"):
+            said = f"{option} = {job.options[option]}: brev create cannot be told it"
+            raise UsageError(said, "create the instance in Brev's console with it, then give --instance-id")
+    kind = job.options.get("instance_type", "")
+    return ["brev", "create", made_name(job.id), *(["--type", kind] if kind else ())]
+
+
+def run_script(job: Job, machine: Machine, environ: Mapping[str, str]) -> str:
+    """Secrets stand in it, and it travels on ssh's standard input alone; docker gets them by name."""
+    names = set_secrets(job, environ)
+    words = run_words(job, machine, names)
+    return f"{exports({name: environ[name] for name in names})}exec {shlex.join(words)}"
+
+
+def look_script(job_id: str) -> str:
+    state = shlex.join(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
+    return f"{state} && exec {shlex.join(['docker', 'logs', f'--tail={TAIL}', job_id])} 2>&1"
+
+
+def read_instances(text: str) -> list[Instance]:
+    """`brev ls --json`; no instances are printed as null."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(text).get("workspaces") or []
+        return [Instance(str(row["name"]), str(row["id"]), str(row["status"])) for row in rows]
+    except (ValueError, KeyError, AttributeError):
+        raise PlatformError("brev ls --json printed something else", "update the brev CLI") from None
+
+
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_missing(done: Finished) -> bool:
+    return bool(done.code) and done.code != UNREACHED and "no such" in done.err.lower()

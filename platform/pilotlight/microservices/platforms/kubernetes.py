@@ -1,0 +1,236 @@
+"""Pods of a cluster: a StatefulSet of one, a Service of type LoadBalancer on 8080, a Secret with what must not be seen.
+
+Of a microservice that the API starts the Service is of type ClusterIP: everybody else goes through the API.
+`way` takes the load balancer's address where it answers, the Service's own inside the cluster, and else a port-forward.
+Which cluster it is, the entry keeps as `instance_id`: the kubeconfig's context may be another one tomorrow.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+from pilotlight import contract
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.platforms import kubernetes_objects as objects
+from pilotlight.microservices.secrets import redacted
+from pilotlight.targets.kubernetes import causes, kinds
+from pilotlight.targets.kubernetes.cluster import Cluster
+from pilotlight.targets.kubernetes.connection import connect
+from pilotlight.targets.kubernetes.doors import addresses_of
+from pilotlight.targets.kubernetes.ingress import connects
+from pilotlight.targets.kubernetes.port_forward import PortForward
+from pilotlight.targets.kubernetes.rights import allowed, lacking
+
+Json = Any
+Document = Mapping[str, Json]
+PORT: Final = 8080
+TAIL: Final = 50
+POLL_S: Final = 0.5
+GUARDED: Final = "nvcr.io/"
+
+
+def make(environ: Mapping[str, str]) -> "Kubernetes":
+    return Kubernetes(environ)
+
+
+class Kubernetes:
+    name = "kubernetes"
+    own_ports = False
+    options = (
+        Option("namespace", "where it runs", variables=("PILOTLIGHT_NAMESPACE",), default="default"),
+        Option("image_pull_secret", "a Secret for the image's registry; nvcr.io needs one", needed_for=GUARDED),
+        Option("context", "of the kubeconfig; else its current one", variables=("PILOTLIGHT_CONTEXT",)),
+        Option("volume_claim", f"a PersistentVolumeClaim with models, mounted at {objects.MODELS}"),
+        Option("cpu", "what it asks for, such as 2 or 500m"),
+        Option("memory", "what it asks for and may use, such as 8Gi"),
+        Option(
+            "address_wait",
+            "seconds for a load balancer to give an address; 30, and inside a cluster 0",
+            variables=("PILOTLIGHT_ADDRESS_WAIT",),
+        ),
+    )
+
+    def __init__(self, environ: Mapping[str, str], connected: "Callable[[str], Cluster] | None" = None) -> None:
+        """`connected` gives the cluster of a context; empty: of the current one."""
+        self._environ = environ
+        self._connected = connected or (lambda context: Cluster(connect(context)))
+        self._clusters: dict[str, Cluster] = {}
+
+    def preflight(self, job: Job) -> None:
+        if job.image.startswith(GUARDED) and not job.options.get("image_pull_secret"):
+            raise UsageError(f"kubernetes needs image_pull_secret for {job.image}", "--image-pull-secret NAME")
+        _seconds(job, self._environ)
+        cluster, namespace = self._cluster(job.options.get("context", "")), _namespace(job)
+        denied = lacking(cluster, [(cluster.known(*kind), namespace) for kind in objects.KINDS], ("create", "delete"))
+        if denied:
+            kind, _, verbs = denied[0]
+            raise PlatformError(f"you may not {' or '.join(verbs)} {kind.plural} in the namespace {namespace}")
+        if allowed(lambda: cluster.get("v1", "Namespace", "", namespace), {}) is None:
+            raise UsageError(f"namespace = {namespace}, which the cluster does not have", "--namespace NAME")
+        for option, kind_name in (("image_pull_secret", "Secret"), ("volume_claim", "PersistentVolumeClaim")):
+            _check_there(cluster, kind_name, namespace, option, job.options.get(option, ""))
+        if not contract.ours(job.image) and not _has_gpus(cluster):
+            raise PlatformError(f"no node of the cluster has a GPU, and {job.image} needs {job.num_gpus}")
+
+    def start(self, job: Job) -> Entry:
+        cluster, namespace = self._cluster(job.options.get("context", "")), _namespace(job)
+        try:
+            held = cluster.create(objects.secret(job, namespace, self._environ)).document if job.secrets else None
+            workload = cluster.create(objects.stateful_set(job, namespace, _has_gpus(cluster))).document
+            service = cluster.create(objects.service(job, namespace)).document
+            for part in filter(None, (held, service)):
+                cluster.merge(part, objects.owned_by({"apiVersion": "apps/v1", "kind": "StatefulSet", **workload}))
+        except PlatformError:
+            self._remove(cluster, job.id, namespace)
+            raise
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        url = address(cluster, job.id, namespace, 0.0 if job.closed else _seconds(job, self._environ))
+        return Entry(
+            "kubernetes", job.network_arch, url, started, None, objects.name_of(job.id),
+            job.options.get("context") or self._current_context or None, namespace,
+        )  # fmt: skip
+
+    def look(self, job_id: str, entry: Entry) -> Seen:
+        cluster, namespace = self._of(entry)
+        workload = cluster.get(*kinds.STATEFUL_SET, namespace, objects.name_of(job_id))
+        if workload is None:
+            return Seen("gone", pod_status="Gone", reason="the cluster has no StatefulSet for it")
+        pods = cluster.list(*kinds.POD, namespace, objects.selector(job_id))
+        seen = _seen(pods[0], _evidence(cluster, pods[0])) if pods else _without_pod(cluster, workload)
+        tail = tuple(redacted(line, self._environ) for line in seen.tail)
+        return Seen(seen.state, seen.pod_name, seen.pod_status, redacted(seen.reason, self._environ), tail)
+
+    def stop(self, job_id: str, entry: Entry) -> None:
+        cluster, namespace = self._of(entry)
+        self._remove(cluster, job_id, namespace)
+
+    @contextmanager
+    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+        cluster, namespace = self._of(entry)
+        name = objects.name_of(job_id)
+        service = cluster.get("v1", "Service", namespace, name)
+        if service is None:
+            raise NotFound(f"the cluster has no Service {name} in {namespace}", "platformctl microservice stop")
+        for address in addresses_of(service):
+            if connects(address, PORT):
+                yield _url(address)
+                return
+        with PortForward(cluster.connection, namespace, f"{name}-0", PORT) as forward:
+            yield f"http://127.0.0.1:{forward.port}"
+
+    def _remove(self, cluster: Cluster, job_id: str, namespace: str) -> None:
+        for part in objects.parts(job_id, namespace):
+            cluster.delete(part)
+
+    def _of(self, entry: Entry) -> tuple[Cluster, str]:
+        return self._cluster(entry.instance_id or ""), entry.namespace or "default"
+
+    def _cluster(self, context: str) -> Cluster:
+        if context not in self._clusters:
+            self._clusters[context] = self._connected(context)
+        return self._clusters[context]
+
+    @cached_property
+    def _current_context(self) -> str:
+        """Empty inside a pod, which has no kubeconfig."""
+        from kubernetes import config
+
+        loading: Any = config
+        files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+        with suppress(config.ConfigException):
+            return str(loading.list_kube_config_contexts(files)[1]["name"])
+        return ""
+
+
+def _namespace(job: Job) -> str:
+    return job.options.get("namespace") or "default"
+
+
+def _seconds(job: Job, environ: Mapping[str, str]) -> float:
+    text = job.options.get("address_wait") or ("0" if environ.get("KUBERNETES_SERVICE_HOST") else "30")
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        raise UsageError(f"address_wait = {text}, must be a number of seconds") from None
+
+
+def _check_there(cluster: Cluster, kind: str, namespace: str, option: str, name: str) -> None:
+    if name and allowed(lambda: cluster.get("v1", kind, namespace, name), {}) is None:
+        raise UsageError(f"{option} = {name}, but {namespace} has no {kind} of that name")
+
+
+def _has_gpus(cluster: Cluster) -> bool:
+    """Where we may not look at nodes, others' images ask for what they need and ours runs without."""
+    nodes = allowed(lambda: cluster.list("v1", "Node"), ())
+    return any(str((node["status"].get("allocatable") or {}).get(objects.GPU, "0")) != "0" for node in nodes)
+
+
+def address(cluster: Cluster, job_id: str, namespace: str, seconds: float) -> str:
+    """The load balancer's once it has one; else the name that the Service has inside the cluster."""
+    end = time.monotonic() + seconds
+    while True:
+        service = cluster.get("v1", "Service", namespace, objects.name_of(job_id)) or {}
+        given = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+        for each in given:
+            if found := each.get("ip") or each.get("hostname"):
+                return _url(str(found))
+        if time.monotonic() >= end:
+            return f"http://{objects.name_of(job_id)}.{namespace}.svc.cluster.local:{PORT}"
+        time.sleep(POLL_S)
+
+
+def _url(address: str) -> str:
+    return f"http://[{address}]:{PORT}" if ":" in address else f"http://{address}:{PORT}"
+
+
+def _seen(pod: Document, evidence: causes.Evidence) -> Seen:
+    name, phase = str(pod["metadata"]["name"]), str((pod.get("status") or {}).get("phase") or "Pending")
+    cause = causes.cause(pod, evidence)
+    tail = tuple(evidence.logs[-TAIL:])
+    if phase == "Running" and (cause is None or not _ended(pod)):
+        return Seen("running", name, phase, cause.sentence if cause else "", tail)
+    if cause is not None:
+        return Seen("failed" if cause.fatal else "pending", name, phase, cause.sentence, tail)
+    return Seen("pending", name, phase, "the pod is being made", tail)
+
+
+def _ended(pod: Document) -> bool:
+    """Whether its container waits to be started again after it had ended."""
+    states = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not any("running" in (each.get("state") or {}) for each in states)
+
+
+def _without_pod(cluster: Cluster, workload: Document) -> Seen:
+    name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
+    refused = causes.refused(_events(cluster, namespace, name))
+    return Seen("failed" if refused else "pending", "", "Pending", refused.sentence if refused else "no pod yet")
+
+
+def _evidence(cluster: Cluster, pod: Document) -> causes.Evidence:
+    metadata = pod["metadata"]
+    nodes = allowed(lambda: cluster.list("v1", "Node"), ())
+    events = _events(cluster, metadata["namespace"], metadata["name"])
+    return causes.Evidence(events, _log(cluster, pod), nodes)
+
+
+def _events(cluster: Cluster, namespace: str, name: str) -> list[Document]:
+    found = allowed(lambda: cluster.list(*kinds.EVENT, namespace), ())
+    return [each for each in found if (each.get("involvedObject") or {}).get("name") == name]
+
+
+def _log(cluster: Cluster, pod: Document) -> list[str]:
+    """Of the run before this one where that has ended."""
+    metadata = pod["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
+    query = {"container": causes.main_container(pod), "tailLines": str(TAIL)}
+    for previous in ("false", "true"):
+        with suppress(PlatformError):
+            if lines := cluster.connection.text(path, query | {"previous": previous}):
+                return lines
+    return []

@@ -1,0 +1,214 @@
+"""Processes of this machine: our own predictor in a session of its own, which goes on when whoever started it ends.
+
+A shim notes how it ends. The registry entry holds number, start and boot of the process, so that another process which
+has its number later is never taken for it. Log and exit status lie in the home folder until it is stopped.
+"""
+
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from select import select
+from typing import Final
+
+from pilotlight import contract
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices import secrets
+from pilotlight.microservices.inner_command import ENV_PYTHON
+from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.platforms.local_processes import end, within
+from pilotlight.targets.local.home import home
+from pilotlight.targets.local.supervisor import shim
+from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
+from pilotlight.targets.local.supervisor.process import Identity, identify
+from pilotlight.targets.log_lines import failed_event, last_error
+
+HOST: Final = "127.0.0.1"
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+TAIL: Final = 50
+LISTEN_S: Final = 60.0  # a busy machine imports slowly
+_JOB_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
+
+
+def make(environ: Mapping[str, str]) -> "Local":
+    return Local(environ)
+
+
+class Local:
+    name = "local"
+    options: tuple[Option, ...] = ()
+    own_ports = True
+
+    def __init__(self, environ: Mapping[str, str], devices: Callable[[], Sequence[Device]] = find_devices) -> None:
+        self._environ = environ
+        self._home = home(environ)
+        self._devices = devices
+
+    def preflight(self, job: Job) -> None:
+        if not contract.ours(job.image):
+            message = f"{job.image} is a container image, and the platform local runs processes of our own predictor"
+            raise UsageError(message, "use --platform docker or --platform kubernetes")
+        if job.model_path.startswith("/"):
+            _check_model(Path(job.model_path), job.folder)
+        self._gpus(job)
+        try:
+            self._home.create()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            message = f"logs cannot be kept in {self._folder}: {error.strerror}"
+            raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
+
+    def start(self, job: Job) -> Entry:
+        log, exit_file = self._files(job.id)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            parent = shim.start(
+                ["/bin/sh", "-c", job.command], self._variables(job), self._home.root, descriptor, exit_file
+            )
+        finally:
+            os.close(descriptor)
+        # Whoever goes on living must not keep the dead shim as a zombie.
+        threading.Thread(target=_reap, args=(parent.pid,), daemon=True).start()
+        identity = _identity(parent.output) or Identity(parent.pid, "", 0)  # it ended at once: look tells how
+        try:
+            _await_listening(identity, job.host_port)
+        except BaseException:  # such as Ctrl-C: nobody would know of it
+            end(identity)
+            raise
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        url = f"http://localhost:{job.host_port}"
+        return Entry("local", job.network_arch, url, started, job.host_port, ":".join(map(str, identity)))
+
+    def look(self, job_id: str, entry: Entry) -> Seen:
+        log, exit_file = self._files(job_id)
+        identity = _named(entry)
+        alive = identity is not None and identity.alive  # before its log, which is whole once it has ended
+        tail = tuple(secrets.redacted(line, self._environ) for line in _tail(log))
+        name = f"process-{identity.pid}" if identity else ""
+        if alive:
+            return Seen("running", name, "Running", failed_event(tail), tail)
+        if not log.exists():
+            return Seen("gone", name, "Gone", "it was stopped, or started on another machine", tail)
+        ended = shim.read_exit(exit_file) or shim.Exit()
+        said = last_error(tail)
+        how = _how(ended)
+        return Seen("failed", name, "Exited", f"the process {how}: {said}" if said else f"the process {how}", tail)
+
+    def stop(self, job_id: str, entry: Entry) -> None:
+        identity, (log, exit_file) = _named(entry) or _orphan(job_id), self._files(job_id)
+        if identity and end(identity):
+            # The shim notes the end a moment later, and would leave its note behind.
+            within(shim.SETTLE_S, lambda: shim.read_exit(exit_file) is not None)
+        for path in (log, exit_file):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+        yield f"http://{HOST}:{entry.host_port}" if entry.host_port else entry.host_url
+
+    @property
+    def _folder(self) -> Path:
+        return self._home.root / "microservices"
+
+    def _files(self, job_id: str) -> tuple[Path, Path]:
+        """Log and exit status."""
+        if not _JOB_ID.fullmatch(job_id):
+            raise UsageError(f"{job_id!r} is no job id")
+        return self._folder / f"{job_id}.log", self._folder / f"{job_id}.exit"
+
+    def _variables(self, job: Job) -> dict[str, str]:
+        """This program's own, without secrets that the job does not name and settings that are meant for others."""
+        inherited = {
+            name: value
+            for name, value in self._environ.items()
+            if name not in secrets.FORBIDDEN
+            and not name.startswith((contract.ENV_SETTINGS_PREFIX, "PILOTLIGHT_"))
+            and (name in job.secrets or not secrets.is_secret(name))
+        }
+        own = {
+            ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", "INFERENCE_HOST": HOST,
+            contract.ENV_CACHE_DIR: str(self._home.cache),
+        }  # fmt: skip
+        return {**inherited, **own, **self._gpus(job), **job.env, "INFERENCE_PORT": str(job.host_port)}
+
+    def _gpus(self, job: Job) -> dict[str, str]:
+        """Those that are used least. A machine without any runs the model on its processors."""
+        devices = self._devices()
+        if not devices or VISIBLE in job.env:
+            return {}
+        chosen, reason = allocate(devices, {}, job.num_gpus)
+        if reason:
+            raise PlatformError(f"num_gpus = {job.num_gpus}: it {reason}", "--num-gpus N")
+        return {VISIBLE: ",".join(map(str, chosen))}
+
+
+def _check_model(path: Path, folder: bool) -> None:
+    if not path.exists():
+        raise UsageError(f"model_path = {path}, which does not exist")
+    if folder and not path.is_dir():
+        raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
+
+
+def _identity(output: int) -> Identity | None:
+    """Of the process that the shim has started, once it tells its number."""
+    select([output], [], [], LISTEN_S)
+    return identify(shim.read_pid(output))
+
+
+def _await_listening(identity: Identity, port: int) -> None:
+    """It does so within a tenth of a second, before anything is imported or loaded; or it has ended. Until then nothing
+    but the caller's claim keeps the port."""
+    within(LISTEN_S, lambda: _connects(port) or not identity.alive)
+
+
+def _connects(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _named(entry: Entry) -> Identity | None:
+    """From the registry, which anybody who is this user may have written."""
+    pid, _, rest = (entry.platform_job_id or "").partition(":")
+    boot, _, ticks = rest.partition(":")
+    return Identity(int(pid), boot, int(ticks)) if pid.isdecimal() and ticks.isdecimal() else None
+
+
+def _orphan(job_id: str) -> Identity | None:
+    """Of a start that was cut off before its number was written down: the job's id is in its environment."""
+    mark = f"TAO_API_JOB_ID={job_id}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            own = folder.stat().st_uid == os.getuid() and mark in (folder / "environ").read_bytes().split(b"\0")
+            if own and b"pilotlight-shim" not in (folder / "cmdline").read_bytes().split(b"\0"):
+                return identify(int(folder.name))
+    return None
+
+
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _how(ended: shim.Exit) -> str:
+    if ended.signal:
+        return f"was ended by {signal.Signals(ended.signal).name}"
+    return "ended" if ended.code is None else f"ended with exit code {ended.code}"
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            return tuple(file.read().decode(errors="replace").splitlines()[-TAIL:])
+    except OSError:
+        return ()

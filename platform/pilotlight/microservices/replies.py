@@ -1,0 +1,126 @@
+"""What the control API answers about microservices: bodies, status codes and Retry-After, from how one stands. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from pilotlight.microservices.standing import Phase, Standing
+
+# When a client should ask again, in seconds: a download is checked on sooner than a load, which is one long step.
+RETRY_INITIALIZING_S: Final = 5
+RETRY_LOADING_S: Final = 10
+HEALTH: Final[Mapping[Phase, str]] = {
+    "ready": "healthy", "initializing": "initializing", "loading": "loading", "not_ready": "not_ready",
+    "failed": "error", "stopping": "stopping",
+}  # fmt: skip
+
+
+class Started(Struct, frozen=True):
+    job_id: str
+    status: Literal["pending"] = "pending"
+    message: str = "Inference microservice starting"
+
+
+class Stopped(Struct, frozen=True):
+    job_id: str
+    status: Literal["stopped"] = "stopped"
+    message: str = "Inference microservice stopped successfully"
+
+
+class Advice(Struct, frozen=True):
+    """One thing that is likely wrong, and what to do about it; `name` is stable, for programs."""
+
+    name: str
+    cause: str
+    advice: str
+
+
+class StatusReport(Struct, frozen=True):
+    job_id: str
+    model_loaded: bool
+    model_loading: bool
+    server_initializing: bool
+    initialization_error: str | None
+    model_load_error: str | None
+    status: str
+    pod_name: str
+    pod_status: str
+    diagnosis: tuple[Advice, ...] = ()
+
+
+class Completed(Struct, frozen=True):
+    job_id: str
+    results: Any
+    status: Literal["completed"] = "completed"
+    message: str = "Inference completed successfully"
+
+
+class Waiting(Struct, frozen=True):
+    """202, or 503 for a model whose load has not begun: ask again."""
+
+    job_id: str
+    status: Literal["initializing", "loading", "not_ready"]
+    message: str
+
+
+class Failed(Struct, frozen=True):
+    """503: asking again will not help, or this one request failed. 400: the request must be another one."""
+
+    job_id: str
+    error: str
+    status: Literal["error"] = "error"
+    diagnosis: tuple[Advice, ...] | UnsetType = UNSET
+
+
+class Reply(Struct, frozen=True):
+    status: int
+    body: Any
+    retry_after_s: int | None = None
+
+
+def report(job_id: str, standing: Standing, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
+    return StatusReport(
+        job_id=job_id,
+        model_loaded=standing.phase == "ready",
+        model_loading=standing.phase == "loading",
+        server_initializing=standing.phase == "initializing",
+        initialization_error=standing.initialization_error,
+        model_load_error=standing.model_load_error,
+        status=HEALTH[standing.phase],
+        pod_name=standing.pod_name,
+        pod_status=standing.pod_status,
+        diagnosis=diagnosis,
+    )
+
+
+def not_now(job_id: str, standing: Standing, diagnosis: tuple[Advice, ...] = ()) -> Reply:
+    """To an inference request that cannot be sent to the model."""
+    if standing.phase == "initializing":
+        message = "Server is initializing (downloading files, setting up), please wait"
+        return Reply(202, Waiting(job_id, "initializing", message), RETRY_INITIALIZING_S)
+    if standing.phase == "loading":
+        message = "Model is currently loading, please wait and try again"
+        return Reply(202, Waiting(job_id, "loading", message), RETRY_LOADING_S)
+    if standing.phase == "failed":
+        return Reply(503, Failed(job_id, error_text(standing), diagnosis=diagnosis or UNSET))
+    message = "Model not loaded yet, please try again later"
+    return Reply(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
+
+
+def error_text(standing: Standing) -> str:
+    if standing.model_load_error is not None:
+        return f"Model failed to load: {standing.model_load_error}"
+    return f"Server initialization failed: {standing.initialization_error or 'unknown reason'}"
+
+
+def failed(job_id: str, error: str) -> Reply:
+    return Reply(503, Failed(job_id, error))
+
+
+def refused(job_id: str, error: str, diagnosis: tuple[Advice, ...]) -> Reply:
+    return Reply(400, Failed(job_id, error, diagnosis=diagnosis or UNSET))
+
+
+def completed(job_id: str, results: Any) -> Reply:
+    return Reply(200, Completed(job_id, results))

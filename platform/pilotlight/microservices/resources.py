@@ -1,0 +1,46 @@
+"""What a process of this machine may use: CPUs and memory, as its control group and its kernel tell them."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60  # the older control groups write no limit as a very large number
+
+
+def cpus(groups: Path = _GROUPS) -> float:
+    """Those that it may run on, or the share of time that its group has where that is less."""
+    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    share = cpu_share(_text(groups / "cpu.max"))
+    if share is None:
+        older = groups / "cpu"
+        share = cpu_share(f"{_text(older / 'cpu.cfs_quota_us')} {_text(older / 'cpu.cfs_period_us')}")
+    return min(allowed, share) if share is not None else allowed
+
+
+def cpu_share(text: str) -> float | None:
+    """`50000 100000` is half a CPU; `max 100000` and `-1 100000` are no limit. Pure."""
+    words = text.split()
+    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def memory(groups: Path = _GROUPS, told: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that can be had now, within the group's limit; None where nothing tells."""
+    found = [_bytes(_text(groups / "memory.max")), _bytes(_text(groups / "memory" / "memory.limit_in_bytes"))]
+    lines = [line.split() for line in _text(told).splitlines() if line.startswith("MemAvailable:")]
+    found += [int(words[1]) * 1024 for words in lines if len(words) > 1 and words[1].isdigit()]
+    known = [each for each in found if each is not None]
+    return min(known) if known else None
+
+
+def _bytes(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,146 @@
+"""Overview: is anybody asking, are they answered, how fast, by how many replicas, and how much may still go wrong."""
+
+from typing import Final
+
+from pilotlight.contract import (
+    LABEL_REVISION,
+    METRIC_GATEWAY_LOST,
+    METRIC_GATEWAY_REFUSED,
+    METRIC_GATEWAY_WAITING,
+    METRIC_IN_FLIGHT,
+    METRIC_MODEL_STATE,
+    METRIC_REPLICAS,
+    METRIC_REQUEST_DURATION,
+)
+from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, Query, Row, quantile, rate, select
+from pilotlight.observability.rules import BUDGET, ERROR_BUDGET, FAILED, errors_of, requests_of
+
+LEGEND: Final = "{{inference_service}}"
+COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
+IS_READY: Final = 'state="ready"'
+IS_DESIRED: Final = 'state="desired"'
+
+READY: Final = (
+    f"sum by ({BY_SERVICE}) ({select(METRIC_REPLICAS, IS_READY)})"
+    f" or count by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})"
+)  # a cluster whose control process nobody scrapes still shows the replicas that answer
+
+
+def _error_share(by: str) -> str:
+    """0 where all is well: a query that finds no error at all would show no line."""
+    asked = f"sum by ({by}) ({rate(COUNT)} or {rate(METRIC_GATEWAY_LOST)})"
+    failed = f"sum by ({by}) ({rate(COUNT, FAILED)} or {rate(METRIC_GATEWAY_LOST)})"
+    return f"({failed} or 0 * {asked}) / ({asked} > 0)"
+
+
+def _budget_left() -> str:
+    """Over the dashboard's own range; below 0 it is overdrawn."""
+    share = f"({errors_of('$__range', select)} or 0 * {requests_of('$__range', select)})"
+    asked = f"({requests_of('$__range', select)} > 0)"
+    return f"1 - {share} / {asked} / scalar(max({BUDGET}) or vector({ERROR_BUDGET:g}))"
+
+
+OVERVIEW: Final = Dashboard(
+    "overview",
+    "Pilotlight / Overview",
+    "Requests, errors, latency and replicas of every service.",
+    (
+        Row(
+            "Requests",
+            (
+                Panel(
+                    "Requests per second",
+                    "Answered by replicas. Those that the gateway turned away are in their own panel.",
+                    "reqps",
+                    (Query(f"sum by ({BY_SERVICE}) ({rate(COUNT)})", LEGEND),),
+                ),
+                Panel(
+                    "Errors",
+                    "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
+                    "follow the error budget, not this line.",
+                    "percentunit",
+                    (Query(_error_share(BY_SERVICE), LEGEND),),
+                ),
+                Panel(
+                    "Error budget left",
+                    "Of what may fail within the range that is shown; below 0 it is overdrawn. The rules have the "
+                    "objective.",
+                    "percentunit",
+                    (Query(_budget_left(), LEGEND),),
+                    kind="stat",
+                    thresholds=((0.0, "red"), (0.25, "orange"), (0.5, "green")),
+                ),
+                Panel(
+                    "Requests by answer",
+                    "Answers by their status. 503 is overload or a model that is not ready; 429 a client beyond its "
+                    "rate.",
+                    "reqps",
+                    (Query(f"sum by (code) ({rate(COUNT)})", "{{code}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Turned away by the gateway",
+                    "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.",
+                    "reqps",
+                    (
+                        Query(
+                            f"sum by (reason) ({rate(METRIC_GATEWAY_REFUSED)})"
+                            f" or 0 * sum(label_replace({select(METRIC_GATEWAY_WAITING)}, "
+                            '"reason", "none", "", "")) by (reason)',
+                            "{{reason}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Requests in flight",
+                    "Read by a replica and not yet answered.",
+                    "short",
+                    (Query(f"sum by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})", LEGEND),),
+                ),
+            ),
+        ),
+        Row(
+            "Latency",
+            tuple(
+                Panel(
+                    f"Latency, p{share * 100:g}",
+                    "From the last byte of a request to the first byte of its answer, within a replica; waiting for a "
+                    "cold start comes on top.",
+                    "s",
+                    (Query(quantile(share, METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),),
+                )
+                for share in (0.5, 0.95, 0.99)
+            ),
+        ),
+        Row(
+            "Replicas",
+            (
+                Panel(
+                    "Replicas ready",
+                    "That answer requests. None is as it should be for a service that nobody asks.",
+                    "short",
+                    (Query(READY, LEGEND),),
+                ),
+                Panel(
+                    "Replicas desired",
+                    "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.",
+                    "short",
+                    (
+                        Query(
+                            f"sum by ({BY_SERVICE}, {LABEL_REVISION}) ({select(METRIC_REPLICAS, IS_DESIRED)})"
+                            f" or count by ({BY_SERVICE}, {LABEL_REVISION}) ({select(METRIC_IN_FLIGHT)})",
+                            "{{inference_service}} {{revision}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Models by state",
+                    "Versions of models in each state. UNAVAILABLE for long: look at the logs of that replica.",
+                    "short",
+                    (Query(f"sum by (state) ({select(METRIC_MODEL_STATE)})", "{{state}}"),),
+                    stacked=True,
+                ),
+            ),
+        ),
+    ),
+)

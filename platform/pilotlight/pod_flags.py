@@ -1,0 +1,69 @@
+"""Fields of a pod that Knative refuses unless a flag of its ConfigMap config-features allows them.
+
+plan lists them as requirements, the Kubernetes target holds them against the cluster before anything is written.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+Json = Any
+FLAG: Final = "kubernetes.podspec-"
+
+POD_FLAGS: Final[Mapping[str, str]] = {
+    "nodeSelector": "nodeselector",
+    "tolerations": "tolerations",
+    "affinity": "affinity",
+    "topologySpreadConstraints": "topologyspreadconstraints",
+    "runtimeClassName": "runtimeclassname",
+    "initContainers": "init-containers",
+    "priorityClassName": "priorityclassname",
+    "schedulerName": "schedulername",
+    "securityContext": "securitycontext",
+    "shareProcessNamespace": "shareprocessnamespace",
+    "hostIPC": "hostipc",
+    "hostPID": "hostpid",
+    "hostNetwork": "hostnetwork",
+    "hostAliases": "hostaliases",
+    "dnsPolicy": "dnspolicy",
+    "dnsConfig": "dnsconfig",
+}
+VOLUME_FLAGS: Final[Mapping[str, str]] = {
+    "persistentVolumeClaim": "persistent-volume-claim",
+    "hostPath": "volumes-hostpath",
+    "csi": "volumes-csi",
+    "image": "volumes-image",
+    "ephemeral": "volumes-ephemeral",
+}
+PROBES: Final = frozenset(("livenessProbe", "readinessProbe", "startupProbe"))
+SIDECAR_PROBES: Final = "multi-container-probing"
+WRITTEN_CLAIM: Final = "persistent-volume-write"
+# Allowed by Knative as they are; any other pod field has no flag and is refused by it.
+KNATIVE_POD_FIELDS: Final = frozenset(
+    ("containers", "volumes", "serviceAccountName", "imagePullSecrets", "enableServiceLinks",
+     "automountServiceAccountToken", *POD_FLAGS)
+)  # fmt: skip
+
+
+def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Each flag that the pod needs, with the field that needs it."""
+    for field, flag in POD_FLAGS.items():
+        if spec.get(field):
+            yield FLAG + flag, field
+    for volume in spec.get("volumes") or ():
+        yield from _volume(volume)
+    containers = spec.get("containers") or ()
+    for container in containers:
+        if len(containers) > 1 and not container.get("ports") and PROBES & container.keys():
+            yield SIDECAR_PROBES, f"a probe of {container['name']}, which requests do not come to"
+        for variable in container.get("env") or ():
+            if {"fieldRef", "resourceFieldRef"} & (variable.get("valueFrom") or {}).keys():
+                yield f"{FLAG}fieldref", f"variable {variable['name']}"
+
+
+def _volume(volume: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for kind, flag in VOLUME_FLAGS.items():
+        if kind in volume:
+            yield FLAG + flag, f"volume {volume['name']}"
+    claim = volume.get("persistentVolumeClaim")
+    if claim is not None and not claim.get("readOnly"):
+        yield FLAG + WRITTEN_CLAIM, f"volume {volume['name']}, which is not readOnly"

@@ -1,0 +1,150 @@
+"""CustomResourceDefinitions of the documents that we read: what the platform chart installs where nobody else has.
+
+    types of a document → structural schema → CustomResourceDefinition → helm/inference-platform/files/crds
+
+`helm/document.py` writes them. An annotation and a category say that they are ours: nobody else acts on such objects.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from pilotlight.names import ANNOTATION_DEFINITION, CATEGORY
+from pilotlight.spec import kserve_fields, ome_fields
+from pilotlight.spec.catalogue_types import accelerator_type, model_type, runtime_type, weights_type
+from pilotlight.spec.status_fields import STATUS
+from pilotlight.spec.structural import OPEN, record_schema, type_schema
+from pilotlight.spec.types import Record
+
+Json = Any
+Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
+_AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
+_READY: Final = '.status.conditions[?(@.type=="Ready")]'
+_RUNTIME: Final[Columns] = (
+    ("Formats", "string", ".spec.supportedModelFormats[*].name", 0),
+    ("Disabled", "boolean", ".spec.disabled", 0),
+    _AGE,
+)
+_MODEL: Final[Columns] = (
+    ("Format", "string", ".spec.modelFormat.name", 0),
+    ("Size", "string", ".spec.modelParameterSize", 0),
+    ("Architecture", "string", ".spec.modelArchitecture", 1),
+    ("Vendor", "string", ".spec.vendor", 1),
+    _AGE,
+)
+_WEIGHTS: Final[Columns] = (
+    ("Model", "string", ".spec.baseModelRef.name", 0),
+    ("Type", "string", ".spec.modelType", 0),
+    _AGE,
+)
+_ACCELERATOR: Final[Columns] = (
+    ("Vendor", "string", ".spec.vendor", 0),
+    ("Model", "string", ".spec.model", 0),
+    ("Memory", "string", ".spec.capabilities.memoryGB", 0),
+    _AGE,
+)
+
+
+def _service(role: str) -> Columns:
+    return (
+        ("URL", "string", ".status.url", 0),
+        ("Ready", "string", f"{_READY}.status", 0),
+        ("Mode", "string", ".status.deploymentMode", 0),
+        ("Reason", "string", f"{_READY}.reason", 1),
+        ("Revision", "string", f".status.components.{role}.latestReadyRevision", 1),
+        _AGE,
+    )
+
+
+class Kind(NamedTuple):
+    """One kind of one group. `status` says whether its objects have one, beside the document."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    document: Callable[[], Record]
+    columns: Columns
+    cluster: bool = False
+    status: bool = False
+    short: tuple[str, ...] = ()
+
+
+_OME: Final = ("ome.io", "v1beta1")
+_KSERVE: Final = "serving.kserve.io"
+_ISVC: Final = ("InferenceService", "inferenceservices")
+_RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
+_CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
+
+
+def _runtime_of_ome() -> Record:
+    return runtime_type("ome")
+
+
+def _runtime_of_kserve() -> Record:
+    return runtime_type("kserve")
+
+
+KINDS: Final = (
+    Kind(*_OME, *_ISVC, ome_fields.inference_service, _service("engine"), status=True, short=("isvc",)),
+    Kind(*_OME, *_RUNTIMES, _runtime_of_ome, _RUNTIME),
+    Kind(*_OME, *_CLUSTER_RUNTIMES, _runtime_of_ome, _RUNTIME, cluster=True),
+    Kind(*_OME, "BaseModel", "basemodels", model_type, _MODEL),
+    Kind(*_OME, "ClusterBaseModel", "clusterbasemodels", model_type, _MODEL, cluster=True),
+    Kind(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
+    Kind(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
+    Kind(
+        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service("predictor"), status=True, short=("isvc",)
+    ),
+    Kind(_KSERVE, "v1alpha1", *_RUNTIMES, _runtime_of_kserve, _RUNTIME),
+    Kind(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, _runtime_of_kserve, _RUNTIME, cluster=True),
+)
+
+
+def definition(kind: Kind) -> dict[str, Json]:
+    """The complete object; labels and Helm's annotations are the chart's."""
+    names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind, "listKind": f"{kind.kind}List"}
+    short = {"shortNames": list(kind.short)} if kind.short else {}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}", "annotations": {ANNOTATION_DEFINITION: "true"}},
+        "spec": {
+            "group": kind.group,
+            "names": {**names, **short, "categories": [CATEGORY]},
+            "scope": "Cluster" if kind.cluster else "Namespaced",
+            "versions": [_version(kind)],
+        },
+    }
+
+
+def _version(kind: Kind) -> dict[str, Json]:
+    return {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [_column(*each) for each in kind.columns],
+        "schema": {"openAPIV3Schema": _schema(kind)},
+        # Everywhere: OME's own agents write the status of models too, and it is no part of the document.
+        "subresources": {"status": {}},
+    }
+
+
+def _column(name: str, type_: str, path: str, priority: int) -> dict[str, Json]:
+    return {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
+
+
+def _schema(kind: Kind) -> dict[str, Json]:
+    document = kind.document()
+    status = record_schema(STATUS) if kind.status else {"type": "object", OPEN: True}
+    return {
+        "type": "object",
+        "description": document.description or f"A {kind.kind} of the catalogue.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": type_schema(document.fields["spec"].type),
+            "status": status,
+        },
+    }

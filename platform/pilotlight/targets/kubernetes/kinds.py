@@ -1,0 +1,48 @@
+"""Every kind of object that a service consists of, as the cluster is asked for them: one table."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pilotlight import names
+
+Json = Any
+KNATIVE_SERVICE: Final = ("serving.knative.dev/v1", "Service")
+DEPLOYMENT: Final = ("apps/v1", "Deployment")
+STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
+LEADER_WORKER_SET: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+RAY_CLUSTER: Final = ("ray.io/v1", "RayCluster")
+SCALED_OBJECT: Final = ("keda.sh/v1alpha1", "ScaledObject")
+HPA: Final = ("autoscaling/v2", "HorizontalPodAutoscaler")
+HTTP_ROUTE: Final = ("gateway.networking.k8s.io/v1", "HTTPRoute")
+REFERENCE_GRANT: Final = ("gateway.networking.k8s.io/v1beta1", "ReferenceGrant")
+POD: Final = ("v1", "Pod")
+EVENT: Final = ("v1", "Event")
+KNATIVE_REVISION: Final = ("serving.knative.dev/v1", "Revision")
+
+WORKLOADS: Final = (KNATIVE_SERVICE, DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_CLUSTER)
+# What render writes and what comes beside a document: whatever has our label among these is ours to prune and delete.
+OWNED: Final = (
+    ("v1", "ServiceAccount"), ("v1", "ConfigMap"), ("v1", "PersistentVolumeClaim"), ("v1", "Service"),
+    ("networking.k8s.io/v1", "NetworkPolicy"), ("keda.sh/v1alpha1", "TriggerAuthentication"), *WORKLOADS,
+    ("policy/v1", "PodDisruptionBudget"), HPA, SCALED_OBJECT, ("http.keda.sh/v1beta1", "InterceptorRoute"), HTTP_ROUTE,
+    ("monitoring.coreos.com/v1", "ServiceMonitor"), ("monitoring.coreos.com/v1", "PodMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
+)  # fmt: skip
+
+
+def selector(name: str) -> str:
+    return f"{names.LABEL_SERVICE}={name}"
+
+
+def is_controlled(document: Mapping[str, Json]) -> bool:
+    """Made by a controller from another object, which carries its labels on: not ours to touch."""
+    return any(owner.get("controller") for owner in document["metadata"].get("ownerReferences") or ())
+
+
+def takes_requests(endpoint: Mapping[str, Json]) -> bool:
+    """Of an EndpointSlice. Ready unless it says otherwise, as Kubernetes reads it."""
+    return (endpoint.get("conditions") or {}).get("ready") is not False
+
+
+def labels(document: Mapping[str, Json]) -> Mapping[str, str]:
+    return document["metadata"].get("labels") or {}

@@ -1,0 +1,140 @@
+"""Everything that the cluster shows of services at one moment: read here, judged in rows.py and statuses.py.
+
+What only explains a failure (events, logs, nodes) is read where something is not ready.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from pilotlight import names
+from pilotlight.errors import PlatformError
+from pilotlight.targets.kubernetes import kinds, releases
+from pilotlight.targets.kubernetes.causes import LOST_LOG, Evidence, is_ready, main_container
+from pilotlight.targets.kubernetes.cluster import Cluster
+from pilotlight.targets.kubernetes.preflight import grows
+from pilotlight.targets.target import Key
+
+Json = Any
+Document = Mapping[str, Json]
+READ: Final = (
+    *kinds.WORKLOADS, kinds.SCALED_OBJECT, kinds.HPA, kinds.HTTP_ROUTE, ("v1", "Service"), kinds.KNATIVE_REVISION,
+    kinds.POD, ("apps/v1", "ReplicaSet"), releases.API,
+)  # fmt: skip
+EXPLAINED: Final = 3  # pods of a service whose logs are read
+LINES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One service. `evidence` by the pod's name; `events` are those of all its objects."""
+
+    key: Key
+    objects: tuple[Document, ...] = ()
+    events: tuple[Document, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+    def of(self, kind: tuple[str, str]) -> list[Document]:
+        return [each for each in self.objects if (each["apiVersion"], each["kind"]) == kind]
+
+    @property
+    def workloads(self) -> list[Document]:
+        found = [each for kind in kinds.WORKLOADS for each in self.of(kind)]
+        return [each for each in found if not kinds.is_controlled(each)]
+
+    @property
+    def pods(self) -> list[Document]:
+        return self.of(kinds.POD)
+
+    def named(self, kind: tuple[str, str], name: str) -> Document | None:
+        return next((each for each in self.of(kind) if each["metadata"]["name"] == name), None)
+
+    @property
+    def generation(self) -> int:
+        """The newest release; 1 for objects that came here by another way, such as Helm; 0: nothing is there."""
+        kept = [int(each["revision"]) for each in self.of(releases.API) if releases.LABEL in kinds.labels(each)]
+        return max([*kept, 1 if self.workloads else 0])
+
+
+def take(cluster: Cluster, namespace: str | None, name: str = "") -> dict[Key, Snapshot]:
+    """By service; one name, or all of a namespace, or all that there are."""
+    selector = kinds.selector(name) if name else names.LABEL_SERVICE
+    found: dict[Key, list[Document]] = {}
+    for each in cluster.lists(READ, namespace, selector):
+        service = kinds.labels(each)[names.LABEL_SERVICE]
+        found.setdefault((each["metadata"]["namespace"], service), []).append(each)
+    return {key: _explained(cluster, Snapshot(key, tuple(objects))) for key, objects in sorted(found.items())}
+
+
+def _explained(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
+    waiting = [pod for pod in snapshot.pods if not is_ready(pod) and not is_ending(pod)]
+    if not waiting and not any(_short(each) for each in snapshot.workloads):
+        return snapshot
+    events = _events(cluster, snapshot)
+    nodes, others = _nodes(cluster, waiting)
+    grown = bool(nodes) and grows(cluster)
+    evidence = {
+        str(pod["metadata"]["name"]): Evidence(
+            [each for each in events if (each.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]],
+            _log(cluster, pod), nodes, others, grown,
+        )
+        for pod in islice(sorted(waiting, key=_created, reverse=True), EXPLAINED)
+    }  # fmt: skip
+    return replace(snapshot, events=tuple(events), evidence=evidence)
+
+
+def is_ending(pod: Document) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _short(workload: Document) -> bool:
+    """Fewer pods than it wants: perhaps the cluster will not make them."""
+    wanted = (workload.get("spec") or {}).get("replicas")
+    return wanted is not None and int((workload.get("status") or {}).get("readyReplicas") or 0) < wanted
+
+
+def _created(document: Document) -> str:
+    return str(document["metadata"].get("creationTimestamp") or "")
+
+
+def _events(cluster: Cluster, snapshot: Snapshot) -> list[Document]:
+    own = {str(each["metadata"]["name"]) for each in snapshot.objects}
+    found = cluster.list(*kinds.EVENT, snapshot.key[0])
+    return [each for each in found if (each.get("involvedObject") or {}).get("name") in own]
+
+
+def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
+    """Nodes and all their pods, when some pod finds no place; nothing where we may not look."""
+    if not any(_unscheduled(pod) for pod in waiting):
+        return (), ()
+    try:
+        return cluster.list("v1", "Node"), cluster.list(*kinds.POD)
+    except PlatformError:
+        return (), ()
+
+
+def _unscheduled(pod: Document) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions)
+
+
+def _log(cluster: Cluster, pod: Document) -> list[str]:
+    """The end of what its container says, of the run before this one where that has ended."""
+    name = main_container(pod)
+    states = [each for each in (pod.get("status") or {}).get("containerStatuses") or () if each["name"] == name]
+    if not states or not (states[0].get("state") or {}).keys() & {"running", "terminated", "waiting"}:
+        return []
+    state, restarts = states[0].get("state") or {}, int(states[0].get("restartCount") or 0)
+    if "waiting" in state and not restarts:
+        return []
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
+    query = {"container": name, "tailLines": str(LINES)}
+    for previous in ["true", "false"] if restarts else ["false"]:
+        try:
+            lines = cluster.connection.text(path, query | {"previous": previous})
+        except PlatformError:
+            continue
+        if found := [line for line in lines if not line.startswith(LOST_LOG)]:
+            return found
+    return []

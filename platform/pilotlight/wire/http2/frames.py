@@ -1,0 +1,122 @@
+"""Frames of HTTP/2 as bytes: their numbers, how they are written, and what the small ones say. Pure."""
+
+import struct
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+FLOW_CONTROL_ERROR: Final = 0x3
+STREAM_CLOSED: Final = 0x5
+FRAME_SIZE_ERROR: Final = 0x6
+REFUSED_STREAM: Final = 0x7
+CANCEL: Final = 0x8
+COMPRESSION_ERROR: Final = 0x9
+ENHANCE_YOUR_CALM: Final = 0xB
+
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
+
+WIDEST: Final = (1 << 31) - 1  # of a window, and the last number of a stream
+DEFAULT_WINDOW: Final = 65_535
+DEFAULT_FRAME: Final = 1 << 14
+LARGEST_FRAME: Final = (1 << 24) - 1
+HEAD_LENGTH: Final = 9
+_OF_CONNECTION: Final = frozenset({SETTINGS, PING, GOAWAY})
+_OF_STREAM: Final = frozenset({DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION})
+_LENGTHS: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+HEAD: Final = struct.Struct(">IBI")  # length and kind in one word, flags, stream
+_SETTING: Final = struct.Struct(">HI")
+_NUMBER: Final = struct.Struct(">I")
+
+
+class ConnectionFault(Exception):
+    """The peer broke the protocol: it is told so by GOAWAY, and the connection ends."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in values.items()))
+
+
+def window_update(stream: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(more))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
+
+
+def goaway(last: int, code: int, reason: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + reason.encode()[:256])
+
+
+def check(kind: int, flags: int, number: int, length: int) -> None:
+    """Whether a frame may be about this stream, 0 for the connection, and have this length."""
+    if kind == PUSH_PROMISE:
+        raise ConnectionFault(PROTOCOL_ERROR, "a client cannot push")
+    if (kind in _OF_CONNECTION and number) or (kind in _OF_STREAM and not number):
+        raise ConnectionFault(PROTOCOL_ERROR, f"a frame of kind {kind} cannot be about stream {number}")
+    wanted = 0 if kind == SETTINGS and flags & ACK else _LENGTHS.get(kind, length)
+    if length != wanted:
+        raise ConnectionFault(FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, must have {wanted}")
+
+
+def read_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Pairs of what is set and its value, each within what the protocol allows; unknown ones among them."""
+    if len(payload) % _SETTING.size:
+        raise ConnectionFault(FRAME_SIZE_ERROR, f"SETTINGS has {len(payload)} bytes, must have a multiple of 6")
+    pairs = list(_SETTING.iter_unpack(payload))
+    for name, value in pairs:
+        if name == INITIAL_WINDOW_SIZE and value > WIDEST:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE = {value}, must be at most {WIDEST}")
+        if name == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= LARGEST_FRAME:
+            raise ConnectionFault(
+                PROTOCOL_ERROR, f"MAX_FRAME_SIZE = {value}, must be in {DEFAULT_FRAME}-{LARGEST_FRAME}"
+            )
+        if name == ENABLE_PUSH and value > 1:
+            raise ConnectionFault(PROTOCOL_ERROR, f"ENABLE_PUSH = {value}, must be 0 or 1")
+    return pairs
+
+
+def block_within(flags: int, payload: bytes) -> bytes:
+    """The header block of a HEADERS frame, without padding and priority."""
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "HEADERS is padded and empty")
+        start, end = 1, end - payload[0]
+    if flags & WITH_PRIORITY:
+        start += 5
+    if start > end:
+        raise ConnectionFault(PROTOCOL_ERROR, "HEADERS is shorter than its padding and priority")
+    return payload[start:end]

@@ -1,0 +1,169 @@
+"""Header blocks as HPACK (RFC 7541) writes them: read with a dynamic table, and the pieces that ours are made of.
+
+What is written uses no Huffman code: our blocks are a handful of bytes, and whoever reads them is spared the work.
+"""
+
+from collections import deque
+from typing import Final
+
+from pilotlight.wire.http2.huffman import decode, decode_short
+
+Field = tuple[str, str]
+ENTRY_COST: Final = 32  # bytes that an entry counts beyond its name and value
+DEFAULT_TABLE: Final = 4096
+SHORT: Final = 64  # bytes of a string that is worth remembering
+LONGEST_NUMBER: Final = 5  # bytes behind the first of an integer
+_STATIC_TEXT: Final = (
+    ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|:scheme=https|:status=200|:status=204|"
+    ":status=206|:status=304|:status=400|:status=404|:status=500|accept-charset|accept-encoding=gzip, deflate|"
+    "accept-language|accept-ranges|accept|access-control-allow-origin|age|allow|authorization|cache-control|"
+    "content-disposition|content-encoding|content-language|content-length|content-location|content-range|content-type|"
+    "cookie|date|etag|expect|expires|from|host|if-match|if-modified-since|if-none-match|if-range|if-unmodified-since|"
+    "last-modified|link|location|max-forwards|proxy-authenticate|proxy-authorization|range|referer|refresh|"
+    "retry-after|server|set-cookie|strict-transport-security|transfer-encoding|user-agent|vary|via|www-authenticate"
+)
+
+
+def _static() -> tuple[Field, ...]:
+    rows = (row.partition("=") for row in _STATIC_TEXT.split("|"))
+    return (("", ""), *((name, value) for name, _, value in rows))
+
+
+STATIC: Final = _static()  # from 1, as the numbers of its entries are
+_NAMES: Final = {name: number for number, (name, _) in reversed(list(enumerate(STATIC)))}
+
+
+class Decoder:
+    """One direction of one connection. `version` changes whenever the table does: the same block means the same for
+    as long as it does not."""
+
+    def __init__(self, most: int) -> None:
+        self.version = 0
+        self._most = most  # bytes of names and values of one block
+        self._table: deque[Field] = deque()
+        self._size, self._bound = 0, DEFAULT_TABLE
+
+    def fields(self, block: bytes) -> tuple[list[Field], bool]:
+        """And whether these are all: what is beyond the limit is read, for the table's sake, and left out.
+
+        Raises ValueError: then nobody knows what any further block means.
+        """
+        found: list[Field] = []
+        at, total = self._resized(block), 0
+        while at < len(block):
+            field, at = self._field(block, at)
+            total += len(field[0]) + len(field[1]) + ENTRY_COST
+            if total <= self._most:
+                found.append(field)
+        return found, total <= self._most
+
+    def _resized(self, block: bytes) -> int:
+        """Changes of the table's size stand at the beginning of a block."""
+        at = 0
+        while at < len(block) and block[at] & 0xE0 == 0x20:
+            size, at = read_integer(block, at, 5)
+            if size > DEFAULT_TABLE:
+                raise ValueError(f"the table's size = {size}, must be at most {DEFAULT_TABLE}")
+            self._bound, self.version = size, self.version + 1
+            self._evict(0)
+        return at
+
+    def _field(self, block: bytes, at: int) -> tuple[Field, int]:
+        first = block[at]
+        if first & 0x80:
+            number, at = read_integer(block, at, 7)
+            return self._entry(number), at
+        if first & 0xE0 == 0x20:
+            raise ValueError("the table's size changes within a block")
+        keeps = first & 0x40
+        number, at = read_integer(block, at, 6 if keeps else 4)
+        if number:
+            name = self._entry(number)[0]
+        else:
+            name, at = _read_text(block, at)
+        value, at = _read_text(block, at)
+        if keeps:
+            self._keep((name, value))
+        return (name, value), at
+
+    def _entry(self, number: int) -> Field:
+        if 0 < number < len(STATIC):
+            return STATIC[number]
+        if not 0 <= number - len(STATIC) < len(self._table):
+            raise ValueError(f"the table has no entry {number}")
+        return self._table[number - len(STATIC)]
+
+    def _keep(self, field: Field) -> None:
+        self.version += 1
+        size = _cost(field)
+        self._evict(size)
+        if size <= self._bound:
+            self._table.appendleft(field)
+            self._size += size
+
+    def _evict(self, coming: int) -> None:
+        while self._table and self._size + coming > self._bound:
+            self._size -= _cost(self._table.pop())
+
+
+def _cost(field: Field) -> int:
+    return len(field[0]) + len(field[1]) + ENTRY_COST
+
+
+def read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
+    """An integer whose first byte has so many bits of it; and where it ends."""
+    mask = (1 << bits) - 1
+    value = block[at] & mask
+    at += 1
+    if value < mask:
+        return value, at
+    for place in range(LONGEST_NUMBER):
+        if at >= len(block):
+            break
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, at
+    raise ValueError("an integer is cut off or too large")
+
+
+def _read_text(block: bytes, at: int) -> tuple[str, int]:
+    if at >= len(block):
+        raise ValueError("a string is missing")
+    packed = block[at] & 0x80
+    length, at = read_integer(block, at, 7)
+    end = at + length
+    if end > len(block):
+        raise ValueError("a string is cut off")
+    raw = block[at:end]
+    if packed:
+        raw = decode_short(raw) if length <= SHORT else decode(raw)
+    return raw.decode("latin-1"), end
+
+
+def write_integer(value: int, bits: int, first: int = 0) -> bytes:
+    mask = (1 << bits) - 1
+    if value < mask:
+        return bytes((first | value,))
+    written, value = bytearray((first | mask,)), value - mask
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*written, value))
+
+
+def literal(name: str, value: str, *, keep: bool = False) -> bytes:
+    """A field spelled out; `keep` makes it the newest entry of the reader's table."""
+    bits, first = (6, 0x40) if keep else (4, 0)
+    number = _NAMES.get(name, 0)
+    return write_integer(number, bits, first) + (b"" if number else _text(name)) + _text(value)
+
+
+def indexed(number: int) -> bytes:
+    return write_integer(number, 7, 0x80)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode("latin-1", "replace")
+    return write_integer(len(raw), 7) + raw

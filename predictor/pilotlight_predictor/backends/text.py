@@ -1,0 +1,178 @@
+"""Text generation: a directory in Hugging Face's layout, run by transformers on the CPU or a GPU.
+
+To V2 it is a decoupled model as Triton's vLLM backend is one: `text_input` in, `text_output` out, one answer or, with
+`stream`, a part for each step. The OpenAI dialect asks it by the same tensors, with `messages` for a chat. All requests
+share one loop (text_engine.py). The page: docs/text.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from pilotlight_predictor.backends.base import Asked, LoadSpec
+from pilotlight_predictor.backends.text_engine import Engine
+from pilotlight_predictor.backends.text_model import TextModel, load_model, whole_parameter
+from pilotlight_predictor.backends.text_prompt import Tokens, load_tokens, read_messages
+from pilotlight_predictor.backends.text_task import Task
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.generation import BadField, Sampling, read_sampling
+from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.tensors import TensorSpec
+
+_LOADING: Final = Lock()  # transformers imports itself piece by piece, and two threads at once find half of it
+SLOTS: Final = 32
+SHORT: Final = 16  # tokens that a prompt is completed by when nobody says how many
+# Parameters of a request that are for the server, or say what is to be told.
+NOT_SAMPLING: Final = ("return_", "triton_", "sequence_", "binary_data", "priority", "timeout", "headers")
+TOLD: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+INPUTS: Final = (
+    *(TensorSpec(name, "BYTES", (1,), optional=True) for name in ("text_input", "messages", "sampling_parameters")),
+    TensorSpec("tokens", "INT32", (-1,), optional=True),
+    *(TensorSpec(name, "BOOL", (1,), optional=True) for name in ("stream", "exclude_input_in_output")),
+)
+OUTPUTS: Final = (
+    TensorSpec("text_output", "BYTES", (-1,)),
+    TensorSpec("finish_reason", "BYTES", (-1,)),
+    TensorSpec("index", "INT32", (-1,)),
+    TensorSpec("num_input_tokens", "UINT32", (-1,)),
+    TensorSpec("num_output_tokens", "UINT32", (-1,)),
+    TensorSpec("logprobs", "BYTES", (-1,)),
+)
+
+
+class TextInstance:
+    quick = False
+    decoupled = True
+    inputs: Sequence[TensorSpec] = INPUTS
+    outputs: Sequence[TensorSpec] = OUTPUTS
+
+    def __init__(self, name: str, model: TextModel, tokens: Tokens, engine: Engine, shared: list[int]) -> None:
+        self._name, self._model, self._tokens, self.engine = name, model, tokens, engine
+        self._shared = shared  # how many instances use the engine
+        self._shared[0] += 1
+
+    def begin(self, batch: Sequence[Asked]) -> None:
+        for asked in batch:
+            try:
+                task = self._task(asked)
+            except Exception as error:  # of this request alone: the others of the batch have done nothing
+                asked.send(error)
+            else:
+                self.engine.submit(task)
+
+    def clone(self) -> "TextInstance":
+        return TextInstance(self._name, self._model, self._tokens, self.engine, self._shared)
+
+    def close(self) -> None:
+        self._shared[0] -= 1
+        if not self._shared[0]:
+            self.engine.close()
+            self._model.free()
+
+    def _task(self, asked: Asked) -> Task:
+        request = asked.request
+        given, stream, exclude = _settings(request)
+        text, messages, tokens = _text(request, "text_input"), _text(request, "messages"), request.inputs.get("tokens")
+        if messages:
+            prompt = self._tokens.chat(read_messages(messages.encode()))
+        elif tokens is not None and tokens.array.size and text is None:
+            prompt = self._tokens.check(tokens.array.ravel().tolist())
+        elif text is not None:
+            prompt = self._tokens.encode(text)
+        else:
+            raise BadRequest(f"model '{self._name}' needs the input 'text_input', or 'messages' for a chat")
+        sampling = read_sampling(given, 0 if messages else SHORT, "sampling_parameters.")
+        repeats = not (stream or messages) if exclude is None else not exclude
+        if repeats and stream:
+            raise BadRequest("exclude_input_in_output = false, must be true or left out when stream is true")
+        return Task(
+            asked, prompt, sampling, self._room(prompt, sampling), self._model.stops, self._tokens,
+            stream=stream, before=(text or "") if repeats else "", wanted=_wanted(request),
+        )  # fmt: skip
+
+    def _room(self, prompt: Sequence[int], sampling: Sampling) -> int:
+        """How many tokens the answer may have; raises when the prompt or what is asked for does not fit."""
+        context = self._model.context
+        if sampling.n > self.engine.slots:
+            raise BadField("n", f"n = {sampling.n}, must be at most {self.engine.slots} for model '{self._name}'")
+        if len(prompt) >= context:
+            raise BadField(
+                "prompt",
+                f"the prompt has {len(prompt)} tokens, must have fewer than the {context} of model '{self._name}'",
+            )
+        room = context - len(prompt)
+        if sampling.max_tokens > room:
+            raise BadField(
+                "max_tokens",
+                f"max_tokens = {sampling.max_tokens}, must be at most {room}: the context of model '{self._name}' has "
+                f"{context} tokens and the prompt {len(prompt)}",
+            )
+        return sampling.max_tokens or room
+
+
+def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | None]:
+    """Sampling, stream and exclude_input_in_output: by inputs, or by the parameters of the request."""
+    parameters = dict(request.parameters)
+    stream, exclude = (
+        _flag(request, parameters.pop(name, None), name) for name in ("stream", "exclude_input_in_output")
+    )
+    told = _text(request, "sampling_parameters")
+    if not told:
+        return {n: v for n, v in parameters.items() if not n.startswith(NOT_SAMPLING)}, bool(stream), exclude
+    try:
+        return msgspec.json.decode(told, type=dict[str, Any]), bool(stream), exclude
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        raise BadField("sampling_parameters", "sampling_parameters must be a JSON object") from None
+
+
+def _flag(request: InferRequest, parameter: Any, name: str) -> bool | None:
+    tensor = request.inputs.get(name)
+    value = tensor.array.ravel()[0].item() if tensor is not None and tensor.array.size else parameter
+    if value is not None and not isinstance(value, bool):
+        raise BadField(name, f"{name} = {value!r}, must be true or false")
+    return value
+
+
+def _text(request: InferRequest, name: str) -> str | None:
+    tensor = request.inputs.get(name)
+    if tensor is None or not tensor.array.size:
+        return None
+    try:
+        return bytes(tensor.array.ravel()[0]).decode()
+    except UnicodeDecodeError:
+        raise BadField(name, f"input '{name}' is not UTF-8 text") from None
+
+
+def _wanted(request: InferRequest) -> frozenset[str]:
+    """Outputs beside the text: those named, or asked for by `return_…` as Triton's vLLM backend has it."""
+    named = {output.name for output in request.outputs}
+    return frozenset(name for name in TOLD if name in named or request.parameters.get(f"return_{name}") is True)
+
+
+def prepare() -> None:
+    """Imports what a load needs, while the model is being fetched."""
+    with _LOADING:
+        _import()
+
+
+def load(spec: LoadSpec) -> TextInstance:
+    folder = spec.path if spec.path.is_dir() else spec.path.parent
+    slots = whole_parameter(spec, "MAX_SEQUENCES", SLOTS)
+    with _LOADING:
+        _import()
+        tokens = load_tokens(folder, spec.config.name)
+        model = load_model(spec, folder)
+    return TextInstance(spec.config.name, model, tokens, Engine(model, slots), [0])
+
+
+def _import() -> None:
+    try:
+        import torch  # noqa: F401
+        from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache  # noqa: F401
+        from transformers.utils import logging
+    except ImportError as error:
+        raise LoadFailed(f"text models need the text extra: pip install 'pilotlight[text]' ({error})") from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,83 @@
+"""`ModelConfig` of `triton_python_backend_utils`: what a model's `auto_complete_config` fills in. Pure.
+
+The dictionary is the configuration as Triton prints it. What the author wrote wins: a model that says otherwise fails.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+_TENSOR_FIELDS: Final = frozenset({"name", "data_type", "dims", "optional"})
+
+
+class ModelConfig:
+    def __init__(self, model_config: str | Mapping[str, Any]) -> None:
+        given = json.loads(model_config) if isinstance(model_config, str) else dict(model_config)
+        self._model_config: dict[str, Any] = given
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._model_config
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """The author's bound stands if it is lower."""
+        written = self._model_config.get("max_batch_size", 0)
+        if written > max_batch_size:
+            raise ValueError(f"max_batch_size is {written} in the configuration, must be at most {max_batch_size}")
+        self._model_config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self) -> None:
+        other = next((name for name in ("sequence_batching", "ensemble_scheduling") if name in self._model_config), "")
+        if other:
+            raise ValueError(f"the configuration has {other}, beside which there can be no dynamic_batching")
+        self._model_config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, bool]) -> None:
+        unknown = [name for name in transaction_policy_dict if name != "decoupled"]
+        if unknown:
+            raise ValueError(f"model transaction policy property {unknown[0]!r} is unknown, must be 'decoupled'")
+        wanted = bool(transaction_policy_dict.get("decoupled", False))
+        written = self._model_config.get("model_transaction_policy", {}).get("decoupled")
+        if written and not wanted:
+            raise ValueError("model_transaction_policy.decoupled is true in the configuration, must be false")
+        self._model_config["model_transaction_policy"] = {"decoupled": wanted}
+
+    def add_input(self, input: Mapping[str, Any]) -> None:  # noqa: A002 - models may name it
+        self._add("input", input, _TENSOR_FIELDS)
+
+    def add_output(self, output: Mapping[str, Any]) -> None:
+        self._add("output", output, _TENSOR_FIELDS - {"optional"})
+
+    def _add(self, kind: str, tensor: Mapping[str, Any], known: frozenset[str]) -> None:
+        unknown = [name for name in tensor if name not in known]
+        missing = [name for name in ("name", "data_type", "dims") if name not in tensor]
+        if unknown or missing:
+            wrong = f"has the unknown property {unknown[0]!r}" if unknown else f"lacks the property {missing[0]!r}"
+            raise ValueError(f"{kind} {tensor.get('name', '')!r} {wrong}")
+        tensors = self._model_config.setdefault(kind, [])
+        written = next((each for each in tensors if each.get("name") == tensor["name"]), None)
+        if written is None:
+            tensors.append({**tensor, "dims": list(tensor["dims"])})
+        else:
+            _agree(kind, written, tensor)
+
+
+def _agree(kind: str, written: dict[str, Any], tensor: Mapping[str, Any]) -> None:
+    """What the author left out is filled in, what the author wrote must be the same."""
+    for field in ("data_type", "dims"):
+        has, wants = written.get(field), tensor[field]
+        has, wants = (list(has or []), list(wants)) if field == "dims" else (has, wants)
+        if has and has != wants and has != "TYPE_INVALID":
+            raise ValueError(f"{kind} {tensor['name']!r} has {field} {has} in the configuration, must be {wants}")
+        written[field] = wants
+
+
+def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    return next((tensor for tensor in model_config.get("input", []) if tensor["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    return next((tensor for tensor in model_config.get("output", []) if tensor["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))

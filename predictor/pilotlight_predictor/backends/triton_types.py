@@ -1,0 +1,165 @@
+"""Tensors, responses, errors and types of `triton_python_backend_utils`: values only, no request is made here.
+
+triton_python_backend_utils.py offers them to models; triton_requests.py is what they ask and answer with.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from pilotlight_predictor.tensors import Array, Shape
+
+TYPES: Final = (
+    ("TYPE_INVALID", None), ("TYPE_BOOL", np.bool_), ("TYPE_UINT8", np.uint8), ("TYPE_UINT16", np.uint16),
+    ("TYPE_UINT32", np.uint32), ("TYPE_UINT64", np.uint64), ("TYPE_INT8", np.int8), ("TYPE_INT16", np.int16),
+    ("TYPE_INT32", np.int32), ("TYPE_INT64", np.int64), ("TYPE_FP16", np.float16), ("TYPE_FP32", np.float32),
+    ("TYPE_FP64", np.float64), ("TYPE_STRING", np.object_),
+)  # fmt: skip
+_BY_NAME: Final = {**dict(TYPES), "TYPE_BF16": np.float32}  # as which a model gets and gives it
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
+TRITONSERVER_MEMORY_CPU: Final = 0
+TRITONSERVER_MEMORY_GPU: Final = 2
+
+
+class TritonModelException(Exception):
+    """A model raises it to fail a request with a message that the client sees."""
+
+
+class TritonError:
+    """A message for the client and Triton's code for it."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message, self._code = str(message), code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> int:
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+
+class PreferredMemory:
+    """Where a model would like the answers of another one. They come in the memory of the CPU."""
+
+    def __init__(self, preferred_memory: int, device_id: int = 0) -> None:
+        self.preferred_memory, self.device_id = preferred_memory, device_id
+
+
+class InferenceTrace:
+    """Handed on by models that call others; the server's own traces follow requests without it."""
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def get_context(self) -> str:
+        return self._context
+
+
+class Tensor:
+    """A named array; of strings when its type is object or str."""
+
+    def __init__(self, name: str, array: Array) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TritonModelException(f"Tensor {name!r} was given {type(array).__name__}, must be a numpy array")
+        self._name = name
+        self._array: Any = array.astype(np.object_) if array.dtype.kind in "SU" else array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> Array:
+        found: Array = self._array
+        return found
+
+    def shape(self) -> Shape:
+        found: Shape = self._array.shape
+        return found
+
+    def triton_dtype(self) -> int:
+        return numpy_to_triton_type(self._array.dtype.type)
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def to_dlpack(self) -> Any:
+        return self.__dlpack__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """numpy exports nothing that may not be written to, such as what came with a request."""
+        if self._array.dtype == object:
+            raise TritonModelException(f"tensor {self._name!r} holds strings, which DLPack does not know: use as_numpy")
+        if not self._array.flags.writeable:
+            self._array = self._array.copy()
+        options = {name: value for name, value in options.items() if value is not None}
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    @staticmethod
+    def from_dlpack(name: str, source: Any) -> "Tensor":
+        """Of any library's tensor, or of the capsule that its `to_dlpack` gave."""
+        exporter = source if hasattr(source, "__dlpack__") else _Capsule(source)
+        try:
+            return Tensor(name, np.from_dlpack(exporter))
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            from torch.utils.dlpack import from_dlpack  # on another device, which only its own library reads
+
+            return Tensor(name, from_dlpack(source).cpu().numpy())
+
+
+class _Capsule:
+    """An object around a bare capsule: numpy takes only those that export themselves."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class InferenceResponse:
+    """The outputs of one request, or an error in their place."""
+
+    def __init__(
+        self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None, parameters: Any = ""
+    ) -> None:
+        self._outputs, self._error, self._parameters = list(output_tensors), error, parameters
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._outputs
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> Any:
+        return self._parameters
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    return _BY_NAME[triton_type_string]
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    return TYPES[data_type][1]
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    wanted = np.dtype(data_type).type
+    wanted = np.object_ if wanted in (np.bytes_, np.str_) else wanted
+    return next(number for number, (_, found) in enumerate(TYPES) if number and found is wanted)

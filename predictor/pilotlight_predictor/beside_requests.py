@@ -1,0 +1,47 @@
+"""Blocking work that needs the interpreter, such as a load or an import, beside requests that need it too.
+
+A thread gives the interpreter away when another has waited for it for a while, 5 ms by default, and a request asks for
+it several times: when its bytes arrive, when the model has computed, when the answer is written. Next to an import it
+would take 10 ms instead of a quarter of one. While such work goes on the wait is short, and afterwards as it was.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from pilotlight_predictor.threads import in_thread, with_room
+
+T = TypeVar("T")
+
+WAIT_S: Final = 0.0002  # as long as a small request: much less would take the interpreter away within one
+
+
+class _ShortWaits:
+    """The interpreter has one such setting: the first of several works changes it, the last one puts it back."""
+
+    def __init__(self) -> None:
+        self._works, self._usual = 0, 0.0
+
+    def begin(self) -> None:
+        if self._works == 0:
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(WAIT_S, self._usual))
+        self._works += 1
+
+    def end(self, _: object) -> None:
+        self._works -= 1
+        if self._works == 0:
+            sys.setswitchinterval(self._usual)
+
+
+_waits: Final = _ShortWaits()
+
+
+def beside_requests(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    """`in_thread`, where requests come meanwhile. Called on the event loop, where the future ends too."""
+    future = in_thread(partial(with_room, work), unclaimed)
+    _waits.begin()
+    future.add_done_callback(_waits.end)
+    return future

@@ -1,0 +1,216 @@
+"""Runs a model whose requests come in sequences: each sequence stays with one instance, and is served in order.
+
+Stands where scheduler.py stands for other models, and has one Scheduler per instance below it: sequences.py says which
+sequence has which slot and what is next, the Scheduler below forms the batches. At most one request of a sequence is
+below at a time, so a batch has requests of different sequences.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import Final
+
+from pilotlight_predictor.backends.base import Answer, AnyInstance
+from pilotlight_predictor.batcher import BatchPolicy
+from pilotlight_predictor.errors import BadRequest, Cancelled, NotReady, PredictorError
+from pilotlight_predictor.inference import SequencePoint
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.repository.sequence_config import SequenceBatching, sequence_batching
+from pilotlight_predictor.scheduler import Scheduler
+from pilotlight_predictor.sequences import Sequence as Run
+from pilotlight_predictor.sequences import SequenceTable, Slot
+from pilotlight_predictor.stats import ModelStats
+from pilotlight_predictor.waiting import Item, WaitingLine
+
+_RANGES: Final = {
+    "UINT64": (0, 1 << 64),
+    "INT64": (-1 << 63, 1 << 63),
+    "UINT32": (0, 1 << 32),
+    "INT32": (-1 << 31, 1 << 31),
+}
+
+
+class SequenceScheduler:
+    """Owns its instances from construction to `close`. `bound`: how many requests may wait, 0 for any number."""
+
+    def __init__(
+        self, instances: Sequence[AnyInstance], config: ModelConfig, stats: ModelStats, bound: int, trial_ns: int = 0
+    ) -> None:
+        batching = sequence_batching(config)
+        self._loop = asyncio.get_running_loop()
+        policy = _policy(config.max_batch_size, batching)
+        self._below = [
+            Scheduler(
+                [instance], policy, WaitingLine(None, 0), stats,
+                preserve_ordering=batching.preserve_ordering, trial_ns=trial_ns,
+            )
+            for instance in instances
+        ]  # fmt: skip
+        slots = (Slot(number, index) for number in range(batching.slots) for index in range(len(self._below)))
+        self._table = SequenceTable(slots, bound, batching.idle_us * 1000)
+        self._check = partial(_check, batching)
+        self._stats = stats
+        self._items: dict[Item, Run] = {}
+        self._sent: dict[Item, Item] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._holders = 0
+        self._closing: asyncio.Event | None = None
+        self._refused = False
+
+    def submit(self, item: Item) -> None:
+        """Raises BadRequest, QueueFull or NotReady at once."""
+        request = item.request
+        if self._refused or not any(below.alive for below in self._below):
+            raise NotReady(f"'{request.model}' is not ready: {self.problem or 'it is unloaded'}")
+        point = self._check(item)
+        request.timeout_us = 0  # a sequence that went on without one of its requests would give wrong answers
+        item.enqueued_ns = perf_counter_ns()
+        run = self._items[item] = self._arrive(item, point)
+        self._forward(run)
+
+    def _arrive(self, item: Item, point: SequencePoint) -> Run:
+        return self._table.arrive(item, point, item.enqueued_ns)
+
+    def cancel(self, item: Item) -> None:
+        """The client has gone. A request that waits ends its sequence; one that runs is finished unheard."""
+        run = self._items.get(item)
+        if run is None:
+            return
+        if item in self._sent:
+            assert run.slot is not None
+            self._below[run.slot.instance].cancel(self._sent[item])
+            return
+        self._drop(run, _ended(run), {item: Cancelled("the client left before the answer")})
+
+    def pause(self, item: Item, paused: bool) -> None:
+        """Models with sequences answer each request once: there is nothing to hold back."""
+
+    def _forward(self, run: Run) -> None:
+        item = self._table.take(run)
+        if item is None:
+            return
+        assert run.slot is not None
+        point = item.request.sequence
+        assert point is not None
+        point.slot, point.kept = run.slot.number, run.kept
+        below = Item(item.request, partial(self._answered, run, item, point), item.rows, item.signature)
+        below.enqueued_ns = item.enqueued_ns
+        self._sent[item] = below
+        try:
+            self._below[run.slot.instance].submit(below)
+        except PredictorError as error:
+            self._table.lose(run.slot.instance)
+            self._drop(run, error)
+            self._answered(run, item, point, error)
+            if not any(each.alive for each in self._below):
+                self._give_up(error)
+
+    def _answered(self, run: Run, item: Item, point: SequencePoint, answer: Answer) -> None:
+        """The table first: whoever asked may ask again at once."""
+        del self._items[item], self._sent[item]
+        if isinstance(answer, Cancelled):
+            self._drop(run, _ended(run))
+        ready = self._table.finished(run, point.end, perf_counter_ns())
+        item.gone = True
+        try:
+            item.answer(answer)
+        finally:
+            for each in ready:
+                self._forward(each)
+            self._watch_idle()
+            self._finish_close()
+
+    def _give_up(self, error: PredictorError) -> None:
+        for run in self._table.backlog():
+            self._drop(run, error)
+
+    def _drop(self, run: Run, error: PredictorError, others: Mapping[Item, PredictorError] | None = None) -> None:
+        """The sequence ends here: what else of it waits is told so, some of it in `others` words."""
+        now = perf_counter_ns()
+        for item in self._table.drop(run):
+            del self._items[item]
+            item.gone = True
+            self._stats.record_failure(now - item.enqueued_ns, "CANCELED")
+            item.answer((others or {}).get(item, error))
+        for each in self._table.fill():
+            self._forward(each)
+        self._finish_close()
+
+    def _watch_idle(self) -> None:
+        due = self._table.next_expiry()
+        if self._timer is None and due is not None:
+            self._timer = self._loop.call_later(max(0, due - perf_counter_ns()) / 1e9, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._table.expire(perf_counter_ns())
+        for each in self._table.fill():
+            self._forward(each)
+        self._watch_idle()
+
+    def now(self) -> None:
+        """A request of a sequence has its place in it."""
+
+    def hold(self) -> "SequenceScheduler":
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        self._holders -= 1
+        self._finish_close()
+
+    async def close(self) -> None:
+        """What waits or runs is finished; sequences that are open end with it."""
+        if self._closing is None:
+            self._closing = asyncio.Event()
+            self._finish_close()
+        await self._closing.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*(below.close() for below in self._below))
+
+    def _finish_close(self) -> None:
+        if self._closing is not None and not self._items and not self._holders:
+            self._refused = True
+            self._closing.set()
+
+    @property
+    def pending(self) -> int:
+        return self._table.waiting + sum(below.pending for below in self._below)
+
+    @property
+    def problem(self) -> str:
+        return next((below.problem for below in self._below if below.problem), "")
+
+    @property
+    def alive(self) -> bool:
+        return not self.problem
+
+
+def _ended(run: Run) -> BadRequest:
+    return BadRequest(f"sequence {run.id} has ended, for one of its requests was cancelled: start it again")
+
+
+def _policy(max_batch_size: int, batching: SequenceBatching) -> BatchPolicy:
+    if not max_batch_size:
+        return BatchPolicy()
+    return BatchPolicy(max_batch_size, batching.preferred, batching.delay_us * 1000, batching.enough)
+
+
+def _check(batching: SequenceBatching, item: Item) -> SequencePoint:
+    point, model = item.request.sequence, item.request.model
+    if item.rows > 1:
+        raise BadRequest(
+            f"inference request to model '{model}' must specify batch-size 1 due to requirements of sequence batcher"
+        )
+    if point is None:
+        raise BadRequest(f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID")
+    for control in batching.controls:
+        if control.kind == "CORRID" and control.datatype in _RANGES:
+            low, high = _RANGES[control.datatype]
+            if isinstance(point.id, str) or not low <= point.id < high:
+                raise BadRequest(
+                    f"parameters.sequence_id = {point.id!r}, must be a number: '{model}' takes it as {control.datatype}"
+                )
+    return point

@@ -1,0 +1,141 @@
+"""Memory that clients on this machine share with the server: tensors are read where they lie and written in place.
+
+An operator registers a region, a part of an object in /dev/shm, under a name; requests then say region, offset and size
+in place of data. A region is mapped once. Views of it keep the mapping alive: whoever computes with a region that is
+unregistered meanwhile finishes on it.
+"""
+
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from pilotlight_predictor.errors import BadRequest, NotFound, Unsupported
+from pilotlight_predictor.inference import InferRequest, InferResponse, SharedPlace
+from pilotlight_predictor.protocol.raw import encode_raw
+from pilotlight_predictor.protocol.shared_places import OFF
+from pilotlight_predictor.tensors import Tensor
+
+FOLDER: Final = Path("/dev/shm")  # noqa: S108  the system's own place for what processes share
+MAX_NAME: Final = 255
+
+
+class Region(NamedTuple):
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    memory: mmap.mmap
+
+    def told(self) -> dict[str, Any]:
+        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
+
+
+class SharedMemory:
+    """The registered regions, by name."""
+
+    def __init__(self, enabled: bool, folder: Path = FOLDER) -> None:
+        self._enabled = enabled
+        self._folder = folder
+        self._regions: dict[str, Region] = {}
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        self._check_enabled()
+        if not name or len(name) > MAX_NAME:
+            raise BadRequest(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")
+        if name in self._regions:
+            raise BadRequest(f"shared memory region '{name}' already in manager: unregister it first")
+        for field, value, least in (("offset", offset, 0), ("byte_size", byte_size, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
+                raise BadRequest(f"{field} = {value!r}, must be an integer of {least} or more")
+        memory = _mapped(self._folder / _file_name(key), key, offset + byte_size)
+        self._regions[name] = Region(name, key, offset, byte_size, memory)
+
+    def unregister(self, name: str = "") -> None:
+        """One region, or all of them; a name that is not there is no mistake, as in Triton."""
+        self._check_enabled()
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        self._check_enabled()
+        if name and name not in self._regions:
+            raise NotFound(f"Unable to find system shared memory region: '{name}'")
+        return [region.told() for region in self._regions.values() if name in ("", region.name)]
+
+    def find(self, place: SharedPlace) -> memoryview:
+        """The bytes of a place, which may be written. Raises BadRequest or NotFound."""
+        if not self._enabled:
+            raise BadRequest(OFF)
+        region = self._regions.get(place.region)
+        if region is None:
+            raise NotFound(f"Unable to find shared memory region: '{place.region[:100]}'")
+        if place.offset + place.byte_size > region.byte_size:
+            raise BadRequest(
+                f"Invalid offset + byte size for shared memory region: '{region.name}' has {region.byte_size} bytes,"
+                f" asked for are {place.byte_size} from {place.offset} on"
+            )
+        if region.memory.size() < region.offset + region.byte_size:  # read beyond the end, it would end the process
+            raise BadRequest(f"shared memory region '{region.name}' was made shorter since it was registered")
+        start = region.offset + place.offset
+        return memoryview(region.memory)[start : start + place.byte_size]
+
+    def _check_enabled(self) -> None:
+        if not self._enabled:
+            raise Unsupported(OFF)
+
+
+def _file_name(key: str) -> str:
+    """As shm_open has it: one name, perhaps with a slash in front. Nothing else of the machine can be reached."""
+    name = key.removeprefix("/")
+    if not name or len(name.encode()) > MAX_NAME or "/" in name or "\0" in name or name in {".", ".."}:
+        raise BadRequest(f"key = {key[:100]!r}, must be the name of a shared memory object, such as /my_tensors")
+    return name
+
+
+def _mapped(path: Path, key: str, length: int) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadRequest(f"Unable to open shared memory region: key = {key[:100]!r}: {reason}") from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadRequest(f"key = {key[:100]!r}, must be a shared memory object")
+        if found.st_size < length:
+            raise BadRequest(
+                f"failed to register shared memory region: {key[:100]!r} has {found.st_size} bytes,"
+                f" offset and byte_size reach to {length}"
+            )
+        return mmap.mmap(descriptor, length)
+    finally:
+        os.close(descriptor)
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether it lies in a region, where its client may change it at any time."""
+    base: Any = tensor.array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, memoryview) and isinstance(base.obj, mmap.mmap)
+
+
+def place_outputs(request: InferRequest, response: InferResponse) -> None:
+    """Writes the outputs that the client wants in a region there. Raises BadRequest where one is larger than that."""
+    for output in request.outputs:
+        if output.place is None or output.target is None or output.name not in response.outputs:
+            continue
+        data = encode_raw(response.outputs[output.name])
+        if len(data) > len(output.target):
+            raise BadRequest(
+                f"shared memory size specified with the request for output '{output.name}' ({len(output.target)} bytes)"
+                f" should be at least {len(data)} bytes to hold the results"
+            )
+        output.target[: len(data)] = data
+        response.placed = {**response.placed, output.name: output.place._replace(byte_size=len(data))}

@@ -1,0 +1,24 @@
+"""The thread that looks after canaries lives as long as whoever serves."""
+
+import asyncio
+import threading
+
+from pilotlight.canary.bell import Bell, looked_after
+
+
+def test_the_loop_is_woken_by_the_bell_and_ends_with_the_block() -> None:
+    bell, looks, woken = Bell(rings=True), list[str](), threading.Event()
+
+    def follow() -> None:
+        while bell.wait(None):
+            looks.append(threading.current_thread().name)
+            woken.set()
+
+    async def serve() -> None:
+        async with looked_after(bell, follow):
+            bell.ring()
+            assert await asyncio.to_thread(woken.wait, 60)
+        assert "canaries" not in {each.name for each in threading.enumerate()}
+
+    asyncio.run(serve())
+    assert looks == ["canaries"]

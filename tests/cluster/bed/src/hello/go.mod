@@ -1,0 +1,3 @@
+module pilotlight.dev/bed/hello
+
+go 1.25.0

@@ -1,0 +1,3 @@
+module pilotlight.dev/bed/pause
+
+go 1.25.0

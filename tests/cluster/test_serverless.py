@@ -1,0 +1,117 @@
+"""A serverless service from its first deploy to its end, on a real Knative."""
+
+import re
+import shlex
+from pathlib import Path
+
+from tests.cluster.asking import many, once
+from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.stories import Story, document
+
+QUICK = ('autoscaling.knative.dev/window: "6s"',)
+REQUESTS = 500
+START = {"boot", "listen", "import", "load", "warmup", "total"}
+ROOT = Path(__file__).parents[2]
+
+
+def first(memory: str = "512Mi") -> str:
+    return document("iris", annotations=QUICK, memory=memory)
+
+
+def test_from_deploy_to_zero_and_back_through_a_canary_and_a_rollback(cluster: Cluster, namespace: str) -> None:
+    story = Story(cluster, namespace, "iris")
+    url = story.deploy(first())
+    host = url.removeprefix("http://")
+    assert story.status()["phase"] == "Ready"
+
+    assert once(cluster.ingress, host, "iris") == []
+
+    eventually(lambda: story.status()["phase"] == "Standby", "at zero")
+    assert story.status()["revisions"][0]["model_state"] == "Standby"
+    eventually(lambda: not story.pods(), "no pod")
+
+    assert once(cluster.ingress, host, "iris") == [], "a request wakes it"
+    eventually(lambda: once(cluster.ingress, host, "iris") == [] and story.phases() >= START, "its phases are recorded")
+
+    (stable,) = story.shares()
+    story.do("canary", "start", "iris", "-f", "-", "--percent", "20", text=first("640Mi"))
+    shares = story.shares()
+    (fresh,) = set(shares) - {stable}
+    assert shares == {stable: 80, fresh: 20}
+    before = story.answered()
+    assert many(cluster.ingress, host, "iris", REQUESTS) == []
+    since = story.answered() - before
+    assert since.total() == REQUESTS
+    got = sum(count for (revision, _), count in since.items() if revision == fresh)
+    assert 60 <= got <= 140, f"{got} of {REQUESTS} for a share of 20 %"
+
+    story.do("canary", "promote", "iris")
+    assert story.shares() == {fresh: 100}
+    story.do("rollback", "iris")
+    assert story.shares() == {stable: 100}
+
+    story.do("delete", "iris")
+    story.wait_gone()
+    assert story.run("status", "iris").returncode == 3
+
+
+def test_what_the_readme_says_about_clusters_works_as_it_stands_there(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## On a cluster\n")[2].partition("\n## ")[0]
+    typed = re.findall(r"^\$ platformctl (.*?)(?: +#.*)?$", section, re.MULTILINE)
+    assert len(typed) >= 6
+    (tmp_path / "service.yaml").write_text(first())
+    (tmp_path / "new.yaml").write_text(first("640Mi"))
+    for command in typed:
+        words = [str(tmp_path / word) if word.endswith(".yaml") else word for word in shlex.split(command)]
+        done = cluster.platformctl(namespace, *words)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_a_deploy_of_the_same_document_changes_nothing_and_diff_says_so(cluster: Cluster, namespace: str) -> None:
+    story = Story(cluster, namespace, "same")
+    text = document("same", annotations=QUICK)
+    story.deploy(text)
+    generation = story.status()["generation"]
+    assert story.run("diff", "-f", "-", text=text).returncode == 0
+    story.deploy(text)
+    assert story.status()["generation"] == generation
+    changed = story.run("diff", "-f", "-", text=document("same", annotations=QUICK, memory="640Mi"))
+    assert changed.returncode == 1
+    assert "memory: 640Mi" in changed.stdout.replace("'", "")
+    story.do("delete", "same", "--no-wait")
+
+
+def test_bounds_set_by_hand_make_a_revision_aloud_stay_over_a_deploy_and_go_again(
+    cluster: Cluster, namespace: str
+) -> None:
+    story = Story(cluster, namespace, "bounds")
+    text = document("bounds", annotations=QUICK)
+    story.deploy(text)
+    (planned,) = story.shares()
+    scaled = story.run("scale", "bounds", "--min", "1", "--max", "2")
+    assert scaled.returncode == 0, scaled.stderr
+    assert "gets a new one, whose pods start afresh" in scaled.stderr
+    eventually(lambda: story.status()["phase"] == "Ready", "ready with other bounds")
+    (derived,) = story.shares()
+    assert derived.startswith(f"{planned}-")
+    again = story.run("deploy", "-f", "-", text=text)
+    assert "kept as set by hand: bounds-predictor" in again.stderr
+    assert story.shares() == {derived: 100}
+    story.do("scale", "bounds", "--reset")
+    eventually(lambda: story.shares() == {planned: 100}, "as the document says")
+    story.do("delete", "bounds", "--no-wait")
+
+
+def test_shares_set_by_hand_hold_until_they_are_reset(cluster: Cluster, namespace: str) -> None:
+    story = Story(cluster, namespace, "shares")
+    story.deploy(document("shares", annotations=QUICK))
+    (old,) = story.shares()
+    story.deploy(document("shares", annotations=QUICK, memory="640Mi"))
+    (new,) = story.shares()
+    story.do("traffic", "shares", f"{old}=50,latest=50")
+    eventually(lambda: story.shares() == {old: 50, new: 50}, "half and half")
+    story.do("traffic", "shares", "--reset")
+    eventually(lambda: story.shares() == {new: 100}, "as the document says")
+    story.do("delete", "shares", "--no-wait")

@@ -1,0 +1,74 @@
+"""`platformctl dashboard` and `platformctl up --prometheus`, as they are typed."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pilotlight.observability.dashboards import DASHBOARDS, rendered
+from pilotlight.observability.rules import BUDGET, rules
+from platformctl import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_list_names_every_dashboard(capsys: Capture) -> None:
+    assert main.run(["dashboard"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", *DASHBOARDS]
+    assert main.run(["dashboard", "-o", "json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["dashboards"]] == list(DASHBOARDS)
+
+
+def test_one_is_printed_as_grafana_imports_it(capsys: Capture) -> None:
+    assert main.run(["dashboard", "canary"]) == 0
+    assert json.loads(capsys.readouterr().out) == rendered(DASHBOARDS["canary"])
+
+
+def test_rules_are_printed_as_prometheus_reads_them(capsys: Capture) -> None:
+    assert main.run(["dashboard", "--rules", "--to", "-"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == rules()
+
+
+def test_all_of_it_is_written_into_a_folder(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "made" / "here"
+    assert main.run(["dashboard", "--to", str(folder), "--objective", "99.5"]) == 0
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == sorted([*(f"pilotlight-{name}.json" for name in DASHBOARDS), "pilotlight-rules.yaml"])
+    assert sorted(capsys.readouterr().out.split()) == [str(folder / name) for name in written]
+    recorded = yaml.safe_load((folder / "pilotlight-rules.yaml").read_text())["groups"][0]["rules"]
+    assert {"record": BUDGET, "expr": "vector(0.005)"} in recorded
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["nothing"], 3, "one of: overview, autoscaling, model, canary"),
+        (["overview", "--rules"], 2, "leave overview out"),
+        (["--rules", "--objective", "100"], 2, "between 0 and 100"),
+        (["--to", "-"], 2, "name one"),
+        (["--to", "/proc/nowhere"], 1, "cannot be written to"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_the_fix(argv: list[str], code: int, said: str, capsys: Capture) -> None:
+    assert main.run(["dashboard", *argv]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
+def test_a_prometheus_that_is_not_there_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PILOTLIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main.run(["up", "--prometheus"]) == 3
+    assert "apt-get install prometheus" in capsys.readouterr().err
+    assert main.run(["up", f"--prometheus={tmp_path}/none"]) == 3
+    assert "must be an address" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()

@@ -1,0 +1,125 @@
+"""What the start put off is made up for beside requests: they get the interpreter soon, and no walk holds them up."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Serve
+from tests.predictor.scheduling.instances import PATIENCE_S
+from tests.predictor.zoo import write_python
+from tests.serving import START_S, RunningServer, json_tensor
+
+from pilotlight_predictor.beside_requests import WAIT_S, beside_requests
+
+USUAL_S = 0.004
+# Each time that memory was declared to be kept: how often all of it had been walked, and how much of it is kept.
+WALKS = """
+import gc
+
+import numpy as np
+
+INPUTS = {"x": ("FP32", [1])}
+OUTPUTS = {"y": ("INT64", [-1])}
+walks, kept = [], []
+gc.callbacks.append(lambda phase, info: walks.append(phase) if info["generation"] == 2 else None)
+usual = gc.freeze
+
+
+def freeze():
+    usual()
+    kept.append((len(walks), gc.get_freeze_count()))
+
+
+gc.freeze = freeze
+
+
+def predict(x):
+    return np.array(kept, dtype=np.int64).ravel()
+"""
+
+# How long a thread had to wait for the interpreter while the model was loaded, and how long it has to now.
+WAITS = """
+import sys
+
+import numpy as np
+
+INPUTS = {"x": ("FP32", [1])}
+OUTPUTS = {"y": ("FP64", [2])}
+loading = sys.getswitchinterval()
+
+
+def predict(x):
+    return np.array([loading, sys.getswitchinterval()])
+"""
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL_S)
+    yield
+    sys.setswitchinterval(before)
+
+
+def wait_s() -> float:
+    return pytest.approx(sys.getswitchinterval(), abs=1e-6)  # type: ignore[no-any-return]
+
+
+def test_the_wait_for_the_interpreter_is_short_until_the_last_work_ends() -> None:
+    async def scene() -> None:
+        first, second = threading.Event(), threading.Event()
+        works = [beside_requests(lambda gate=gate: gate.wait(PATIENCE_S)) for gate in (first, second)]
+        assert wait_s() == WAIT_S
+        first.set()
+        assert await works[0]
+        await asyncio.sleep(0)
+        assert wait_s() == WAIT_S
+        second.set()
+        assert await works[1]
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    assert wait_s() == USUAL_S
+
+
+def test_work_that_fails_leaves_the_wait_as_it_was() -> None:
+    async def scene() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await beside_requests(lambda: 1 // 0)
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    assert wait_s() == USUAL_S
+
+
+def test_a_shorter_wait_that_somebody_chose_stands() -> None:
+    async def scene() -> float:
+        return await beside_requests(sys.getswitchinterval)
+
+    sys.setswitchinterval(WAIT_S / 2)
+    assert asyncio.run(scene()) == pytest.approx(WAIT_S / 2, abs=1e-6)
+
+
+def told(server: RunningServer) -> list[float]:
+    answer = server.infer("m", {"inputs": [json_tensor("x", "FP32", [1], [1.0])]})
+    return list(answer.json()["outputs"][0]["data"])
+
+
+def test_a_model_is_loaded_beside_requests(tmp_path: Path, serve: Serve) -> None:
+    write_python(tmp_path, "m", WAITS)
+    server = serve(tmp_path, "--model-control-mode", "explicit")
+    assert server.post("/v2/repository/models/m/load").status == 200
+    assert told(server)[0] == pytest.approx(WAIT_S, abs=1e-6)
+    server.wait_until(lambda: told(server)[1] > WAIT_S * 2, "done with what it put off")
+
+
+def test_what_is_imported_after_ready_is_kept_without_a_walk_over_the_memory(tmp_path: Path, serve: Serve) -> None:
+    write_python(tmp_path, "m", WALKS)
+    server = serve(tmp_path)
+    server.wait_until(lambda: len(told(server)) == 4, "done with its imports", START_S)
+    walks, kept, walks_then, kept_then = told(server)
+    assert walks_then == walks
+    assert kept_then > kept

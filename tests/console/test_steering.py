@@ -82,6 +82,26 @@ def test_a_canary_is_seen_at_work_and_obeys_its_buttons(console: Console, platfo
     assert {row.name: row.percent for row in platform.status().revisions if row.percent} == {ended.stable: 100}
 
 
+def test_a_press_counts_however_often_the_page_is_drawn_under_it(console: Console, platform: Platform) -> None:
+    """People hold a button for a tenth of a second and more; a canary may be drawn anew meanwhile."""
+    page = console.page
+    console.log_in()
+    console.open("canary")
+    started(platform)
+    check = page.get_by_role("table", name="Checks").get_by_role("row").filter(has_text="p99_ms")
+    measured = check.locator("td").nth(6)
+    expect(measured).to_have_text(re.compile(r"\d"))
+    page.get_by_role("button", name="Pause", exact=True).hover()
+    page.mouse.down()
+    before = measured.inner_text()
+    expect(measured).not_to_have_text(before)
+    page.mouse.up()
+    expect(page.locator(".phase").filter(has_text="Paused")).to_be_visible()
+    press(console, "Abort")
+    dialog(console).get_by_role("button", name="Abort").click()
+    expect(page.locator(".phase").filter(has_text="RolledBack").first).to_be_visible()
+
+
 def test_a_release_comes_back_by_its_button(console: Console, platform: Platform) -> None:
     first = history.releases(platform.target, KEY)[-1]
     platform.deploy(document(model="      env: [{name: RELEASE, value: second}]"), reset=True)

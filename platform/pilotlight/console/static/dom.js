@@ -32,8 +32,12 @@ export function say(node, text) {
     if (node.textContent !== written) node.textContent = written;
 }
 
+// What stands there already is left alone: a press would be lost with a button that is taken out and put in again.
 export function fill(node, ...children) {
-    node.replaceChildren(...children.flat().filter(Boolean));
+    const wanted = children.flat().filter(Boolean);
+    const there = node.childNodes;
+    if (wanted.length === there.length && wanted.every((child, index) => child === there[index])) return;
+    node.replaceChildren(...wanted);
 }
 
 // Rows of a table or list that live as long as what they show: focus and scrolling stay where they are.

@@ -1,7 +1,7 @@
 // What was deployed, newest first; any of them can be deployed again.
 
 import { confirmed } from "./dialogs.js";
-import { button, el, fill, row, table } from "./dom.js";
+import { button, el, keyed, row, table } from "./dom.js";
 import { dateAndClock } from "./format.js";
 import { doing } from "./notices.js";
 import { ask, pathOf } from "./session.js";
@@ -11,15 +11,14 @@ const HEADINGS = ["Generation", "When", "Why", "Document", "Go back"];
 export function releasesTab(id) {
     const listing = table("Releases", HEADINGS);
     const told = el("p", { class: "empty" }, "Looking…");
+    const update = keyed(listing.body, (release) => ({ node: releaseRow(id, release), update() {} }));
     let generation = null;
 
     async function load() {
         try {
             const found = await ask("GET", `${pathOf(id)}/releases`);
-            fill(
-                listing.body,
-                found.map((release, index) => releaseRow(id, release, index === 0)),
-            );
+            const [newest] = found;
+            update(found.map((each) => ({ ...each, runs: each === newest })), keyOf);
             told.hidden = found.length > 0;
         } catch (error) {
             told.textContent = error.message;
@@ -37,7 +36,12 @@ export function releasesTab(id) {
     };
 }
 
-function releaseRow(id, release, newest) {
+// A row is made anew only where it tells something else: an opened document stays open.
+function keyOf(release) {
+    return JSON.stringify([release.generation, release.runs, release.failed]);
+}
+
+function releaseRow(id, release) {
     const text = el(
         "details",
         {},
@@ -53,7 +57,7 @@ function releaseRow(id, release, newest) {
         el("time", { datetime: release.at, class: "figure faint" }, dateAndClock(release.at)),
         el("div", {}, release.note || "deploy", failed),
         text,
-        newest ? el("span", { class: "faint" }, "runs") : back,
+        release.runs ? el("span", { class: "faint" }, "runs") : back,
     ];
     return row(HEADINGS, cells);
 }

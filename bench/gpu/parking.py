@@ -30,9 +30,9 @@ from pilotlight_predictor.backends.base import Device
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import tensor
 from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.host_copy import HostCopy
 from pilotlight_predictor.weights.moving import Block, Moving
 from pilotlight_predictor.weights.parked_weights import ParkedWeights, Streams
+from pilotlight_predictor.weights.pinned import HostCopy
 
 MIB = 1 << 20
 GIB = 1 << 30

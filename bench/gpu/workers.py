@@ -2,21 +2,26 @@
 
     PYTHONPATH=platform:predictor python bench/gpu/workers.py MODEL.onnx INPUT WIDTH > workers.json
 
-Needs wrk and twice as many cores as the largest count: the load has the other half for itself.
+Needs wrk and twice as many cores as the largest count: the load has the other half for itself. The counts take turns,
+so that a machine which changes its pace meanwhile does so for all of them; told are medians. `load_cpu` is the share of
+its cores that the load used: near 1 it is wrk that could not do more.
 """
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 from time import monotonic, sleep
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 COUNTS = (1, 2, 4, 8)
+ROUNDS = 3
 SECONDS = 6
 SCRIPT = Path(__file__).resolve().parent.parent / "request.lua"
 
@@ -29,9 +34,11 @@ def main(model: str, name: str, width: int) -> dict[str, Any]:
         body = Path(scratch) / "body.json"
         tensor = {"name": name, "shape": [1, width], "datatype": "FP32", "data": [0.5] * width}
         body.write_text(json.dumps({"inputs": [tensor]}))
-        for count in counts:
-            told[str(count)] = served(model, body, cores[:count], cores[len(cores) // 2 :])
-    told["factors"] = {count: round(told[str(count)]["rps"] / told["1"]["rps"], 2) for count in counts}
+        others = cores[len(cores) // 2 :]
+        rounds = [{count: served(model, body, cores[:count], others) for count in counts} for _ in range(ROUNDS)]
+    told["rounds"] = rounds
+    told["rps"] = {count: median(each[count]["rps"] for each in rounds) for count in counts}
+    told["factors"] = {count: round(told["rps"][count] / told["rps"][1], 2) for count in counts}
     return told
 
 
@@ -65,15 +72,18 @@ def await_ready(url: str) -> None:
 def ask(body: Path, seconds: int, cores: list[int], workers: int) -> dict[str, Any]:
     load = ["wrk", f"-t{len(cores)}", f"-c{32 * workers}", f"-d{seconds}s", "-s", str(SCRIPT),
             "http://127.0.0.1:18123/v2/models/m/infer", "--", str(body), "Content-Type: application/json"]  # fmt: skip
+    used, began = resource.getrusage(resource.RUSAGE_CHILDREN), monotonic()
     done = subprocess.run(
         load, capture_output=True, text=True, check=True, preexec_fn=lambda: os.sched_setaffinity(0, cores)
     )
+    spent, took = resource.getrusage(resource.RUSAGE_CHILDREN), monotonic() - began
+    busy = spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime
     result = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT ")
     )
     errors = sum(result[kind] for kind in ("status", "connect", "read", "write", "timeout"))
     return {"rps": round(result["requests"] * 1e6 / result["duration_us"]), "p99_ms": result["p99_us"] / 1e3,
-            "errors": errors}  # fmt: skip
+            "errors": errors, "load_cpu": round(busy / took / len(cores), 2)}  # fmt: skip
 
 
 if __name__ == "__main__":

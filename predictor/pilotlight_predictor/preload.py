@@ -14,11 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Whatever the model: the modules that a plain start imports one by one, on the way to its first answer.
+# Whatever the model: the modules that a plain start imports one by one, on the way to its first answer and after it.
 _SERVER: Final = (
     "pilotlight_predictor.__main__", "pilotlight_predictor.settings", "pilotlight_predictor.app",
     "pilotlight_predictor.assembly", "pilotlight_predictor.http", "pilotlight_predictor.cpu",
-    "pilotlight_predictor.repository.read_config", "ctypes", "inspect", "numpy.random", "orjson", "traceback", "uvloop",
+    "pilotlight_predictor.gpu", "pilotlight_predictor.repository.read_config", "ctypes", "inspect", "numpy.random",
+    "orjson", "traceback", "uvloop",
+)  # fmt: skip
+_TORCH: Final = (
+    "pilotlight_predictor.backends.torch", "pilotlight_predictor.aot.package",
+    "pilotlight_predictor.weights.first_product", "pilotlight_predictor.weights.parked_weights",
 )  # fmt: skip
 # These are read once, when the interpreter or a library starts; a fork comes too late for another value.
 _READ_AT_START: Final = ("GLIBC_", "LD_", "MALLOC_", "PYTHON")
@@ -41,7 +46,7 @@ class Family(NamedTuple):
 FAMILIES: Final[Mapping[str, Family]] = {
     "onnxruntime": Family(("pilotlight_predictor.backends.onnxruntime", "onnxruntime"), ("ORT_",)),
     "torch": Family(
-        ("pilotlight_predictor.backends.torch", "torch", "torch.export", "safetensors"),
+        (*_TORCH, "torch", "torch.export", "safetensors.torch"),
         ("GOMP_", "KMP_", "MKL_", "OMP_", "PYTORCH_", "TORCH_"),
     ),
     "python": Family(
@@ -57,9 +62,13 @@ def preload(family: str) -> None:
             with suppress(ImportError):
                 import_module(name)
     from pilotlight_predictor.routes import dialects
+    from pilotlight_predictor.rpc.descriptors import descriptors
+    from pilotlight_predictor.rpc.front import import_services
     from pilotlight_predictor.settings import parse
 
     dialects()
+    import_services()
+    descriptors()
     parse(["--model-path", "model.onnx"], {})
     if family == "onnxruntime":
         with suppress(ImportError):

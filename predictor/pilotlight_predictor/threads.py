@@ -1,7 +1,7 @@
 """Blocking work off the event loop, in daemon threads: a load that hangs must not keep the process from exiting."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Thread
 from traceback import clear_frames
@@ -55,6 +55,28 @@ def with_room(work: Callable[[], T]) -> T:
 
 
 with_room.__code__ = with_room.__code__.replace(co_stacksize=ROOM)
+
+
+def in_threads(work: Sequence[Callable[[], object]], name: str) -> None:
+    """All at once; the first failure is raised when all have ended."""
+    failed: list[Exception] = []
+
+    def run(one: Callable[[], object]) -> None:
+        try:
+            one()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [Thread(target=run, args=(one,), name=name, daemon=True) for one in work[1:]]
+    for thread in threads:
+        thread.start()
+    for one in work[:1]:
+        run(one)
+    for thread in threads:
+        thread.join()
+    if failed:
+        del failed[1:]  # and the last: what an error's frames lead to would be kept with it, until a collection
+        raise failed.pop()
 
 
 class FewThreads:

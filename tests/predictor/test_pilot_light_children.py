@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.onnx_models import write_add_sub, write_python
-from tests.predictor.pilot_lights import RunningPilotLight, wait_until
+from tests.predictor.pilot_lights import Forked, RunningPilotLight, wait_until
 from tests.predictor.zoo import GATE
 from tests.serving import read_answer
 
@@ -28,6 +29,26 @@ def predict(x):
     facts = [os.environ["WHO"], os.getcwd(), sys.path[0], random.random(), np.random.random(), sys.argv[-1]]
     facts.append(openblas().scipy_openblas_get_num_threads64_())
     return {"y": np.array([str(fact).encode() for fact in facts], dtype=object)}
+"""
+
+DOUBLE = """
+import torch
+
+INPUTS = {"x": ("FP32", [-1])}
+OUTPUTS = {"y": ("FP32", [-1])}
+
+
+class Double(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def build():
+    return Double()
 """
 
 
@@ -49,14 +70,19 @@ def pilot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPilotLigh
 
 def test_it_serves_and_imports_nothing_on_the_way(pilot: RunningPilotLight, repository: str) -> None:
     asked = time.monotonic()
-    child = pilot.fork("--model-repository", repository, "--load-model", "add_sub", "--model-control-mode", "explicit")
+    words = ("--load-model", "add_sub", "--model-control-mode", "explicit", "--grpc-port", "0")
+    child = pilot.fork("--model-repository", repository, *words)
     ready = child.event("ready")
     assert ready["phases"]["total"] < time.monotonic() - asked + 0.1, "its time began with the fork"  # told in ticks
     tensors = [{"name": name, "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]} for name in "ab"]
     answer = child.request("POST", "/v2/models/add_sub/infer", {"inputs": tensors})
     assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
-    imported = [line.split("|")[-1].strip() for line in child.text().splitlines() if line.startswith("import time:")]
-    assert not imported
+    child.event("grpc.listening")
+    assert not imported(child)
+
+
+def imported(child: Forked) -> list[str]:
+    return [line.split("|")[-1].strip() for line in child.text().splitlines() if line.startswith("import time:")]
 
 
 def test_both_fronts_and_the_metrics_answer(pilot: RunningPilotLight, repository: str) -> None:
@@ -127,6 +153,23 @@ def test_a_torchscript_model_is_served_by_a_fork(tmp_path: Path) -> None:
         child = pilot.fork("--model-repository", str(tmp_path / "repository"), "--device", "cpu")
         assert child.event("ready")["models"] == ["double"]
         assert child.infer("double", "x", "FP32", [1.0, 2.0]) == [2.0, 4.0]
+
+
+def test_a_model_of_safetensors_is_served_by_a_fork_that_imports_nothing_of_it(tmp_path: Path) -> None:
+    """Neither on the way to its first answer nor beside it, where an import would hold the answer up."""
+    pytest.importorskip("torch")
+    from safetensors.numpy import save_file
+
+    folder = tmp_path / "double"
+    folder.mkdir()
+    (folder / "model.py").write_text(DOUBLE)
+    save_file({"weight": np.array([2.0], np.float32)}, folder / "model.safetensors")
+    with RunningPilotLight(tmp_path, "torch", interpreter=("-X", "importtime")) as pilot:
+        child = pilot.fork("--model-path", str(folder), "--model-name", "m", "--device", "cpu", "--grpc-port", "0")
+        child.event("ready")
+        assert child.infer("m", "x", "FP32", [1.0, 2.0]) == [2.0, 4.0]
+        child.event("grpc.listening")
+        assert not imported(child)
 
 
 def test_python_models_are_served_by_a_fork(tmp_path: Path, repository: str) -> None:

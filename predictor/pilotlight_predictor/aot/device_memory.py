@@ -12,8 +12,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape
-from pilotlight_predictor.weights.cuda_driver import Context, PinnedBuffer
+from pilotlight_predictor.weights.cuda_driver import Context
 from pilotlight_predictor.weights.moving import Block, Moving
+from pilotlight_predictor.weights.pinned import PinnedBuffer
 from pilotlight_predictor.weights.safetensors_file import Place, files_of, read
 
 Stored = tuple[str, Shape, int]

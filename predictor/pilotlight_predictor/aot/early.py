@@ -36,10 +36,12 @@ _over = Event()
 
 
 class Wanted(NamedTuple):
-    """Libraries that were found to be needed; `weights` are those of a model that runs on a GPU."""
+    """Libraries that were found to be needed; `weights` are those of a model that runs on a GPU. Where torch itself
+    was `there` already, in a fork of the pilot light, it may be used."""
 
     cuda: bool
     compiled: bool
+    there: bool
     weights: Path | None
     device: int
 
@@ -100,16 +102,16 @@ def _begin(model: "ModelSettings", file: Path, cuda: bool) -> None:
         plain = file.suffix == ".safetensors" and model.precision == "auto"
         found = choose(file, "cuda" if cuda else "cpu", index, model.trusted_compiled) if plain else None
         compiled, moves = isinstance(found, tuple), cuda and plain and not _over.is_set()
-        _wanted.append(Wanted(cuda, compiled, file if moves else None, index))
+        there = not compiled and "torch" in sys.modules
+        _wanted.append(Wanted(cuda, compiled, there, file if moves else None, index))
         if moves:
-            beside_import = not compiled and "torch" not in sys.modules
-            _begun[file.parent, index] = _moving(file, index, beside_import, model.parks)
+            _begun[file.parent, index] = _moving(file, index, not compiled and not there, model.parks)
 
 
 def _load(before: tuple[Thread, ...]) -> None:
-    """The libraries, and then the first product of the GPU's, while weights still travel."""
+    """The libraries, and then the GPU's first product and first kernels, while weights still travel."""
     from pilotlight_predictor.aot.libraries import torch_library, warm_torch
-    from pilotlight_predictor.weights.first_product import multiply_once
+    from pilotlight_predictor.weights.first_product import compute_once, multiply_once
 
     for thread in before:
         thread.join()
@@ -117,7 +119,9 @@ def _load(before: tuple[Thread, ...]) -> None:
         for wanted in _wanted:
             torch_library(wanted.cuda) if wanted.compiled else warm_torch(wanted.cuda)
             if wanted.weights is not None:
-                multiply_once(wanted.weights, wanted.device)
+                multiplied = multiply_once(wanted.weights, wanted.device)
+                if multiplied and wanted.there:
+                    compute_once(wanted.weights, wanted.device)
 
 
 def _moving(file: Path, index: int, beside_import: bool, parks: bool) -> "Moving":

@@ -18,13 +18,18 @@ Weights = dict[str, Any]
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
 
 
-def assemble(factory: "Callable[[], torch.nn.Module]", weights: Weights, device: str, file: str) -> "torch.nn.Module":
+def built(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
+    """Needs no weights: they may still be on their way."""
     import torch
 
     with _without_initialisation():
         module = factory()
     if not isinstance(module, torch.nn.Module):
         raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
+    return module
+
+
+def filled(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
     try:
         module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
     except RuntimeError as error:

@@ -19,7 +19,7 @@ from pilotlight_predictor.backends import torch_export, torch_pickle
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.declared_tensors import declared
 from pilotlight_predictor.backends.model_source import Source
-from pilotlight_predictor.backends.torch_assemble import Weights, assemble
+from pilotlight_predictor.backends.torch_assemble import Weights, built, filled
 from pilotlight_predictor.backends.torch_signature import Argument
 from pilotlight_predictor.backends.torch_tensors import PRECISIONS, adopt
 from pilotlight_predictor.errors import LoadFailed
@@ -137,14 +137,16 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     """safetensors, a state dict or a pickled module, with the module that model.py builds."""
     import torch
 
+    source = Source(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
+    empty = built(_factory(source, spec)) if source is not None else None  # while its weights are on their way
     blocks = spec.ahead.wait() if spec.ahead is not None else []
     content = _safetensors(spec, blocks) if kind == "safetensors" else torch_pickle.load(spec)
     if isinstance(content, torch.nn.Module):
-        module, source = content.to(str(spec.device)), None
+        module = content.to(str(spec.device))
     else:
-        source = Source(_module_file(spec), spec.model_dir)
+        source = source or Source(_module_file(spec), spec.model_dir)
         weights = _cast(_state_dict(content, spec.path), precision_dtype(spec.precision))
-        module = assemble(_factory(source, spec), weights, str(spec.device), spec.path.name)
+        module = filled(empty or built(_factory(source, spec)), weights, str(spec.device), spec.path.name)
     compute = precision_dtype(spec.precision) or _half(module.parameters())
     if compute is not None:
         module = module.to(compute)

@@ -39,7 +39,7 @@ class RpcFront:
         spread: "Spread | None" = None,
     ) -> None:
         """`spread` changes the rows of services where there are several workers."""
-        services = await beside_requests(_import_all)
+        services = await beside_requests(import_services)
         from pilotlight_predictor.rpc.connection import RpcConnection
         from pilotlight_predictor.rpc.descriptors import descriptors
         from pilotlight_predictor.rpc.desk import Desk
@@ -78,7 +78,7 @@ def _max_message(settings: Settings) -> int:
     return min(largest, settings.server.max_bytes_in_flight, MAX_MESSAGE)
 
 
-def _import_all() -> "tuple[Service, ...]":
+def import_services() -> "tuple[Service, ...]":
     """In a thread: it takes two hundredths of a second."""
     from pilotlight_predictor.rpc import connection, desk, services  # noqa: F401
 

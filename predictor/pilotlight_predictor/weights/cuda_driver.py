@@ -97,45 +97,6 @@ class Context:
         return free.value, total.value
 
 
-class PinnedBuffer:
-    """Memory that the device reads by itself, and a stream of its own on which it does."""
-
-    def __init__(self, context: Context, size: int) -> None:
-        self._context = context
-        address, stream = c_void_p(), c_void_p()
-        context.call("cuStreamCreate", byref(stream), NON_BLOCKING)
-        try:
-            context.call("cuMemHostAlloc", byref(address), size, 0)
-        except LoadFailed:
-            context.call("cuStreamDestroy_v2", stream)
-            raise
-        assert address.value is not None
-        self._address, self.stream = address.value, int(stream.value or 0)
-        self.memory = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
-
-    def send(self, to: int, size: int, stream: int = 0) -> None:
-        """On the buffer's own stream, unless another is named."""
-        self._context.call("cuMemcpyHtoDAsync_v2", to, self._address, size, stream or self.stream)
-
-    def wait(self) -> None:
-        self._context.call("cuStreamSynchronize", self.stream)
-
-    def __enter__(self) -> "PinnedBuffer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """What was sent arrives before the memory goes."""
-        try:
-            self.wait()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self.memory.release()
-        self._context.call("cuMemFreeHost", self._address)
-        self._context.call("cuStreamDestroy_v2", self.stream)
-
-
 _CALLS: Final[dict[str, list[Any]]] = {
     "cuInit": [c_uint],
     "cuGetErrorString": [c_int, c_void_p],

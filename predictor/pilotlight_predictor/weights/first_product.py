@@ -1,7 +1,8 @@
 """The first product of matrices on a GPU, asked for while weights are still on their way to it.
 
-cuBLAS takes a tenth of a second for the first one of a process, to choose and load its kernels; a model's first answer
-would wait for that. Called by aot/early.py once torch's libraries, which bring cuBLAS, are in memory.
+cuBLAS takes a tenth of a second for the first one of a process, to choose and load its kernels, and torch half of that
+for the first of its own; a model's first answer would wait for them. Called by aot/early.py once torch's libraries,
+which bring cuBLAS, are in memory.
 """
 
 import ctypes
@@ -15,10 +16,21 @@ from pilotlight_predictor.weights.safetensors_file import Place, files_of, read
 
 # The format's name of a type: what cuBLAS calls it, and how many bytes an item has.
 KINDS: Final = {"F16": (2, 2), "BF16": (14, 2), "F32": (0, 4)}
+NAMES: Final = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 MOST_BYTES: Final = 256 << 20
 BESIDE: Final = 1 << 30  # for cuBLAS's kernels and workspace, and what the model computes in
 TRANSPOSED, AS_IT_IS = 1, 0
 IN_FP32, ANY_WAY = 68, -1
+
+
+def compute_once(weights: Path, index: int) -> None:
+    """A few kernels that most models have, in the type of their weights. torch must have been imported."""
+    import torch
+
+    place = next(found for file in files_of(weights) for found in read(file).tensors.values() if fits(found))
+    with torch.inference_mode():
+        x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, NAMES[place.dtype]))
+        (torch.relu(x) * 0.5 + x).float().cpu()
 
 
 def multiply_once(weights: Path, index: int) -> bool:

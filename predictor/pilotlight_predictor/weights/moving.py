@@ -7,7 +7,7 @@ the device empties while the next one is read, is more than twice as fast.
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,10 +17,13 @@ from time import perf_counter
 from typing import Final
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.weights.cuda_driver import Context, PinnedBuffer
+from pilotlight_predictor.threads import in_threads
+from pilotlight_predictor.weights.cuda_driver import Context
 from pilotlight_predictor.weights.device_range import DeviceRange
+from pilotlight_predictor.weights.pinned import PinnedBuffer
 from pilotlight_predictor.weights.safetensors_file import Place, WeightsFile, files_of, read
 
+THREADS_NAME: Final = "pilotlight-weights"
 PIECE: Final = 4 << 20
 PAGE: Final = 1 << 20
 LONG_THREADS: Final = 8
@@ -72,7 +75,7 @@ class Moving:
     _thread: Thread | None = None
 
     def begin(self) -> "Moving":
-        self._thread = Thread(target=self._run, name="pilotlight-weights", daemon=True)
+        self._thread = Thread(target=self._run, name=THREADS_NAME, daemon=True)
         self._thread.start()
         return self
 
@@ -80,7 +83,7 @@ class Moving:
         assert self._thread is not None
         self._thread.join()
         if self._failed:
-            raise self._failed[0]
+            raise self._failed.pop()  # its frames lead back here: kept, it would keep the weights on the device
         blocks, self._blocks = self._blocks, []
         return blocks
 
@@ -117,7 +120,7 @@ def _long_copies(descriptor: int, file: WeightsFile, block: Block) -> None:
             block.context.enter()
             block.context.copy(block.pointer + begin, address + begin, min(step, file.data_bytes - begin))
 
-        in_threads([partial(copy, begin) for begin in range(0, file.data_bytes, step)])
+        in_threads([partial(copy, begin) for begin in range(0, file.data_bytes, step)], THREADS_NAME)
 
 
 def _address(pages: mmap.mmap) -> int:
@@ -137,7 +140,7 @@ def _ring(descriptor: int, file: WeightsFile, block: Block) -> None:
             _empty(buffers, pieces, lock, descriptor, file, block)
 
     threads = min(RING_THREADS, os.cpu_count() or 1, -(-file.data_bytes // PIECE) or 1)
-    in_threads([copy] * threads)
+    in_threads([copy] * threads, THREADS_NAME)
 
 
 def _empty(
@@ -165,22 +168,3 @@ def _fill(memory: memoryview, descriptor: int, file: WeightsFile, begin: int) ->
         if not got:
             raise LoadFailed(f"{file.path.name} became shorter while it was read")
         done += got
-
-
-def in_threads(work: Sequence[Callable[[], object]]) -> None:
-    """All at once; the first failure is raised when all have ended."""
-    failed: list[Exception] = []
-
-    def run(one: Callable[[], object]) -> None:
-        try:
-            one()
-        except Exception as error:
-            failed.append(error)
-
-    threads = [Thread(target=run, args=(one,), name="pilotlight-weights", daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]

@@ -12,8 +12,8 @@ from typing import Final
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.weights.cuda_driver import NON_BLOCKING, Context
 from pilotlight_predictor.weights.device_range import PIECE
-from pilotlight_predictor.weights.host_copy import HostCopy
 from pilotlight_predictor.weights.moving import Block
+from pilotlight_predictor.weights.pinned import HostCopy
 
 STREAMS: Final = 2
 

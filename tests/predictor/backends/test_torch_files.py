@@ -154,11 +154,11 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
     import sys
 
     code = (
-        "import resource, sys, torch; from pilotlight_predictor.backends.torch_assemble import assemble;"
+        "import resource, sys, torch; from pilotlight_predictor.backends.torch_assemble import built, filled;"
         "memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "memory_before, modules_before = memory(), len(sys.modules);"
         "weights = {'weight': torch.empty(1, 1).expand(500_000, 1000)};"
-        "module = assemble(lambda: torch.nn.Embedding(500_000, 1000), weights, 'cpu', 'f');"
+        "module = filled(built(lambda: torch.nn.Embedding(500_000, 1000)), weights, 'cpu', 'f');"
         "print(memory() - memory_before, len(sys.modules) - modules_before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

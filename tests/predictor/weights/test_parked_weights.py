@@ -7,7 +7,6 @@ from tests.predictor.weights.driver import GRAIN, Driver
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.host_copy import HostCopy
 from pilotlight_predictor.weights.moving import Block
 from pilotlight_predictor.weights.parked_weights import ParkedWeights
 
@@ -78,22 +77,6 @@ def test_a_wake_that_fails_leaves_nothing_mapped_and_may_come_again(driver: Driv
     driver.refused.clear()
     weights.wake()
     assert data(held) == {pattern()}
-
-
-def test_a_host_copy_is_memory_of_ours_that_the_driver_pins(driver: Driver) -> None:
-    copy = HostCopy(Context(0), 5 << 20)
-    assert driver.registered == {copy.address}
-    assert ctypes.string_at(copy.address, 5 << 20) == bytes(5 << 20)
-    del copy
-    assert not driver.registered
-
-
-def test_a_driver_that_does_not_pin_ours_gives_its_own(driver: Driver) -> None:
-    driver.refused["cuMemHostRegister_v2"] = 0
-    copy = HostCopy(Context(0), SIZE)
-    assert list(driver.allocated) == [copy.address]
-    del copy
-    assert not driver.allocated
 
 
 def test_a_host_without_memory_leaves_the_weights_where_they_are(driver: Driver) -> None:

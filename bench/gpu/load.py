@@ -39,8 +39,6 @@ def main(options: argparse.Namespace) -> dict[str, Any]:
     guarded(told, "written_s", lambda: written(options))
     guarded(told, "alone", lambda: alone(options))
     guarded(told, "served", lambda: served(options, told, began, load_models.WAYS))
-    graphs = [way for way in load_models.WAYS if way.graphs and way.instances == 1]
-    guarded(told, "served by two processes", lambda: served(options, told, began, graphs, 2))
     told["took_s"] = round(time.monotonic() - began, 1)
     return told
 
@@ -67,14 +65,12 @@ def call(words: list[str]) -> str:
     return done.stdout
 
 
-def served(
-    options: argparse.Namespace, told: dict[str, Any], began: float, ways: Sequence[Way], workers: int = 1
-) -> dict[str, Any]:
+def served(options: argparse.Namespace, told: dict[str, Any], began: float, ways: Sequence[Way]) -> dict[str, Any]:
     """Cases one after the other, those that matter most first."""
-    log = options.folder / f"server{workers}.log"
+    log = options.folder / "server.log"
     clients = Clients(8)
     with log.open("w") as errors:
-        server = subprocess.Popen([*command(options, ways), "--workers", str(workers)], stderr=errors)
+        server = subprocess.Popen(command(options, ways), stderr=errors)
     try:
         port = listening(server, log)
         found: dict[str, Any] = {"ready_s": ready(server, port, log, ways)}

@@ -92,7 +92,7 @@ class Way(NamedTuple):
         return f"{self.model}-{self.instances}-{'graphs' if self.graphs else 'eager'}"
 
 
-WAYS = [Way(model, count, graphs) for model in ("resnet", "bert") for graphs in (True, False) for count in (2, 1)]
+WAYS = [Way(model, count, graphs) for model in ("resnet", "bert") for graphs in (True, False) for count in (3, 2, 1)]
 
 
 def sources(small: bool) -> dict[str, str]:

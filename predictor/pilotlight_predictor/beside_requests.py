@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Final, TypeVar
 
 from pilotlight_predictor.threads import in_thread, with_room
@@ -22,21 +23,34 @@ class _ShortWaits:
     """The interpreter has one such setting: the first of several works changes it, the last one puts it back."""
 
     def __init__(self) -> None:
-        self._works, self._usual = 0, 0.0
+        self._works, self._usual, self._lock = 0, 0.0, Lock()
 
     def begin(self) -> None:
-        if self._works == 0:
-            self._usual = sys.getswitchinterval()
-            sys.setswitchinterval(min(WAIT_S, self._usual))
-        self._works += 1
+        with self._lock:
+            if self._works == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(WAIT_S, self._usual))
+            self._works += 1
 
     def end(self, _: object) -> None:
-        self._works -= 1
-        if self._works == 0:
-            sys.setswitchinterval(self._usual)
+        with self._lock:
+            self._works -= 1
+            if self._works == 0:
+                sys.setswitchinterval(self._usual)
+
+    def shorten(self, seconds: float) -> None:
+        with self._lock:
+            self._usual = min(seconds, self._usual if self._works else sys.getswitchinterval())
+            if self._works == 0:
+                sys.setswitchinterval(self._usual)
 
 
 _waits: Final = _ShortWaits()
+
+
+def wait_at_most(seconds: float) -> None:
+    """For good, from any thread: a work beside requests, which a load is, does not put back what was before."""
+    _waits.shorten(seconds)
 
 
 def beside_requests(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:

@@ -223,7 +223,7 @@ def load(spec: LoadSpec) -> TorchInstance:
     loaded = read(spec)
     calling = bind(loaded.arguments, [tensor.name for tensor in spec.config.inputs or loaded.inputs])
     if spec.device.kind == "cuda":
-        torch.cuda.synchronize(spec.device.index)  # the weights came on the default stream, others will read them
+        torch.cuda.current_stream(spec.device.index).synchronize()  # on which the weights came; others will read them
     return TorchInstance(spec, loaded, calling)
 
 

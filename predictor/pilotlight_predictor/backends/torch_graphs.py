@@ -8,16 +8,16 @@ are cut off.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.torch_signature import Calling
+from pilotlight_predictor.beside_requests import wait_at_most
 from pilotlight_predictor.inference import Inputs
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
 from pilotlight_predictor.tensors import Shape, TensorSpec
+from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,6 @@ WARM_UPS: Final = 3  # runs before a capture: libraries choose their kernels and
 # A thread that replays wants the interpreter for microseconds, and the event loop while it is busy lets go of it after
 # Python's 5 ms: longer than many a batch takes.
 SWITCH_S: Final = 0.0005
-_CAPTURING: Final = Lock()  # torch's random generator, which all threads share, is part of one capture at a time
 Signature = tuple[tuple[str, str, Shape], ...]  # (name, datatype, dims without the batch dimension) of each input
 
 
@@ -136,12 +135,13 @@ class Graphs:
                 inputs = {name: value[: plan.rows] if plan.rows else value for name, value in whole.items()}
                 graph = captured(plan, inputs, compute, stream, pool)
             except Exception as error:  # whatever the module does that a graph cannot hold
-                torch.cuda.synchronize(stream.device)
+                with WHOLE_DEVICE:
+                    torch.cuda.synchronize(stream.device)
                 message = f"model '{model}' runs eagerly: it cannot be captured as a CUDA graph ({first_line(error)})"
                 log("graphs.failed", message, level="WARNING", model=model, rows=plan.rows)
                 return
             self._graphs.setdefault(plan.signature, {})[graph.plan] = graph
-            sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
+            wait_at_most(SWITCH_S)
 
 
 def _buffers(plan: Plan, device: "torch.device") -> "Values":
@@ -157,14 +157,15 @@ def _buffers(plan: Plan, device: "torch.device") -> "Values":
 
 
 def captured(plan: Plan, inputs: "Values", compute: "Compute", stream: "torch.cuda.Stream", pool: Any) -> Graph:
-    """The stream is the current one already. Others may use the GPU meanwhile, hence thread_local."""
+    """The stream is the current one already. Others may use the GPU meanwhile, hence thread_local; but not wait for all
+    of it, nor capture too: torch's random generator, which all threads share, is part of one capture at a time."""
     import torch
 
     for _ in range(WARM_UPS):
         compute(inputs)
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with _CAPTURING, _random_as_it_was(stream.device):
+    with WHOLE_DEVICE, _random_as_it_was(stream.device):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             outputs = compute(inputs)

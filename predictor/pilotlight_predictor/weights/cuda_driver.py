@@ -6,12 +6,15 @@ The context is the device's primary one, which every framework uses too, so that
 import ctypes
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
+from threading import Lock
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
 
 OUT_OF_MEMORY: Final = 2
 NON_BLOCKING: Final = 1
+# Waiting for a whole device breaks the capture of a graph on it, whoever captures, and fails itself: one at a time.
+WHOLE_DEVICE: Final = Lock()
 
 
 @cache
@@ -87,7 +90,8 @@ class Context:
     def settle(self) -> None:
         """Until the device has done all that it was asked for."""
         self.enter()
-        self.call("cuCtxSynchronize")
+        with WHOLE_DEVICE:
+            self.call("cuCtxSynchronize")
 
     def memory(self) -> tuple[int, int]:
         """Free and all bytes of the device."""

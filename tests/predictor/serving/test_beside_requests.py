@@ -12,7 +12,7 @@ from tests.predictor.scheduling.instances import PATIENCE_S
 from tests.predictor.zoo import write_python
 from tests.serving import START_S, RunningServer, json_tensor
 
-from pilotlight_predictor.beside_requests import WAIT_S, beside_requests
+from pilotlight_predictor.beside_requests import WAIT_S, beside_requests, wait_at_most
 
 USUAL_S = 0.004
 # Each time that memory was declared to be kept: how often all of it had been walked, and how much of it is kept.
@@ -101,6 +101,18 @@ def test_a_shorter_wait_that_somebody_chose_stands() -> None:
 
     sys.setswitchinterval(WAIT_S / 2)
     assert asyncio.run(scene()) == pytest.approx(WAIT_S / 2, abs=1e-6)
+
+
+def test_a_shorter_wait_that_a_load_asks_for_stands_when_the_load_is_over() -> None:
+    async def scene() -> None:
+        await beside_requests(lambda: wait_at_most(3 * WAIT_S))
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    assert wait_s() == pytest.approx(3 * WAIT_S, abs=3e-6)
+    wait_at_most(2 * WAIT_S)
+    wait_at_most(3 * WAIT_S)  # it only ever becomes shorter
+    assert wait_s() == pytest.approx(2 * WAIT_S, abs=3e-6)
 
 
 def told(server: RunningServer) -> list[float]:

@@ -1,0 +1,37 @@
+"""Nobody waits for all of a device while somebody captures a graph on it: that would break the capture."""
+
+import ctypes
+from threading import Event, Thread
+
+import pytest
+from tests.predictor.weights.driver import Driver
+
+from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE, Context
+from pilotlight_predictor.weights.moving import Block
+from pilotlight_predictor.weights.parked_weights import ParkedWeights
+
+SIZE = 5000
+PATIENCE_S = 60.0
+
+
+def parked() -> None:
+    block = Block.made(Context(0), SIZE, parks=True)
+    ctypes.memset(block.pointer, 1, SIZE)
+    ParkedWeights([block]).park()
+
+
+@pytest.mark.parametrize("work", [lambda: Context(0).settle(), parked], ids=["settle", "park"])
+def test_who_waits_for_the_whole_device_does_so_after_a_capture(driver: Driver, work: object) -> None:
+    done = Event()
+
+    def run() -> None:
+        assert callable(work)
+        work()
+        done.set()
+
+    with WHOLE_DEVICE:
+        Thread(target=run, daemon=True).start()
+        assert not done.wait(0.2)
+        assert "cuCtxSynchronize" not in driver.called
+    assert done.wait(PATIENCE_S)
+    assert "cuCtxSynchronize" in driver.called

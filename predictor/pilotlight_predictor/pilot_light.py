@@ -7,9 +7,9 @@ one line of JSON and gets one back:
     {"report": true}                                                                →  {"rss": …, "pss": …, …}
     anything that cannot be done                                                    →  {"error": "one sentence"}
 
-A child becomes a predictor (forked.py). The pilot light stays one plain thread: no event loop, no CUDA; it
-counts its threads before each fork and refuses when there are more. It reaps its children, writes how each ended, and
-ends itself when none is left and nobody asked for `--idle` seconds. Linux only.
+A child becomes a predictor (forked.py). The pilot light stays one plain thread: no event loop, no CUDA; it counts its
+threads before each fork and refuses when there are more. It reaps its children, writes how each ended, and ends itself
+when none is left and nobody asked for `--idle` seconds. Linux only.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The models of load.py: one of ResNet-50's size and one of BERT-base's, with random weights, in every way of serving.
 
-`write` makes a repository in which each is served by one and by two instances, with and without CUDA graphs; the names
+`write` makes a repository in which each is served by one, two and three instances, with and without CUDA graphs; the names
 say which: resnet-1-graphs. Weights lie there once.
 """
 

@@ -1,7 +1,7 @@
 """The models of load.py: one of ResNet-50's size and one of BERT-base's, with random weights, in every way of serving.
 
-`write` makes a repository in which each is served by one, two and three instances, with and without CUDA graphs; the names
-say which: resnet-1-graphs. Weights lie there once.
+`write` makes a repository in which each is served by one, two and three instances, with and without CUDA graphs; the
+names say which: resnet-1-graphs. Weights lie there once.
 """
 
 from collections.abc import Iterator

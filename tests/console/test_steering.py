@@ -64,6 +64,7 @@ def test_a_canary_is_seen_at_work_and_obeys_its_buttons(console: Console, platfo
     expect(page.locator(".phase").filter(has_text="Paused")).to_be_visible()
     press(console, "Resume")
     expect(page.locator(".phase").filter(has_text="Progressing").first).to_be_visible()
+    platform.wait(lambda: (kept(platform).phase, kept(platform).wish) == ("Progressing", ""), "the resume")
 
     press(console, "Promote")
     page.keyboard.press("Escape")
@@ -90,6 +91,7 @@ def test_a_press_counts_however_often_the_page_is_drawn_under_it(console: Consol
     started(platform)
     check = page.get_by_role("table", name="Checks").get_by_role("row").filter(has_text="p99_ms")
     measured = check.locator("td").nth(6)
+    platform.wait(lambda: kept(platform).phase == "Progressing" and bool(kept(platform).measurements), "a measurement")
     expect(measured).to_have_text(re.compile(r"\d"))
     page.get_by_role("button", name="Pause", exact=True).hover()
     page.mouse.down()
@@ -99,7 +101,7 @@ def test_a_press_counts_however_often_the_page_is_drawn_under_it(console: Consol
     expect(page.locator(".phase").filter(has_text="Paused")).to_be_visible()
     press(console, "Abort")
     dialog(console).get_by_role("button", name="Abort").click()
-    expect(page.locator(".phase").filter(has_text="RolledBack").first).to_be_visible()
+    platform.wait(lambda: kept(platform).phase == "RolledBack", "the abort")  # a row of an earlier one says so too
 
 
 def test_a_release_comes_back_by_its_button(console: Console, platform: Platform) -> None:

@@ -2,12 +2,12 @@
 
 import { el } from "./dom.js";
 
-const SHOWN_MS = 6000;
+const SHOWN_MS = { good: 6000, bad: 30000 }; // a refusal wants to be read
 
 export function notice(sentence, tone = "good") {
     const node = el("p", { class: `notice ${tone}` }, sentence);
     document.getElementById("notices").append(node);
-    setTimeout(() => node.remove(), SHOWN_MS);
+    setTimeout(() => node.remove(), SHOWN_MS[tone]);
 }
 
 // Runs what a button does: the button waits with it, and a refusal is told.

@@ -45,6 +45,9 @@ def seconds_since_exec() -> float:
 
 
 if __name__ == "__main__":
+    from pilotlight.early_end import heed_sigterm
+
+    heed_sigterm()
     code = main(sys.argv[1:])
     with suppress(OSError):  # a full disk for logs is no reason to end differently
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pilotlight.early_end import heed_sigterm
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
 
@@ -51,4 +52,5 @@ async def _serve(folder: Path, respawn: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    heed_sigterm()
     sys.exit(main(sys.argv[1:]))

@@ -19,20 +19,21 @@ ALIAS: Final = "docker.io/pilotlight/predictor:0.1.0"  # what platformctl render
 LOCK: Final = ROOT / "requirements" / "image-cpu.txt"
 PLATFORM: Final = "dev.local/pilotlight/platform:0.1.0"
 PLATFORM_LOCK: Final = ROOT / "requirements" / "image-platform.txt"
-ENTRYPOINT: Final = ("python", "-m", "pilotlight_predictor")
+ENTRYPOINT: Final = ("env", "--block-signal=TERM", "python", "-m", "pilotlight_predictor")
 SOURCES: Final = ("platform", "predictor", "cli", "knative", "keda", "helm/inference-service")
 
 
 def predictor_image(places: Places) -> Image:
     project = made(places, "project", digest(_project_files()), _project)
     models = made(places, "models", digest(_models()), _model_files)
-    return python_image(places, NAME, LOCK, ENTRYPOINT, (made(places, "shell", "", shell), project, models), (ALIAS,))
+    own = (made(places, "shell", "env", shell), project, models)
+    return python_image(places, NAME, LOCK, ENTRYPOINT, own, (ALIAS,))
 
 
 def platform_image(places: Places) -> Image:
     """The control plane's own: no runtime and no models, but what speaks to a cluster."""
     project = made(places, "project", digest(_project_files()), _project)
-    return python_image(places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, (made(places, "shell", "", shell), project))
+    return python_image(places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, (made(places, "shell", "env", shell), project))
 
 
 def _project(folder: Path) -> None:

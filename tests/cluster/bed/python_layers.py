@@ -88,9 +88,10 @@ def _interpreter(folder: Path) -> None:
 
 
 def shell(folder: Path) -> None:
-    """/bin/sh, which official images of Python have too: microservices are started by a line for it."""
-    (folder / "bin").mkdir()
-    shutil.copy2(Path("/bin/sh").resolve(), folder / "bin/sh")
+    """What official images of Python have too: /bin/sh, for microservices are started by a line for it, and env."""
+    for program in ("bin/sh", "usr/bin/env"):
+        (folder / program).parent.mkdir(parents=True)
+        shutil.copy2(Path("/", program).resolve(), folder / program)
     _add_libraries(folder)
 
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IRIS = ROOT / "examples" / "iris" / "model.onnx"
 FLOWER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
 PATIENCE_S = 60.0  # a busy machine is slow
-LAST_S = 5.0  # a shim lives a moment longer than the note of its replica's end, for which the control process waited
+LAST_S = 30.0  # a shim lives a moment longer than the note of its replica's end, for which the control process waited
 
 
 class Platform:

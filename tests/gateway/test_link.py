@@ -326,7 +326,10 @@ async def until_unknown(made: Linked) -> None:
 
 
 @in_loop
-async def test_a_table_is_in_force_when_a_gateway_that_still_has_requests_obeys_it_too(tmp_path: Path) -> None:
+async def test_a_table_is_in_force_when_a_gateway_that_still_has_requests_obeys_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_link, "LEAVING_S", 600.0)
     async with linked(tmp_path) as made, replica(ready=False) as one, leaving(made, one) as ended:
         publishing = asyncio.create_task(made.publish())
         await until_unknown(made)

@@ -136,9 +136,11 @@ class RunningPilotLight:
         return self.folder / f"{self._count}.{kind}"
 
     def ask(self, request: Any, *descriptors: int) -> dict[str, Any]:
-        with self.sent(request, *descriptors) as connection:
-            answer: dict[str, Any] = json.loads(connection.makefile().readline())
-            return answer
+        while True:
+            with self.sent(request, *descriptors) as connection:
+                answer: dict[str, Any] = json.loads(connection.makefile().readline())
+            if answer.get("error") != "timed out":  # this process was stopped before it sent: nothing was forked
+                return answer
 
     def sent(self, request: Any, *descriptors: int, deaf: bool = False) -> socket.socket:
         """`deaf`: nobody reads what comes back, from the beginning on."""

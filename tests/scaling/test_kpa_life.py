@@ -150,10 +150,10 @@ def test_an_idle_service_costs_microseconds() -> None:
 
 
 def _timed(seen: Observed, memory: object) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(200):
         decide(RULES, seen, memory, 5.0)
-    return (time.perf_counter() - start) / 200
+    return (time.thread_time() - start) / 200
 
 
 RULES = Kpa()

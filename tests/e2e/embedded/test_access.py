@@ -29,7 +29,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         running.deploy(serverless(annotations=TOKENS))
         running.deploy(serverless("open"))
         running.wait_phase("Ready")
-        running.wait_phase("Ready", name="open")
+        running.wait_phase("Ready", "Standby", name="open")
         running.wait(lambda: "port" in running.status().urls, "its own port")
         yield running
 

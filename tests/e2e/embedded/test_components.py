@@ -193,8 +193,9 @@ def test_replicas_of_a_component_behind_another_are_listed_in_a_file(platform: P
     platform.deploy(transformed(write_model(tmp_path, TRANSFORMER)))
     platform.wait_phase("Ready", name="two")
     folder = platform.home.run / "endpoints" / "default"
-    listed = json.loads((folder / "two-predictor.json").read_text())
-    assert len(listed) == 1
+    file = folder / "two-predictor.json"
+    platform.wait(lambda: len(json.loads(file.read_text())) == 1, "the file to name it")  # the next table's doing
+    listed = json.loads(file.read_text())
     assert listed[0]["id"].startswith("two-predictor-")
     assert not (folder / "two-transformer.json").exists()
     platform.target.delete(("default", "two"))

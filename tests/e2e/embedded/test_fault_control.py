@@ -189,10 +189,10 @@ def test_a_stored_service_that_cannot_be_run_fails_alone_and_can_be_deployed_aga
     other = ("default", "other")
     platform.deploy(serverless("other"))
     platform.wait_phase("Ready", name="other")
-    platform.kill_control()
-    with closing(sqlite3.connect(platform.home.database, timeout=10)) as database, database:
+    with closing(sqlite3.connect(platform.home.database, timeout=60)) as database, database:
         changed = "replace(cast(manifests AS TEXT), 'pilotlight/predictor', 'nginx/predictor')"
         database.execute(f"UPDATE releases SET manifests = {changed} WHERE name = 'other'")
+    platform.kill_control()  # the next one reads what is stored
     platform.wait(platform.answers, "the control process to be back")
     found = platform.status("other")
     assert (found.phase, platform.ask().status) == ("Failed", 200)

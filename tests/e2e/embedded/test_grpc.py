@@ -51,7 +51,7 @@ def test_the_port_for_grpc_comes_and_goes_with_the_protocol_and_asks_for_tokens(
     platform.wait(lambda: "port" in platform.status().urls, "its port for HTTP")
     assert "grpc" not in platform.status().urls
     platform.deploy(over_grpc(annotations=TOKENS))
-    platform.wait_phase("Ready")
+    platform.wait_phase("Ready", "Standby")
     platform.wait(lambda: "grpc" in platform.status().urls, "a port for gRPC")
     address = platform.status().urls["grpc"]
     with pytest.raises(triton.InferenceServerException, match="UNAUTHENTICATED"):

@@ -66,7 +66,8 @@ def test_a_service_has_a_port_of_its_own_which_it_keeps(platform: Platform) -> N
     for _ in range(3):
         platform.kill_control()
         platform.start()
-        assert own_port(platform) == port
+        again = f"http://127.0.0.1:{port}"
+        platform.wait(lambda: platform.status().urls.get("port") == again, "its port, told again")  # noqa: B023
         assert asked(port, INFER, json.dumps(FLOWER).encode(), {}).status == 200
 
 

@@ -60,7 +60,9 @@ def bodies(server: RunningServer, how: Any) -> None:
 
 def messages(server: RunningServer, how: Any) -> None:
     # Pings would draw random numbers in a thread, which hypothesis takes for the strategy's.
-    with connect(f"ws://{server.address}/predict/stream", proxy=None, ping_interval=None) as connection:
+    with connect(
+        f"ws://{server.address}/predict/stream", proxy=None, ping_interval=None, open_timeout=60
+    ) as connection:
         how(given(raw=BODIES, text=st.booleans())(lambda raw, text: message(connection, raw, text)))()
         connection.send(GOOD)
         assert json.loads(connection.recv(20))["predictions"] == [1, 0, 1]

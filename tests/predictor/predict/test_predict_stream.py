@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 Serve = Callable[..., RunningServer]
+OPEN_S = 60.0  # the first connection waits for aiohttp's import
 MANY = ("--rate-limit-messages-per-second", "100000")
 # Begins with a number other than 0, and ends once a file `go` lies beside it.
 GATED = """
@@ -53,7 +54,7 @@ def stream(moody: RunningServer) -> Iterator[ClientConnection]:
 
 
 def opened(server: RunningServer, **how: Any) -> ClientConnection:
-    return connect(f"ws://{server.address}/predict/stream", proxy=None, **how)
+    return connect(f"ws://{server.address}/predict/stream", proxy=None, **{"open_timeout": OPEN_S, **how})
 
 
 def ask(connection: ClientConnection, message: Any) -> Any:
@@ -124,7 +125,8 @@ def test_a_client_that_sends_and_does_not_read_is_held_back(tmp_path: Path, serv
 
     async def flood() -> int:
         address = f"ws://{server.address}/predict/stream"
-        async with connect_async(address, proxy=None, max_queue=1, write_limit=1 << 16, ping_interval=None) as client:
+        how: dict[str, Any] = {"max_queue": 1, "write_limit": 1 << 16, "ping_interval": None, "open_timeout": OPEN_S}
+        async with connect_async(address, proxy=None, **how) as client:
             sent = 0
             try:
                 while sent < 2000:  # 70 MB
@@ -218,7 +220,7 @@ def test_it_works_through_the_gateway(moody: RunningServer) -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("moody", backend("moody-1", moody.port)))
         address = f"ws://127.0.0.1:{bed.port}/moody/predict/stream"
-        async with connect_async(address, proxy=None) as client:
+        async with connect_async(address, proxy=None, open_timeout=OPEN_S) as client:
             for number in range(30):
                 await client.send(json.dumps({"inputs": [number / 10_000]}))
             for number in range(30):

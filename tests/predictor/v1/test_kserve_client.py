@@ -68,7 +68,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[...,
     repository = tmp_path_factory.mktemp("kserve")
     write_add_sub(repository, "add_sub")
     write_python(repository, "wrapped", WRAPPED, "max_batch_size: 0")
-    return serve_module(repository)
+    server = serve_module(repository, ready=False)
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready", 300)  # it imports kserve
+    return server
 
 
 def test_the_client_is_content(server: RunningServer, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_the_client_is_content(server: RunningServer, tmp_path: Path) -> None:
     program.write_text(dedent(JUDGE))
     environment = {"NO_PROXY": "127.0.0.1", "PATH": "/usr/bin:/bin"}
     command = [sys.executable, str(program), server.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -40,7 +40,7 @@ def test_a_program_runs(iris: RunningServer, text: str, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(text.replace(WRITTEN_FOR, iris.url))
     environment = {"NO_PROXY": "127.0.0.1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=500, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from time import perf_counter
+from time import process_time
 
 import msgspec
 import numpy as np
@@ -20,10 +20,10 @@ from pilotlight_predictor.protocol.values import decode_values
 )
 def test_a_body_with_strings_that_never_end_is_refused_in_linear_time(body: bytes) -> None:
     """Read again from each of its quotes, a body of 400 kB would take half an hour."""
-    started = perf_counter()
+    started = process_time()
     with pytest.raises(BadRequest):
         decode_request("m", -1, body, None)
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 @pytest.mark.parametrize(

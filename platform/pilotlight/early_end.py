@@ -1,8 +1,8 @@
-"""For programs that are the first process of a container: SIGTERM is heard from the first moment on.
+"""For programs that are the first process of a container: SIGTERM is heard as soon as any code of ours runs.
 
 The kernel drops a signal that process 1 of a container has no handler for. A pod that is told to end while it starts,
-which scaling to zero does, would run on until it is killed at the end of its grace, minutes later. Images of ours have
-SIGTERM blocked when Python starts (Containerfile), so that one which comes before `heed_sigterm` waits for it.
+which scaling to zero does, would run on until it is killed at the end of its grace, minutes later. The entrypoint of
+the image (Containerfile) has SIGTERM blocked when Python starts, so that one which comes even earlier waits for this.
 """
 
 import os
@@ -10,6 +10,7 @@ import signal
 
 
 def heed_sigterm() -> None:
-    """The process ends at once, as one that a shell started would. Whoever drains puts its own handler there later."""
-    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    """The first process ends as any other does without a handler. Whoever drains puts its own there later."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

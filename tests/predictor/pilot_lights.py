@@ -136,10 +136,12 @@ class RunningPilotLight:
         return self.folder / f"{self._count}.{kind}"
 
     def ask(self, request: Any, *descriptors: int) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with self.sent(request, *descriptors) as connection:
                 answer: dict[str, Any] = json.loads(connection.makefile().readline())
-            if answer.get("error") != "timed out":  # this process was stopped before it sent: nothing was forked
+            # "timed out": this process was stopped before it sent, and nothing was forked.
+            if answer.get("error") != "timed out" or time.monotonic() > deadline:
                 return answer
 
     def sent(self, request: Any, *descriptors: int, deaf: bool = False) -> socket.socket:

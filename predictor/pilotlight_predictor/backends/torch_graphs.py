@@ -8,6 +8,7 @@ are cut off.
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -165,7 +166,7 @@ def captured(plan: Plan, inputs: "Values", compute: "Compute", stream: "torch.cu
         compute(inputs)
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with WHOLE_DEVICE, _random_as_it_was(stream.device):
+    with WHOLE_DEVICE, _uncollected(), _random_as_it_was(stream.device):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             outputs = compute(inputs)
@@ -175,6 +176,18 @@ def captured(plan: Plan, inputs: "Values", compute: "Compute", stream: "torch.cu
         graph.capture_end()
     cut = all(value.ndim and value.shape[0] == plan.rows for value in outputs.values())
     return Graph(plan if cut else plan._replace(least=plan.rows), inputs, outputs, graph.replay)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """A collection might find weights of another model that nobody has any more, whose end waits for the device."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextlib.contextmanager

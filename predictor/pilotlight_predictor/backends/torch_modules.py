@@ -11,6 +11,7 @@ import inspect
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -138,7 +139,7 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     import torch
 
     source = Source(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
-    empty = built(_factory(source, spec)) if source is not None else None  # while its weights are on their way
+    empty = _empty(source, spec) if source is not None else None
     blocks = spec.ahead.wait() if spec.ahead is not None else []
     content = _safetensors(spec, blocks) if kind == "safetensors" else torch_pickle.load(spec)
     if isinstance(content, torch.nn.Module):
@@ -146,13 +147,26 @@ def _built(spec: LoadSpec, kind: Kind) -> Loaded:
     else:
         source = source or Source(_module_file(spec), spec.model_dir)
         weights = _cast(_state_dict(content, spec.path), precision_dtype(spec.precision))
-        module = filled(empty or built(_factory(source, spec)), weights, str(spec.device), spec.path.name)
+        empty = empty if empty is not None else built(_factory(source, spec))
+        module = filled(empty, weights, str(spec.device), spec.path.name)
     compute = precision_dtype(spec.precision) or _half(module.parameters())
     if compute is not None:
         module = module.to(compute)
     inputs, outputs = declared(source.path) if source else ((), ())
     arguments, parking = _forward_arguments(module), _parking(blocks)
     return Loaded(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+
+
+def _empty(source: Source, spec: LoadSpec) -> "torch.nn.Module":
+    """The module, built while its weights are on their way. Where that fails they have come before it is told, and go:
+    whoever loads it again finds room."""
+    try:
+        return built(_factory(source, spec))
+    except BaseException:
+        if spec.ahead is not None:
+            with suppress(Exception):
+                spec.ahead.wait()
+        raise
 
 
 def _parking(blocks: "Blocks") -> "ParkedWeights | None":

@@ -6,15 +6,16 @@ The context is the device's primary one, which every framework uses too, so that
 import ctypes
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
-from threading import Lock
+from threading import RLock
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
 
 OUT_OF_MEMORY: Final = 2
 NON_BLOCKING: Final = 1
-# Waiting for a whole device breaks the capture of a graph on it, whoever captures, and fails itself: one at a time.
-WHOLE_DEVICE: Final = Lock()
+# Waiting for a whole device breaks the capture of a graph on it, whoever captures, and fails itself: one at a time. Of
+# one thread more than one: weights that it drops wait for the device too.
+WHOLE_DEVICE: Final = RLock()
 
 
 @cache

@@ -11,7 +11,7 @@ from ctypes import byref, c_float, c_int, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
-from pilotlight_predictor.weights.cuda_driver import Context
+from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE, Context
 from pilotlight_predictor.weights.safetensors_file import Place, files_of, read
 
 # The format's name of a type: what cuBLAS calls it, and how many bytes an item has.
@@ -93,4 +93,5 @@ def _multiply(library: Any, place: Place, matrix: int, vectors: int) -> None:
         handle, TRANSPOSED, AS_IT_IS, rows, 1, columns, byref(one), matrix, kind, columns, vectors, kind, columns,
         byref(none), vectors + size * columns, kind, rows, IN_FP32, ANY_WAY,
     )  # fmt: skip
-    library.cublasDestroy_v2(handle)  # waits for the product; kernels stay loaded
+    with WHOLE_DEVICE:
+        library.cublasDestroy_v2(handle)  # waits for the product, and for all else; kernels stay loaded

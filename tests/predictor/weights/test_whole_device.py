@@ -22,16 +22,25 @@ def parked() -> None:
 
 @pytest.mark.parametrize("work", [lambda: Context(0).settle(), parked], ids=["settle", "park"])
 def test_who_waits_for_the_whole_device_does_so_after_a_capture(driver: Driver, work: object) -> None:
-    done = Event()
+    begun, done = Event(), Event()
 
     def run() -> None:
         assert callable(work)
+        begun.set()
         work()
         done.set()
 
     with WHOLE_DEVICE:
         Thread(target=run, daemon=True).start()
+        assert begun.wait(PATIENCE_S)
         assert not done.wait(0.2)
         assert "cuCtxSynchronize" not in driver.called
     assert done.wait(PATIENCE_S)
     assert "cuCtxSynchronize" in driver.called
+
+
+def test_weights_that_whoever_captures_drops_do_not_wait_for_themselves(driver: Driver) -> None:
+    with WHOLE_DEVICE:
+        del_me = Block.made(Context(0), SIZE, parks=True)
+        del del_me
+    assert not driver.mapped

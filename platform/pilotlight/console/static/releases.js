@@ -38,7 +38,7 @@ export function releasesTab(id) {
 
 // A row is made anew only where it tells something else: an opened document stays open.
 function keyOf(release) {
-    return JSON.stringify([release.generation, release.runs, release.failed]);
+    return JSON.stringify([release.generation, release.at, release.runs, release.failed]);
 }
 
 function releaseRow(id, release) {

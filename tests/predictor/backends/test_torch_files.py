@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,23 @@ def test_safetensors_fill_the_module_beside_them(net: tuple[Path, Any, Any], spe
     folder, module, expected = net
     save_file(module.state_dict(), folder / "model.safetensors")
     np.testing.assert_allclose(answer(spec(folder / "model.safetensors"), x=X), expected, rtol=1e-6)
+
+
+def test_weights_on_their_way_to_a_module_that_cannot_be_built_have_come_before_that_is_told(
+    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec], config: Any
+) -> None:
+    """Then they are nobody's, and whoever loads the model again finds room on the GPU."""
+    from msgspec.structs import replace
+    from safetensors.torch import save_file
+
+    folder, module, _ = net
+    save_file(module.state_dict(), folder / "model.safetensors")
+    waited: list[str] = []
+    ahead = SimpleNamespace(wait=lambda: waited.append("come"))
+    wanted = replace(spec(folder / "model.safetensors", config(parameters={"MODULE": "Missing"})), ahead=ahead)
+    with pytest.raises(LoadFailed, match="Missing"):
+        backend.load(wanted)
+    assert waited == ["come"]
 
 
 def test_a_class_named_by_module_is_built(net: tuple[Path, Any, Any], spec: Any, config: Any) -> None:

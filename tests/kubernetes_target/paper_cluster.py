@@ -61,6 +61,11 @@ class PaperCluster:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(60)
+        for late in list(self._loop._transports.values()):  # type: ignore[attr-defined]
+            # Who follows in a thread may have connected in the last moment, when the server had closed all it knew of.
+            if late._sock is not None:
+                late._sock.close()
+                late._sock = None
         self.api.rest_client.pool_manager.clear()
 
     def cluster(self) -> Cluster:

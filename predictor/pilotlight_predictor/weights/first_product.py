@@ -27,7 +27,9 @@ def compute_once(weights: Path, index: int) -> None:
     """A few kernels that most models have, in the type of their weights. torch must have been imported."""
     import torch
 
-    place = next(found for file in files_of(weights) for found in read(file).tensors.values() if fits(found))
+    place = a_matrix(weights)
+    if place is None:
+        return
     with torch.inference_mode():
         x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, NAMES[place.dtype]))
         (torch.relu(x) * 0.5 + x).float().cpu()
@@ -36,8 +38,7 @@ def compute_once(weights: Path, index: int) -> None:
 def multiply_once(weights: Path, index: int) -> bool:
     """With a matrix of the kind that the model has; False where it has none, cuBLAS is not in memory, or the GPU has
     little beside the weights, which may still be about to take theirs."""
-    library = cublas()
-    place = next((found for file in files_of(weights) for found in read(file).tensors.values() if fits(found)), None)
+    library, place = cublas(), a_matrix(weights)
     if library is None or place is None:
         return False
     context, size = Context(index), sum(file.stat().st_size for file in files_of(weights))
@@ -45,6 +46,11 @@ def multiply_once(weights: Path, index: int) -> bool:
         return False
     multiply(library, context, place)
     return True
+
+
+def a_matrix(weights: Path) -> Place | None:
+    """The first of the kind that a product can be made with."""
+    return next((found for file in files_of(weights) for found in read(file).tensors.values() if fits(found)), None)
 
 
 def has_room(memory: tuple[int, int], weights: int, needed: int) -> bool:

@@ -2,14 +2,18 @@
 
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from tests.cluster.bed.archive import Image, Layer, pack
 from tests.cluster.bed.envoy import ENVOY_KEY, envoy_folder
 from tests.cluster.bed.places import BedError, Places
 from tests.cluster.bed.programs import KNATIVE, program
 
-PAUSE = "dev.local/pause:1"
+PAUSE: Final = "dev.local/pause:1"
+ROOT_LABEL: Final = "containerd.io/gc.root"  # what has it is never collected
 
 
 def name_of(program_name: str) -> str:
@@ -49,9 +53,25 @@ def import_images(places: Places, images: list[Image]) -> list[str]:
         with tempfile.TemporaryDirectory(dir=places.state) as scratch:
             archive = Path(scratch) / "image.tar"
             pack(image, archive)
-            ctr(places, "images", "import", str(archive))
+            with _kept_layers(places):
+                ctr(places, "images", "import", str(archive))
         _mark_file(places, image).write_text(image.key)
     return [image.name for image in wanted]
+
+
+@contextmanager
+def _kept_layers(places: Places) -> Iterator[None]:
+    """An import gives the image's name away before it takes hold of the layers that it shares with the old one:
+    containerd's collector, if it looks in between, would remove them under it."""
+    rows = [line.split() for line in ctr(places, "snapshots", "ls").splitlines()]
+    layers = [row[0] for row in rows if row[-1] == "Committed"]
+    for layer in layers:
+        try_ctr(places, "snapshots", "label", layer, f"{ROOT_LABEL}=import")
+    try:
+        yield
+    finally:
+        for layer in layers:
+            try_ctr(places, "snapshots", "label", layer, f"{ROOT_LABEL}=")
 
 
 def ctr(places: Places, *words: str) -> str:
@@ -60,6 +80,12 @@ def ctr(places: Places, *words: str) -> str:
     if done.returncode:
         raise BedError(f"{' '.join(command)} failed: {done.stderr.strip()}")
     return done.stdout
+
+
+def try_ctr(places: Places, *words: str) -> None:
+    """For what may have ended by itself in between."""
+    with suppress(BedError):
+        ctr(places, *words)
 
 
 def _mark(places: Places, image: Image) -> str:

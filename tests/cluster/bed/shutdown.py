@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.bed.cgroups import remove_group
-from tests.cluster.bed.images import ctr
+from tests.cluster.bed.images import ctr, try_ctr
 from tests.cluster.bed.network import remove_bridge, remove_proxy_rules
-from tests.cluster.bed.places import BedError, Places
+from tests.cluster.bed.places import Places
 from tests.cluster.bed.processes import alive, stop
 
 # In two rounds: an API server that has lost its etcd takes long to end.
@@ -47,18 +47,13 @@ def shut_down(places: Places, purge: bool = False) -> None:
 def _end_containers(places: Places) -> None:
     """Also their records and writable layers: the next cluster knows nothing of them."""
     for task in ctr(places, "tasks", "ls", "-q").split():
-        _try(places, "tasks", "kill", "-s", "SIGKILL", task)
+        try_ctr(places, "tasks", "kill", "-s", "SIGKILL", task)
     for container in ctr(places, "containers", "ls", "-q").split():
-        _try(places, "tasks", "delete", "-f", container)
-        _try(places, "containers", "delete", container)
+        try_ctr(places, "tasks", "delete", "-f", container)
+        try_ctr(places, "containers", "delete", container)
     for line in ctr(places, "snapshots", "ls").splitlines():
         if line.split()[-1] == "Active":
-            _try(places, "snapshots", "rm", line.split()[0])
-
-
-def _try(places: Places, *words: str) -> None:
-    with contextlib.suppress(BedError):  # it ended by itself in between
-        ctr(places, *words)
+            try_ctr(places, "snapshots", "rm", line.split()[0])
 
 
 def _shims(socket: Path) -> list[int]:

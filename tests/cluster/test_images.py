@@ -48,7 +48,8 @@ def test_an_image_is_replaced_while_layers_are_collected(containerd: Places, tmp
             assert import_images(containerd, [Image("dev.local/it:1", str(number), layers, ("/own/file",))])
     left = [line.split()[0] for line in ctr(containerd, "snapshots", "ls").splitlines()[1:]]
     held = [layer for layer in left if "gc.root" in ctr(containerd, "snapshots", "info", layer)]
-    assert left and not held, "what was held for an import is let go after it"
+    assert left
+    assert not held, "what was held for an import is let go after it"
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def test_a_block_that_is_no_map_is_refused(text: str) -> None:
 
 
 def test_the_examples_of_the_page_can_be_read() -> None:
-    blocks = re.findall(r"pilotlight\.dev/canary: \|\n((?:      .*\n)+)", DOCS.read_text())
+    blocks = re.findall(r"  canary:\n((?:    .*\n)+)", DOCS.read_text())
     assert blocks
     for block in blocks:
         assert annotated({ANNOTATION_CANARY: block})

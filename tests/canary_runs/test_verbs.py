@@ -100,11 +100,8 @@ def test_a_document_may_say_how_it_wants_to_be_judged(
     platform: Platform, traffic: Load, call: Call, tmp_path: Path
 ) -> None:
     """By the baseline, with a ratio that no busy machine reaches."""
-    block = (
-        '    pilotlight.dev/canary: \'{steps: "50,100", bake: 1s, interval: 500ms, min-requests: 10, keep-stable: 0s,'
-        " ratio: 1000}'"
-    )
-    document = written(tmp_path, "judged.yaml", iris(most=2, annotations=block))
+    block = '{steps: "50,100", bake: 1s, interval: 500ms, min-requests: 10, keep-stable: 0s, ratio: 1000}'
+    document = written(tmp_path, "judged.yaml", iris(most=2).replace("spec:\n", f"spec:\n  canary: {block}\n"))
     done = call("deploy", "-f", str(document))
     assert done.code == 0, done.err + platform.log()
     assert (current(platform).phase, current(platform).policy.steps) == ("Promoted", (50, 100))

@@ -18,6 +18,7 @@ from pilotlight.spec.types import (
     Duration,
     Field,
     ListOf,
+    ListOrMap,
     MapOf,
     Named,
     Number,
@@ -79,6 +80,8 @@ def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa:
             return _record(type, definitions)
         case ListOf():
             return {"type": "array", "items": _type(type.item, definitions)}
+        case ListOrMap():
+            return {"anyOf": [_type(type.items, definitions), _record(type.map, definitions)]}
         case MapOf():
             keys = {"propertyNames": {"pattern": f"^(?:{type.key})$"}} if type.key else {}
             return {"type": "object", "additionalProperties": _type(type.value, definitions), **keys}

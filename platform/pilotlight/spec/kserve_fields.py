@@ -4,12 +4,14 @@ from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
+from pilotlight.spec.canary_block import POLICY
 from pilotlight.spec.components import EXTENSION, NAME, document, misplaced, pod_fields
 from pilotlight.spec.storage import STORAGE, STORAGE_URI
 from pilotlight.spec.types import (
     Duration,
     Field,
     ListOf,
+    ListOrMap,
     MapOf,
     Named,
     OneOf,
@@ -75,7 +77,10 @@ def _spec(name: str) -> Record:
         "predictor": Field(_named("PredictorSpec"), "What answers requests.", required=True),
         "transformer": Field(_named("TransformerSpec"), "What prepares requests and finishes responses."),
         "explainer": Field(_named("ExplainerSpec"), "What explains answers."),
-        "canary": Field(ListOf(_named("CanarySpec")), "Other predictors that get a share of the requests."),
+        "canary": Field(
+            ListOrMap(ListOf(_named("CanarySpec")), POLICY),
+            "A list: other predictors that get a share of the requests. A map: what a new revision must prove.",
+        ),
     }
     hints = misplaced(record("PredictorSpec"), "put it under predictor") | {
         "engine": "that is OME's; here use predictor"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from pilotlight.errors import InvalidDocument
-from pilotlight.spec import kserve, kserve_fields, ome, ome_fields
+from pilotlight.spec import canary_block, kserve, kserve_fields, ome, ome_fields
 from pilotlight.spec.edits import apply
 from pilotlight.spec.model import Service
 from pilotlight.spec.nodes import Node, parse
@@ -68,6 +68,7 @@ def load(
             companions += _named(node, problems)
         elif kind == "InferenceService" and version in _READERS:
             apply(node, tuple(sets), problems)
+            canary_block.fold(node, problems)
             check_annotations(node, problems)
             services.append(_READERS[version](node, problems, namespace))
         else:

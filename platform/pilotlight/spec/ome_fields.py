@@ -4,6 +4,7 @@ from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
+from pilotlight.spec.canary_block import POLICY
 from pilotlight.spec.components import EXTENSION, container, document, misplaced, pod_fields
 from pilotlight.spec.storage import STORAGE_URI
 from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Text, Truth, Whole, WholeOrText
@@ -187,6 +188,7 @@ def _spec(name: str) -> Record:
         "router": Field(Named("RouterSpec", record), "What spreads requests over engine and decoder."),
         "kedaConfig": Field(KEDA, "Scaling by a Prometheus query, for all components."),
         "acceleratorSelector": Field(ACCELERATOR, "Which accelerator to run on."),
+        "canary": Field(POLICY, POLICY.description),
         "predictor": Field(Named("PredictorSpec", record), "The older form.", deprecated=use),
     }
     hints = misplaced(record("EngineSpec"), "put it under engine") | {"transformer": "that is KServe's; use router"}

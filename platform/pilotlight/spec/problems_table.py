@@ -46,7 +46,7 @@ CODES: Final[dict[str, Code]] = {
         "Take the name that is suggested, or move it to where it belongs: a misspelt rule would leave a door open.",
     ),
     "PL116": Code(
-        "The canary of the annotation cannot be read.",
+        "The canary of the document cannot be read.",
         "Mend the key that the message names; its keys are the flags of `platformctl canary start`.",
     ),
     "PL117": Code("The annotation about parking is neither true nor false.", 'Write it in quotes: `"true"`.'),

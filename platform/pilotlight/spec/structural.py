@@ -14,6 +14,7 @@ from pilotlight.spec.types import (
     Duration,
     Field,
     ListOf,
+    ListOrMap,
     MapOf,
     Named,
     Number,
@@ -60,6 +61,8 @@ def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002 - the word of the 
             return record_schema(type)
         case ListOf():
             return {"type": "array", "items": type_schema(type.item)}
+        case ListOrMap():
+            return type_schema(type.items)  # a schema of a cluster knows one form; the other is never kept there
         case MapOf():
             return {"type": "object", "additionalProperties": type_schema(type.value)}
         case _:

@@ -204,6 +204,17 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
+class ListOrMap:
+    """Two things of one name, told apart by their form."""
+
+    items: ListOf
+    map: "Record"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Json:
+        return (self.map if isinstance(node.value, dict) else self.items).read(node, path, problems)
+
+
+@dataclass(frozen=True, slots=True)
 class MapOf:
     """Any keys, one type of values. `key` restricts the keys to a pattern, `must` says what they must be."""
 

@@ -34,6 +34,10 @@ class ModelControl:
         return self._mode == "explicit"
 
     @property
+    def workers(self) -> int:
+        return self._settings.server.workers
+
+    @property
     def _polls(self) -> bool:
         return self._mode in {"poll", "versions"}
 

@@ -16,6 +16,17 @@ Parameters = dict[str, Any]
 NEWEST: Final = -1  # a version directory may be called 0
 
 
+class OutputsWithParameters(Outputs):
+    """What a model gave that has something to say beside its tensors."""
+
+    def __init__(self, tensors: Outputs, parameters: Parameters) -> None:
+        super().__init__(tensors)
+        self.parameters = parameters
+
+    def copy(self) -> "OutputsWithParameters":
+        return OutputsWithParameters(self, self.parameters)
+
+
 class SharedPlace(NamedTuple):
     """A piece of a registered region of shared memory, in which a tensor lies."""
 

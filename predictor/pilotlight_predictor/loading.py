@@ -9,7 +9,7 @@ from pilotlight_predictor.beside_requests import beside_requests
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.loader import Loaded, discard, load_version
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.model_calls import Find, ModelCalls
+from pilotlight_predictor.model_calls import ModelCalls, Reach
 from pilotlight_predictor.repository.layout import ModelSource
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.settings import Settings
@@ -18,15 +18,15 @@ AT_A_TIME: Final = 4
 
 
 class Loads:
-    def __init__(self, settings: Settings, find: Find) -> None:
-        self._settings, self._find = settings, find
+    def __init__(self, settings: Settings, reach: Reach) -> None:
+        self._settings, self._reach = settings, reach
         self._calls: ModelCalls | None = None
         self._timeout_s = settings.model.load_timeout_s
         self._slots = asyncio.Semaphore(AT_A_TIME)
 
     async def run(self, source: ModelSource, version: int, config: ModelConfig | None) -> Loaded:
         """Raises LoadFailed with the reason."""
-        self._calls = self._calls or ModelCalls(self._find)
+        self._calls = self._calls or ModelCalls(self._reach)
         async with self._slots:
             started = perf_counter()
             try:

@@ -6,8 +6,10 @@ the model that is called runs as for any client, on the event loop or in its own
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from queue import SimpleQueue
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from pilotlight_predictor.call_circles import Shape, Version, Waits
 from pilotlight_predictor.errors import BadRequest, NotReady, PredictorError, Unavailable
@@ -16,17 +18,41 @@ from pilotlight_predictor.inference import InferRequest, InferResponse, Part
 from pilotlight_predictor.served import ServedVersion
 from pilotlight_predictor.streaming import AHEAD
 
+if TYPE_CHECKING:
+    from pilotlight_predictor.control import ModelControl
+    from pilotlight_predictor.metrics import Metrics
+    from pilotlight_predictor.metrics.custom import CustomMetrics
+    from pilotlight_predictor.model_management import ModelManagement
+
 Find = Callable[[str, int], ServedVersion]
 Told = Callable[[], None]
+
+
+class Reach:
+    """What of the server user code can reach. `control` comes once there is one."""
+
+    def __init__(self, find: Find, metrics: "Metrics") -> None:
+        self.find, self.metrics = find, metrics
+        self.control: ModelControl | None = None
 
 
 class ModelCalls:
     """Made on the event loop."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, reach: Reach) -> None:
         self._loop = asyncio.get_running_loop()
-        self._find = find
+        self._find, self._reach = reach.find, reach
         self._waits = Waits()
+
+    @property
+    def custom_metrics(self) -> "CustomMetrics":
+        return self._reach.metrics.custom
+
+    @cached_property
+    def management(self) -> "ModelManagement":
+        from pilotlight_predictor.model_management import ModelManagement  # few models need it
+
+        return ModelManagement(self._loop, self._reach)
 
     def call(
         self, caller: Version, request: InferRequest, *, decoupled: bool, blocks: bool = True, told: Told | None = None

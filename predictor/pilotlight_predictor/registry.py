@@ -14,6 +14,7 @@ from pilotlight_predictor.loader import Loaded
 from pilotlight_predictor.loading import Loads, reason_of, tell_failed
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
+from pilotlight_predictor.model_calls import Reach
 from pilotlight_predictor.model_entry import (
     LOADING,
     PARKED,
@@ -42,7 +43,8 @@ class ModelRegistry:
         self._metrics = metrics
         self._entries: dict[str, Entry] = {}
         self._newest: dict[str, ServedVersion] = {}
-        self._loads = Loads(settings, self.find)
+        self.reach = Reach(self.find, metrics)
+        self._loads = Loads(settings, self.reach)
         size = settings.performance.response_cache_bytes
         self._cache = ResponseCache(size) if size else None
         self.parking = parking(settings, metrics)

@@ -9,7 +9,7 @@ from pilotlight_predictor.classification import classify
 from pilotlight_predictor.errors import BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.executor import Executor, Held, Runs, Ticket
 from pilotlight_predictor.fit import Fit, InputRules
-from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs, Part
+from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs, OutputsWithParameters, Part
 from pilotlight_predictor.protocol.v2_forms import Forms
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.request_traces import ModelSampler
@@ -185,7 +185,7 @@ class ServedVersion:
         if hit is not None:
             self.stats.record_cache_hit(perf_counter_ns() - started)
             item.gone = True
-            item.answer(dict(hit))
+            item.answer(hit.copy())
             return Ticket(runs, item)
         self.stats.record_cache_miss(perf_counter_ns() - started)
 
@@ -201,10 +201,11 @@ class ServedVersion:
         """What the client gets of what the model gave: for one request, or for a batch of which each wants the same."""
         if isinstance(answer, Exception):
             return answer
+        parameters = answer.parameters if isinstance(answer, OutputsWithParameters) else {}
         try:
             if self._reshape or request.outputs:
                 answer = self._shape(request, answer)
-            response = InferResponse(self.name, self.version, answer, request.id)
+            response = InferResponse(self.name, self.version, answer, request.id, parameters)
             if request.outputs:
                 place_outputs(request, response)
         except Exception as error:

@@ -31,7 +31,7 @@ class Server:
         self.registry.announce = self.traces.attach
         self.log_settings = LogSettings(settings.observability.log_level, files)
         self.shared_memory = SharedMemory(settings.server.allow_shared_memory)
-        self.control = ModelControl(settings, self.registry, sources)
+        self.control = self.registry.reach.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)
         self.predict_limits = limits(settings, predict=True)
         self.versions = VersionChoice(settings.model)

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
@@ -100,4 +99,4 @@ def _response(result: InferResponse | Exception) -> InferenceResponse:
         code = next((kinds[kind] for kind in type(result).__mro__ if kind in kinds), TritonError.INTERNAL)
         return InferenceResponse(error=TritonError(str(result), code))
     tensors = [Tensor(name, array_of(each)) for name, each in result.outputs.items()]
-    return InferenceResponse(tensors, parameters=json.dumps(result.parameters) if result.parameters else "")
+    return InferenceResponse(tensors, parameters=result.parameters)

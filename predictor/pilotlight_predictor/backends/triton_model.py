@@ -22,7 +22,7 @@ from pilotlight_predictor.backends.triton_requests import ResponseSender, Served
 from pilotlight_predictor.backends.triton_types import InferenceResponse, Tensor, TritonError, TritonModelException
 from pilotlight_predictor.collected import Collected
 from pilotlight_predictor.errors import LoadFailed, PredictorError
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.inference import InferRequest, OutputsWithParameters
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 
 
@@ -122,7 +122,8 @@ class TritonForm:
         named = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         if self._declared:  # as in Triton, a model may leave out what nobody asked for; what nobody knows is dropped
             named = {name: array for name, array in named.items() if name in self._declared}
-        return outputs_of(named, {name: self._declared[name] for name in named if name in self._declared})
+        outputs = outputs_of(named, {name: self._declared[name] for name in named if name in self._declared})
+        return OutputsWithParameters(outputs, response.told) if response.told else outputs
 
 
 class DecoupledTritonForm(TritonForm):

@@ -20,6 +20,8 @@ from pilotlight_predictor.backends.triton_config import (
     get_output_config_by_name,
     using_decoupled_model_transaction_policy,
 )
+from pilotlight_predictor.backends.triton_management import is_model_ready, load_model, managing, unload_model
+from pilotlight_predictor.backends.triton_metrics import Metric, MetricFamily
 from pilotlight_predictor.backends.triton_requests import InferenceRequest, ResponseSender
 from pilotlight_predictor.backends.triton_types import (
     TRITONSERVER_MEMORY_CPU,
@@ -52,6 +54,8 @@ __all__ = [
     "InferenceResponseSender",
     "InferenceTrace",
     "Logger",
+    "Metric",
+    "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
     "ResponseSender",
@@ -64,10 +68,13 @@ __all__ = [
     "get_model_dir",
     "get_output_config_by_name",
     "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
+    "unload_model",
     "using_decoupled_model_transaction_policy",
 ]
 
@@ -137,4 +144,7 @@ def bound_to(spec: LoadSpec) -> tuple[ModuleType, Calling]:
     module.__dict__.update({name: globals()[name] for name in __all__})
     module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"calling": calling})
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
+    module.__dict__.update(managing(calling))
+    if spec.calls is not None:
+        module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"custom": spec.calls.custom_metrics})
     return module, calling

@@ -3,11 +3,13 @@
 triton_python_backend_utils.py offers them to models; triton_requests.py is what they ask and answer with.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from pilotlight_predictor.inference import Parameters
 from pilotlight_predictor.tensors import Array, Shape
 
 TYPES: Final = (
@@ -134,9 +136,13 @@ class InferenceResponse:
     """The outputs of one request, or an error in their place."""
 
     def __init__(
-        self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None, parameters: Any = ""
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Parameters | str | None = None,
     ) -> None:
-        self._outputs, self._error, self._parameters = list(output_tensors), error, parameters
+        self._outputs, self._error = list(output_tensors), error
+        self.told = _parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs
@@ -147,8 +153,25 @@ class InferenceResponse:
     def error(self) -> TritonError | None:
         return self._error
 
-    def parameters(self) -> Any:
-        return self._parameters
+    def parameters(self) -> str:
+        return json.dumps(self.told) if self.told else ""
+
+
+def _parameters(given: Parameters | str | None) -> Parameters:
+    """A map, or its JSON, as `parameters` of another response gives it."""
+    try:
+        found = json.loads(given) if isinstance(given, str) and given else given or {}
+    except ValueError:
+        raise TritonModelException("parameters of a response are no JSON, must be a map or its JSON") from None
+    if not isinstance(found, Mapping):
+        raise TritonModelException(f"parameters of a response are {type(found).__name__}, must be a map")
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | str | float):
+            kind = type(value).__name__
+            raise TritonModelException(
+                f"parameter {name!r} of a response is {kind}, must be true, false, a number or text"
+            )
+    return dict(found)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:

@@ -14,6 +14,7 @@ from pilotlight_predictor.stats import Histogram, ModelStats
 
 if TYPE_CHECKING:
     from pilotlight_predictor.gpu import GpuSample
+    from pilotlight_predictor.metrics.custom import CustomMetrics
 
 # Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
 MAX_REQUEST_SERIES: Final = 5000
@@ -61,6 +62,7 @@ class Metrics:
         self.parked: Callable[[], tuple[int, int]] = _none_parked
         self.gpus: Callable[[], Sequence[GpuSample]] = _nothing
         self.cpu = CpuMeter()
+        self._custom: CustomMetrics | None = None
 
     def request(self, model: str, version: int, protocol: str, code: int) -> Histogram:
         """Where to observe the seconds of such requests; a reference to it is good until the version is dropped.
@@ -99,6 +101,15 @@ class Metrics:
     def record_load(self, model: str, version: int, phases: Mapping[str, float], total: float) -> None:
         """Seconds by phase. Phases overlap (download, import, weights), so their sum is not the total."""
         self.loads[model, version] = {**phases, "total": total}
+
+    @property
+    def custom(self) -> "CustomMetrics":
+        """Where models count what they like; made for the first that does."""
+        if self._custom is None:
+            from pilotlight_predictor.metrics.custom import CustomMetrics
+
+            self._custom = CustomMetrics()
+        return self._custom
 
     def statistics(self) -> dict[str, Any]:
         """The body of `/v2/models/stats`."""

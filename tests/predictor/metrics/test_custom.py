@@ -1,0 +1,163 @@
+"""Metrics that models make: names that nobody else has, series that live as long as somebody counts in them."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pilotlight_predictor.backends import triton_python_backend_utils as pb_utils
+from pilotlight_predictor.metrics import Histogram, Metrics
+from pilotlight_predictor.metrics import custom as custom_metrics
+from pilotlight_predictor.metrics.collect import collect
+from pilotlight_predictor.metrics.custom import CustomMetrics
+from pilotlight_predictor.metrics.exposition import expose
+
+
+@pytest.fixture
+def custom() -> CustomMetrics:
+    return CustomMetrics()
+
+
+@pytest.fixture
+def families(custom: CustomMetrics) -> type[pb_utils.MetricFamily]:
+    return type("MetricFamily", (pb_utils.MetricFamily,), {"custom": custom})
+
+
+def values(custom: CustomMetrics) -> dict[str, list[Any]]:
+    return {family.metric.name: [sample.value for sample in family.samples] for family in custom.collect()}
+
+
+def test_a_scrape_ends_with_them() -> None:
+    metrics = Metrics()
+    family = metrics.custom.family("frames_seen", "counter", "Frames")
+    series = metrics.custom.series(family, {"camera": "door"})
+    series.add(3)
+    text = expose(collect(metrics)).decode()
+    assert text.endswith('# HELP frames_seen Frames\n# TYPE frames_seen counter\nframes_seen{camera="door"} 3.0\n')
+
+
+def test_two_that_make_the_same_count_together(custom: CustomMetrics, families: Any) -> None:
+    one = families("a", "A", families.COUNTER).Metric({"x": "1", "y": "2"})
+    two = families("a", "A", families.COUNTER).Metric({"y": "2", "x": "1"})
+    one.increment(1)
+    two.increment(2.5)
+    assert values(custom) == {"a": [3.5]}
+    assert one.value() == two.value() == 3.5
+
+
+def test_what_nobody_holds_any_more_is_gone(custom: CustomMetrics, families: Any) -> None:
+    family = families("a", "A", families.GAUGE)
+    kept, dropped = family.Metric({"x": "1"}), family.Metric({"x": "2"})
+    kept.set(1)
+    dropped.set(2)
+    del dropped, family
+    gc.collect()
+    assert values(custom) == {"a": [1.0]}
+    del kept
+    gc.collect()
+    assert values(custom) == {}
+    assert families("a", "now a counter", families.COUNTER)
+
+
+def test_nothing_is_lost_between_threads(custom: CustomMetrics, families: Any) -> None:
+    counter = families("a", "A", families.COUNTER).Metric()
+    sizes = families("b", "B", families.HISTOGRAM).Metric(buckets=[1, 2])
+
+    def count(_: int) -> None:
+        for _ in range(2000):
+            counter.increment(1)
+            sizes.observe(1.5)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(count, range(8)))
+    found = values(custom)
+    assert found["a"] == [16000.0]
+    (histogram,) = found["b"]
+    assert isinstance(histogram, Histogram)
+    assert (histogram.counts, histogram.sum) == ([0, 16000, 0], 24000.0)
+
+
+def test_a_scrape_is_of_one_moment(custom: CustomMetrics, families: Any) -> None:
+    sizes = families("b", "B", families.HISTOGRAM).Metric(buckets=[1])
+    (before,) = values(custom)["b"]
+    sizes.observe(5)
+    assert before.counts == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("2nd", "counter", "must be letters, digits, _ and :"),
+        ("a b", "counter", "must be letters, digits, _ and :"),
+        ("nv_inference_count", "counter", "which another metric of the server has"),
+        ("pilotlight_request_duration_seconds_count", "gauge", "which another metric of the server has"),
+        ("taken_sum", "gauge", "which another metric of the server has"),
+        ("taken", "gauge", "the metric taken is a histogram already, must have another name as a gauge"),
+    ],
+)
+def test_a_name_that_cannot_be_had_is_told(custom: CustomMetrics, name: str, kind: Any, told: str) -> None:
+    taken = custom.family("taken", "histogram", "")
+    with pytest.raises(ValueError, match=told):
+        custom.family(name, kind, "")
+    assert taken.kind == "histogram"
+
+
+def test_a_histogram_cannot_take_the_lines_of_another(custom: CustomMetrics) -> None:
+    kept = custom.family("taken_sum", "gauge", "")
+    with pytest.raises(ValueError, match="which another metric of the server has"):
+        custom.family("taken", "histogram", "")
+    assert kept
+
+
+def test_labels_are_few_and_plain(custom: CustomMetrics, families: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = families("a", "A", families.GAUGE)
+    for labels in ({"le": "1"}, {"__x": "1"}, {"a-b": "1"}, {"a": 1}):
+        with pytest.raises(pb_utils.TritonModelException, match=r"of metric a|metric a has the label"):
+            family.Metric(labels)
+    monkeypatch.setattr(custom_metrics, "MOST_SERIES", 3)
+    made = [family.Metric({"n": str(number)}) for number in range(3)]
+    with pytest.raises(pb_utils.TritonModelException, match="models have 3 series already"):
+        family.Metric({"n": "3"})
+    assert family.Metric({"n": "1"}).value() == made[1].value()
+
+
+def test_each_kind_does_what_it_can(families: Any) -> None:
+    counter = families("a", "A", families.COUNTER).Metric()
+    gauge = families("b", "B", families.GAUGE).Metric()
+    histogram = families("c", "C", families.HISTOGRAM).Metric(buckets=[1])
+    gauge.increment(-2)
+    assert gauge.value() == -2
+    for wrong in (
+        lambda: counter.set(1), lambda: counter.increment(-1), lambda: counter.observe(1), lambda: gauge.observe(1),
+        lambda: histogram.increment(1), lambda: histogram.set(1), histogram.value, lambda: gauge.set(float("nan")),
+        lambda: families("c", "C", families.HISTOGRAM).Metric(), lambda: families("x", "X", 7),
+        lambda: families("d", "D", families.HISTOGRAM).Metric(buckets=[2, 1]),
+        lambda: families("e", "E", families.GAUGE).Metric(buckets=[1]),
+    ):  # fmt: skip
+        with pytest.raises(pb_utils.TritonModelException):
+            wrong()
+
+
+def test_there_are_none_without_a_server() -> None:
+    with pytest.raises(pb_utils.TritonModelException, match=r"only by a model\.py that a server has loaded"):
+        pb_utils.MetricFamily("a", "A", pb_utils.MetricFamily.COUNTER)
+    for call in (
+        lambda: pb_utils.load_model("a"),
+        lambda: pb_utils.unload_model("a"),
+        lambda: pb_utils.is_model_ready("a"),
+    ):
+        with pytest.raises(pb_utils.TritonModelException, match=r"only by a model\.py that a server has loaded"):
+            call()
+
+
+@pytest.mark.parametrize("wrong", ["[1]", "{", 5, {"a": [1]}, {"a": None}, {1: "a"}])
+def test_parameters_of_a_response_are_a_map_of_plain_values(wrong: Any) -> None:
+    with pytest.raises(pb_utils.TritonModelException, match="of a response"):
+        pb_utils.InferenceResponse([], parameters=wrong)
+
+
+def test_parameters_of_a_response_are_told_as_json() -> None:
+    assert pb_utils.InferenceResponse([], parameters={"a": 1}).parameters() == '{"a": 1}'
+    assert pb_utils.InferenceResponse([], parameters='{"a": 1}').parameters() == '{"a": 1}'
+    assert pb_utils.InferenceResponse([]).parameters() == ""

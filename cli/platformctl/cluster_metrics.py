@@ -31,10 +31,11 @@ def metrics(cluster: "Cluster") -> Finding:
     pods = [pod for pod in cluster.list(*kinds.POD, None, names.LABEL_SERVICE) if is_ready(pod)]
     arrived = counted(_answer(cluster, there[0]))
     name = there[0]["metadata"]["name"]
+    ready = "1 pod of a service is ready" if len(pods) == 1 else f"{len(pods)} pods of services are ready"
     if pods and not arrived:
-        message = f"{len(pods)} pods of services are ready, and {name} has metrics of none of them"
+        message = f"{ready}, and {name} has no metrics of {'it' if len(pods) == 1 else 'any of them'}"
         return Finding("warn", "metrics", message, "is there an operator that acts on PodMonitors and ServiceMonitors?")
-    message = f"{name} answers; {len(pods)} pods of services are ready, and it has metrics of {arrived}"
+    message = f"{name} answers; {ready}, and it has metrics of {arrived}"
     return Finding("ok", "metrics", message)
 
 

@@ -68,7 +68,7 @@ def test_a_cluster_with_everything_is_well() -> None:
     assert told["knative"].message == "1.15.2; flags for pods: affinity"
     assert told["keda"].message == "2.21.0"
     assert told["gateway"].message == "2 of 2 replicas of pilotlight-gateway are ready"
-    assert told["metrics"].message == "prometheus answers; 1 pods of services are ready, and it has metrics of 1"
+    assert told["metrics"].message == "prometheus answers; 1 pod of a service is ready, and it has metrics of 1"
     assert told["gpus"].message == "1 of 1 nodes have some; 3 are free"
 
 
@@ -113,7 +113,7 @@ def test_metrics_that_do_not_arrive_are_noticed() -> None:
     with PaperCluster(pod, PROMETHEUS_SERVICE) as paper:
         told = found(paper)["metrics"]
     assert (told.level, told.message) == (
-        "warn", "1 pods of services are ready, and prometheus has metrics of none of them",
+        "warn", "1 pod of a service is ready, and prometheus has no metrics of it",
     )  # fmt: skip
 
 

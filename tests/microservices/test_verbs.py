@@ -1,6 +1,7 @@
 """The verbs on this machine with a real predictor: start, infer, status, list, logs, stop, and what each refuses."""
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def test_a_whole_life(ctl: Ctl, model: Path) -> None:
     assert f"{job_id} *" in ctl.do("list")
     assert ctl.do("stop", job_id) == f"stopped {job_id}\n"
     assert ctl.registry == {}
+
+
+def test_a_log_is_followed_until_its_microservice_ends(ctl: Ctl, model: Path) -> None:
+    job_id = ctl.start(model, "--ready")["job_id"]
+    with subprocess.Popen(
+        ctl.words("logs", job_id, "-f"), env=ctl.environ, cwd=ctl.folder, stdout=subprocess.PIPE, text=True
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline(), "it has begun"
+        ctl.do("stop", job_id)
+        rest = following.stdout.read()
+        assert (following.wait(60), "model.loaded" in rest) == (0, True), rest
 
 
 def test_several_run_at_once_and_none_is_guessed(ctl: Ctl, model: Path) -> None:

@@ -3,6 +3,7 @@
 A group of verbs. Those that only look need no network but the platform's; what started runs on when this program ends.
 """
 
+import json
 import os
 
 import click
@@ -14,6 +15,7 @@ from pilotlight.microservices.platforms import platform as found_platform
 from platformctl import (
     diagnosing,
     microservice_asking,
+    microservice_following,
     microservices,
     output,
     refused_requests,
@@ -222,9 +224,10 @@ def _confirm(job_id: str, entry: Entry) -> None:
 @microservice.command()
 @JOB
 @ARCH
+@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, until it ends or Ctrl-C.")
 @click.option("--tail", default=50, show_default=True, help="How many lines of its end; 50 at most.")
 @output.output_option
-def logs(job_id: str, network_arch: str, tail: int) -> None:
+def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
     """Show the end of what a microservice wrote.
 
     Example: platformctl microservice logs --tail 20
@@ -234,6 +237,12 @@ def logs(job_id: str, network_arch: str, tail: int) -> None:
     seen = microservices.looked_at(target, state.entries[target])
     if seen.state == "unknown":
         raise PlatformError(seen.reason)
+    if follows:
+        for line in microservice_following.follow(
+            seen, lambda: microservices.looked_at(target, state.entries[target]), tail
+        ):
+            output.flowing(json.dumps(line) if output.chosen() == "json" else line)
+        return
     lines = seen.tail[-tail:] if tail > 0 else ()
     output.data(list(lines), lines)
     if not lines:

@@ -1,0 +1,42 @@
+"""Windows of a log → its lines, each once and in order."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pilotlight.microservices.model import Seen
+from platformctl.microservice_following import MISSED, follow, fresh
+
+A, B, C, D = "a", "b", "c", "d"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        ((), (A, B), (A, B)),
+        ((A, B), (A, B), ()),
+        ((A, B), (A, B, C), (C,)),
+        ((A, B, C), (B, C, D), (D,)),
+        ((A, A), (A, A, A), (A,)),
+        ((A, B), (C, D), (MISSED, C, D)),
+        ((A, B), (), ()),
+    ],
+)
+def test_what_is_new_stands_after_what_was_seen(
+    before: tuple[str, ...], now: tuple[str, ...], new: tuple[str, ...]
+) -> None:
+    assert tuple(fresh(before, now)) == new
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped", "gone"])
+def test_a_log_goes_on_over_a_platform_that_was_away_and_ends_with_its_microservice(end: str) -> None:
+    looks: Iterator[Seen] = iter(
+        [Seen("running", tail=(A, B, C)), Seen("unknown"), Seen("running", tail=(B, C, D)), Seen(end, tail=(C, D, A))]  # type: ignore[arg-type]
+    )
+    slept: list[float] = []
+    assert list(follow(Seen("pending", tail=(A, B)), lambda: next(looks), 1, slept.append)) == [B, C, D, A]
+    assert len(slept) == 4
+
+
+def test_one_that_has_ended_is_told_and_not_waited_for() -> None:
+    assert list(follow(Seen("failed", tail=(A, B)), lambda: Seen("running"), 50)) == [A, B]

@@ -181,15 +181,13 @@ def test_a_picture_is_brought_to_the_size_of_the_input(console: Console, platfor
 
 def test_hostile_text_stays_text_wherever_it_is_shown(console: Console, platform: Platform) -> None:
     console.log_in()
-    logs = sorted((platform.home.logs / "default" / "iris").glob("*.log"), key=lambda file: file.stat().st_mtime)
     console.open("logs")
-    with logs[-1].open("a") as log:
-        log.write(HOSTILE + "\n")
-        log.write(
-            json.dumps({"ts": "2026-01-01T00:00:00Z", "level": "INFO", "message": HOSTILE, HOSTILE: HOSTILE}) + "\n"
-        )
+    written = {"ts": "2026-01-01T00:00:00Z", "level": "INFO", "message": HOSTILE, HOSTILE: HOSTILE}
+    for file in (platform.home.logs / "default" / "iris").glob("*.log"):  # some may be of replicas that have ended
+        with file.open("a") as log:
+            log.write(f"{HOSTILE}\n{json.dumps(written)}\n")
     page = console.page
-    expect(page.get_by_role("log").locator("li").filter(has_text="onerror")).to_have_count(2)
+    expect(page.get_by_role("log").locator("li").filter(has_text="onerror").nth(1)).to_be_visible()
     platform.deploy(document(annotations='    example.com/changed: "yes"'), note=HOSTILE)
     console.open("events")
     expect(page.get_by_role("cell").filter(has_text="onerror").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""The flags of `canary start` that say what a canary must prove: the keys of a document's `pilotlight.dev/canary`.
+"""The flags of `canary start` that say what a canary must prove: the keys of a document's `spec.canary`.
 
 `@canary_options.options` gives a verb one argument, `policy: Written`.
 """

@@ -6,12 +6,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError
+from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed, NotFound, PredictorError
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.registry import ModelRegistry
 from pilotlight_predictor.repository.changes import Fingerprint, changed_versions, fingerprint, settled_changes
 from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source
 from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.repository.names import valid_model_name
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.sources import Sources
 from pilotlight_predictor.threads import in_thread
@@ -120,7 +121,8 @@ class ModelControl:
             log("model.reload_failed", message, level="ERROR", model=source.name)
 
     async def load(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """An operator's call: (re)loads the model, with another configuration or its own files if given."""
+        """A call of an operator or a model: (re)loads, with another configuration or the model's own files if given."""
+        self._check_files(name, document, files)
         self._check_explicit()
         override = _override(name, document) if document is not None else None
         if files:
@@ -156,6 +158,16 @@ class ModelControl:
     def close(self) -> None:
         for name in list(self._inline):
             self._drop_inline(name)
+
+    def _check_files(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
+        if not valid_model_name(name):  # files would be written outside of their folder
+            raise BadRequest(f"model name {name[:100]!r} is not valid: it must be one path segment")
+        if files and not self._settings.model.allow_inline_files:
+            raise Forbidden(
+                "parameters: model files within a request are refused by this server (--allow-inline-files)"
+            )
+        if files and document is None:
+            raise BadRequest("parameters.config is needed when files are given")
 
     def _check_explicit(self) -> None:
         if self._mode != "explicit":

@@ -27,6 +27,11 @@ class OutputsWithParameters(Outputs):
         return OutputsWithParameters(self, self.parameters)
 
 
+def like(outputs: Outputs, tensors: Outputs) -> Outputs:
+    """These tensors in place of those, with whatever was said beside them."""
+    return OutputsWithParameters(tensors, outputs.parameters) if isinstance(outputs, OutputsWithParameters) else tensors
+
+
 class SharedPlace(NamedTuple):
     """A piece of a registered region of shared memory, in which a tensor lies."""
 

@@ -1,6 +1,8 @@
 """Loads off the event loop: a few at a time, each within the load timeout, each failure one sentence for operators."""
 
 import asyncio
+from contextlib import nullcontext
+from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -15,6 +17,8 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.settings import Settings
 
 AT_A_TIME: Final = 4
+# Models that wait for what is done here, their own load maybe: set where a model asks for it.
+WAITING: Final[ContextVar[frozenset[str]]] = ContextVar("waiting", default=frozenset())
 
 
 class Loads:
@@ -27,7 +31,7 @@ class Loads:
     async def run(self, source: ModelSource, version: int, config: ModelConfig | None) -> Loaded:
         """Raises LoadFailed with the reason."""
         self._calls = self._calls or ModelCalls(self._reach)
-        async with self._slots:
+        async with nullcontext() if WAITING.get() else self._slots:  # whoever waits has one already
             started = perf_counter()
             try:
                 loaded = await self._within_timeout(source, version, config)

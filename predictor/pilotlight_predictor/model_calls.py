@@ -6,9 +6,8 @@ the model that is called runs as for any client, on the event loop or in its own
 
 import asyncio
 from collections.abc import Callable
-from functools import cached_property
 from queue import SimpleQueue
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
 from pilotlight_predictor.call_circles import Shape, Version, Waits
@@ -43,16 +42,22 @@ class ModelCalls:
         self._loop = asyncio.get_running_loop()
         self._find, self._reach = reach.find, reach
         self._waits = Waits()
+        self._management: ModelManagement | None = None
+        self._lock = Lock()
 
     @property
     def custom_metrics(self) -> "CustomMetrics":
         return self._reach.metrics.custom
 
-    @cached_property
+    @property
     def management(self) -> "ModelManagement":
-        from pilotlight_predictor.model_management import ModelManagement  # few models need it
+        """In any thread; made for the first that needs it."""
+        with self._lock:
+            if self._management is None:
+                from pilotlight_predictor.model_management import ModelManagement
 
-        return ModelManagement(self._loop, self._reach)
+                self._management = ModelManagement(self._loop, self._reach)
+            return self._management
 
     def call(
         self, caller: Version, request: InferRequest, *, decoupled: bool, blocks: bool = True, told: Told | None = None

@@ -11,7 +11,7 @@ from pilotlight_predictor.backends.ensemble import circle
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.loader import Loaded
-from pilotlight_predictor.loading import Loads, reason_of, tell_failed
+from pilotlight_predictor.loading import WAITING, Loads, reason_of, tell_failed
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
 from pilotlight_predictor.model_calls import Reach
@@ -140,6 +140,7 @@ class ModelRegistry:
         somebody else loaded meanwhile is good enough.
         """
         entry = self._entries.setdefault(source.name, Entry(source))
+        _refuse_to_wait(entry)
         async with entry.lock:
             if if_absent and entry.serving:
                 return
@@ -234,6 +235,7 @@ class ModelRegistry:
         entry = self._entries.get(name)
         if entry is None:
             raise NotFound(f"failed to unload '{name}': unknown model")
+        _refuse_to_wait(entry)
         async with entry.lock:
             parts = {step.model for served in entry.serving.values() for step in served.config.ensemble}
             for version in list(entry.states):
@@ -293,6 +295,13 @@ class ModelRegistry:
             for row in self.index()
             if "version" in row
         ]  # fmt: skip
+
+
+def _refuse_to_wait(entry: Entry) -> None:
+    """A model may ask for others while it is loaded, but not for what waits for it in turn."""
+    name = entry.source.name
+    if entry.lock.locked() and name in WAITING.get():
+        raise LoadFailed(f"'{name}' is being loaded and waits for this itself: neither would end")
 
 
 def _nobody_listens(_: ServedVersion) -> None:

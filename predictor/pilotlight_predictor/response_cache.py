@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from pilotlight_predictor.inference import InferRequest, Outputs, OutputsWithParameters
+from pilotlight_predictor.inference import InferRequest, Outputs, OutputsWithParameters, like
 from pilotlight_predictor.protocol.raw import encode_raw
 from pilotlight_predictor.tensors import Tensor
 
@@ -39,18 +39,15 @@ class ResponseCache:
 
     def put(self, key: bytes, outputs: Outputs) -> None:
         size = sum(len(encode_raw(tensor)) for tensor in outputs.values()) + 64 * len(outputs)
+        if isinstance(outputs, OutputsWithParameters):
+            size += sum(len(name) + len(str(value)) + 64 for name, value in outputs.parameters.items())
         if size > self.capacity or key in self._entries:
             return
-        self._entries[key] = (size, _kept_outputs(outputs))
+        self._entries[key] = (size, like(outputs, {name: _kept(tensor) for name, tensor in outputs.items()}))
         self.used += size
         while self.used > self.capacity:
             _, (freed, _) = self._entries.popitem(last=False)
             self.used -= freed
-
-
-def _kept_outputs(outputs: Outputs) -> Outputs:
-    kept = {name: _kept(tensor) for name, tensor in outputs.items()}
-    return OutputsWithParameters(kept, outputs.parameters) if isinstance(outputs, OutputsWithParameters) else kept
 
 
 def _kept(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, Instance, is_decoupled
 from pilotlight_predictor.errors import BackendFailed, LoadFailed
-from pilotlight_predictor.inference import InferRequest, Inputs, Outputs, SequencePoint
+from pilotlight_predictor.inference import InferRequest, Inputs, Outputs, SequencePoint, like
 from pilotlight_predictor.protocol.raw import decode_raw
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 from pilotlight_predictor.repository.sequence_config import Control, SequenceBatching, State, sequence_batching
@@ -102,7 +102,7 @@ class SequencedInstance:
         if request.sequence is not None and request.sequence.kept is not None:
             request.sequence.kept.update({state.input_name: _copy(answer, state) for state in self._batching.states})
         hidden = {state.output_name for state in self._batching.states} - self._declared
-        return {name: tensor for name, tensor in answer.items() if name not in hidden}
+        return like(answer, {name: tensor for name, tensor in answer.items() if name not in hidden})
 
     def clone(self) -> "SequencedInstance":
         batching, declared = self._batching, self._declared

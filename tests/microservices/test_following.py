@@ -18,14 +18,16 @@ A, B, C, D = "a", "b", "c", "d"
         ((A, B), (A, B, C), (C,)),
         ((A, B, C), (B, C, D), (D,)),
         ((A, A), (A, A, A), (A,)),
-        ((A, B), (C, D), (MISSED, C, D)),
-        ((A, B), (), ()),
+        ((A, B), (C, D), None),
+        ((A, "be"), (A, "begun", C), ("begun", C)),
+        (("a whole line", B, C), ("line", B, C, D), (D,)),
+        (("a", ""), (B, C), None),
     ],
 )
 def test_what_is_new_stands_after_what_was_seen(
-    before: tuple[str, ...], now: tuple[str, ...], new: tuple[str, ...]
+    before: tuple[str, ...], now: tuple[str, ...], new: tuple[str, ...] | None
 ) -> None:
-    assert tuple(fresh(before, now)) == new
+    assert fresh(before, now) == new
 
 
 @pytest.mark.parametrize("end", ["failed", "stopped", "gone"])
@@ -34,9 +36,22 @@ def test_a_log_goes_on_over_a_platform_that_was_away_and_ends_with_its_microserv
         [Seen("running", tail=(A, B, C)), Seen("unknown"), Seen("running", tail=(B, C, D)), Seen(end, tail=(C, D, A))]  # type: ignore[arg-type]
     )
     slept: list[float] = []
-    assert list(follow(Seen("pending", tail=(A, B)), lambda: next(looks), 1, slept.append)) == [B, C, D, A]
-    assert len(slept) == 4
+    noted: list[str] = []
+    assert list(follow(Seen("pending", tail=(A, B)), lambda: next(looks), 1, noted.append, slept.append)) == [
+        B,
+        C,
+        D,
+        A,
+    ]
+    assert (len(slept), noted) == (4, [])
 
 
 def test_one_that_has_ended_is_told_and_not_waited_for() -> None:
-    assert list(follow(Seen("failed", tail=(A, B)), lambda: Seen("running"), 50)) == [A, B]
+    assert list(follow(Seen("failed", tail=(A, B)), lambda: Seen("running"), 50, str)) == [A, B]
+
+
+def test_lines_that_nobody_saw_are_owned_up_to() -> None:
+    noted: list[str] = []
+    looks = iter([Seen("running", tail=(C, D)), Seen("gone")])
+    assert list(follow(Seen("running", tail=(A,)), lambda: next(looks), 5, noted.append, lambda _: None)) == [A, C, D]
+    assert noted == [MISSED]

@@ -239,7 +239,7 @@ def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
         raise PlatformError(seen.reason)
     if follows:
         for line in microservice_following.follow(
-            seen, lambda: microservices.looked_at(target, state.entries[target]), tail
+            seen, lambda: microservices.looked_at(target, state.entries[target]), tail, output.note
         ):
             output.flowing(json.dumps(line) if output.chosen() == "json" else line)
         return

@@ -1,4 +1,6 @@
-"""A policy from what somebody wrote: the flags of `canary start`, or the annotation of a document. The same keys.
+"""A policy from what somebody wrote: the flags of `canary start`, or a document's own words. The same keys.
+
+What stands under spec.canary of a document has become its annotation (spec/canary_block.py):
 
 metadata:
   annotations:

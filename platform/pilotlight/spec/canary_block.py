@@ -12,7 +12,7 @@ from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.names import ANNOTATION_CANARY
-from pilotlight.spec.nodes import Node
+from pilotlight.spec.nodes import Node, parse
 from pilotlight.spec.problems import Place, Problems
 from pilotlight.spec.types import Anything, Field, Number, OneOf, Record, Truth, Whole
 
@@ -63,6 +63,22 @@ def fold(document: Node, problems: Problems) -> None:
         problems.error("PL111", block.key, PATH, told)
         return
     annotations.value[ANNOTATION_CANARY] = Node(block.place, json.dumps(block.plain()), block.key)
+
+
+def unfold(document: Node) -> None:
+    """In place, before somebody changes `spec.canary` of a document that is kept: it has the annotation."""
+    spec, metadata = document.get("spec"), document.get("metadata")
+    annotations = metadata.get("annotations") if metadata else None
+    written = annotations.get(ANNOTATION_CANARY) if annotations else None
+    if spec is None or annotations is None or written is None or not isinstance(written.value, str):
+        return
+    (block,) = parse(written.value, written.place.file, silent := Problems()) or [Node(written.place, None)]
+    if silent.errors or not isinstance(block.value, dict) or not isinstance(spec.value, dict) or "canary" in spec.value:
+        return
+    assert isinstance(annotations.value, dict)
+    del annotations.value[ANNOTATION_CANARY]
+    block.key = written.key
+    spec.value["canary"] = block
 
 
 def _readable(block: Node, problems: Problems) -> bool:

@@ -67,6 +67,8 @@ def load(
         elif version == COMPANION_KINDS.get(kind):
             companions += _named(node, problems)
         elif kind == "InferenceService" and version in _READERS:
+            if any(each.lstrip().startswith(canary_block.PATH) for each in sets):
+                canary_block.unfold(node)
             apply(node, tuple(sets), problems)
             canary_block.fold(node, problems)
             check_annotations(node, problems)

@@ -47,6 +47,8 @@ def record_schema(record: Record) -> dict[str, Json]:
 
 def _field(known: Field) -> dict[str, Json]:
     made = type_schema(known.type)
+    if isinstance(known.type, ListOrMap):
+        return made
     said = f"{known.description} Deprecated: {known.deprecated}." if known.deprecated else known.description
     return made | ({"description": said} if said else {})
 
@@ -62,7 +64,7 @@ def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002 - the word of the 
         case ListOf():
             return {"type": "array", "items": type_schema(type.item)}
         case ListOrMap():
-            return type_schema(type.items)  # a schema of a cluster knows one form; the other is never kept there
+            return type_schema(type.items)  # a cluster's schema knows one form; a map is never kept there
         case MapOf():
             return {"type": "object", "additionalProperties": type_schema(type.value)}
         case _:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import count
 from pathlib import Path
@@ -26,9 +26,15 @@ _numbers = count(1)
 class Source:
     """One loaded model.py. Each clone of an instance shares it; the last `close` forgets its modules."""
 
-    def __init__(self, path: Path, model_dir: Path, offered: Mapping[str, ModuleType] | None = None) -> None:
-        """`offered` are modules that only this model's files find, by name."""
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        model_dir: Path,
+        offered: Mapping[str, ModuleType] | None = None,
+        forgotten: Callable[[], None] | None = None,
+    ) -> None:
+        """`offered` are modules that only this model's files find, by name. `forgotten` is called at the end."""
+        self.path, self._forgotten = path, forgotten
         self._offered = offered or {}
         self._folders = list(dict.fromkeys([str(path.parent), str(model_dir)]))
         self._package = f"{_PARENT}.n{next(_numbers)}"
@@ -62,6 +68,8 @@ class Source:
                 self._forget()
 
     def _forget(self) -> None:
+        if self._forgotten is not None:
+            self._forgotten()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for name in [name for name in sys.modules if name == self._package or name.startswith(f"{self._package}.")]:

@@ -93,7 +93,7 @@ def load(spec: LoadSpec) -> PythonInstance:
         raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
     specs = declared(spec.path)
     module, calling = pb_utils.bound_to(spec)
-    source = Source(spec.path, spec.model_dir, {pb_utils.NAME: module})
+    source = Source(spec.path, spec.model_dir, {pb_utils.NAME: module}, calling.leave)
     try:
         written = _completed(source, spec)
         whole = replace(spec, config=written or spec.config)

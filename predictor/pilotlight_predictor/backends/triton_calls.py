@@ -38,6 +38,11 @@ class Calling:
         self.decoupled = spec.config.decoupled
         self._executing: set[int] = set()
 
+    def leave(self) -> None:
+        """The model is no more."""
+        if self.calls is not None:
+            self.calls.custom_metrics.leave(self)
+
     @contextmanager
     def executing(self) -> Iterator[None]:
         self._executing.add(get_ident())

@@ -3,21 +3,18 @@
 Each model's own module has them bound to it (`managing`); the server does the work (model_management.py).
 """
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pilotlight_predictor.backends.triton_calls import Calling
 from pilotlight_predictor.backends.triton_types import TritonModelException
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.model_management import ModelManagement
-from pilotlight_predictor.repository.names import stays_inside
-
-_PREFIX: Final = "file:"
+from pilotlight_predictor.repository.load_parameters import bytes_of, config_of, files_of
 
 
-def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str | None = None) -> None:
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
     """Waits until it serves. `files`: "file:<version>/<name>" → content, which need a `config` as JSON."""
     raise _nowhere()
 
@@ -34,14 +31,12 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 def managing(calling: Calling) -> dict[str, Callable[..., Any]]:
     """The three of them as one model sees them."""
 
-    def load(model_name: str, files: Mapping[str, bytes] | None = None, config: str | None = None) -> None:
-        given, document = _files(files or {}), _document(config)
-        if given and document is None:
-            raise TritonModelException("load_model needs a config when files are given")
+    def load(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+        document, given = _told(lambda: (config_of({"config": config or None}), files_of(files or {}, bytes_of)))
         _told(lambda: _management(calling).load(calling.caller.name, model_name, document, given))
 
     def unload(model_name: str, unload_dependents: bool = False) -> None:
-        _told(lambda: _management(calling).unload(model_name, unload_dependents))
+        _told(lambda: _management(calling).unload(calling.caller.name, model_name, unload_dependents))
 
     def ready(model_name: str, model_version: str = "") -> bool:
         version = str(model_version)
@@ -67,24 +62,3 @@ def _told(work: Callable[[], Any]) -> Any:
         return work()
     except PredictorError as error:
         raise TritonModelException(str(error)) from None
-
-
-def _files(given: Mapping[str, bytes]) -> dict[str, bytes]:
-    for name, content in given.items():
-        inside = name.startswith(_PREFIX) and stays_inside(name.removeprefix(_PREFIX))
-        if not inside or not isinstance(content, bytes | bytearray | memoryview):
-            kind = type(content).__name__
-            raise TritonModelException(f"files has {name!r}: {kind}, must be file:<version>/<name> with its bytes")
-    return {name.removeprefix(_PREFIX): bytes(content) for name, content in given.items()}
-
-
-def _document(config: str | None) -> dict[str, Any] | None:
-    if config is None:
-        return None
-    try:
-        found = json.loads(config)
-    except (TypeError, ValueError) as error:
-        raise TritonModelException(f"config is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise TritonModelException(f"config is {type(found).__name__}, must be a JSON object")
-    return found

@@ -12,10 +12,11 @@ KINDS: Final[tuple[Kind, ...]] = ("counter", "gauge", "histogram")
 
 
 class MetricFamily:
-    """Metrics of one name that differ by their labels. `custom` belongs to the server that loaded the model."""
+    """Metrics of one name that differ by their labels. `custom` belongs to the server, `owner` is the loaded model."""
 
     COUNTER, GAUGE, HISTOGRAM = range(3)
     custom: CustomMetrics | None = None
+    owner: object = None
 
     def __init__(self, name: str, description: str, kind: int) -> None:
         if self.custom is None:
@@ -31,7 +32,7 @@ class MetricFamily:
         assert self.custom is not None
         bounds = _bounds(self._family, buckets)
         try:
-            return Metric(self.custom.series(self._family, labels or {}, bounds))
+            return Metric(self.custom.series(self.owner, self._family, labels or {}, bounds))
         except ValueError as wrong:
             raise TritonModelException(str(wrong)) from None
 

@@ -146,5 +146,6 @@ def bound_to(spec: LoadSpec) -> tuple[ModuleType, Calling]:
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
     module.__dict__.update(managing(calling))
     if spec.calls is not None:
-        module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"custom": spec.calls.custom_metrics})
+        own = {"custom": spec.calls.custom_metrics, "owner": calling}
+        module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), own)
     return module, calling

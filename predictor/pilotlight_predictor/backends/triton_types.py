@@ -4,6 +4,7 @@ triton_python_backend_utils.py offers them to models; triton_requests.py is what
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -166,12 +167,19 @@ def _parameters(given: Parameters | str | None) -> Parameters:
     if not isinstance(found, Mapping):
         raise TritonModelException(f"parameters of a response are {type(found).__name__}, must be a map")
     for name, value in found.items():
-        if not isinstance(name, str) or not isinstance(value, bool | int | str | float):
+        if not isinstance(name, str) or not _is_plain(value):
             kind = type(value).__name__
             raise TritonModelException(
                 f"parameter {name!r} of a response is {kind}, must be true, false, a number or text"
             )
     return dict(found)
+
+
+def _is_plain(value: Any) -> bool:
+    """What every dialect can write: gRPC has whole numbers of 64 bits, JSON has no infinity."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:

@@ -42,7 +42,7 @@ def collect(metrics: Metrics) -> list[Family]:
     _starts(families, metrics)
     _gpus(families, metrics.gpus())
     _cpu(families, metrics.cpu.read())
-    return [*families.values(), *metrics.custom.collect()]
+    return [*families.values(), *metrics.custom_families]
 
 
 def _requests(families: Families, metrics: Metrics) -> None:

@@ -1,7 +1,7 @@
-"""Metrics that models make themselves: families and series that live as long as somebody in a model holds them.
+"""Metrics that models make themselves: families and series that live as long as their model holds them and serves.
 
 Written by the threads of models, read by a scrape (`collect`). A family of one name may be made twice, by two models
-or two instances of one; both then count in the same series.
+or two versions of one; both then count in the same series.
 """
 
 import re
@@ -18,23 +18,26 @@ MOST_SERIES: Final = 5000  # of all families together: labels made of requests w
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OF_HISTOGRAMS: Final = ("_bucket", "_count", "_sum")
+Key = tuple[tuple[str, str], ...]
 
 
 class CustomSeries:
-    """One line of a scrape, or one histogram."""
+    """One line of a scrape, or one histogram. `owners` are the loaded models that count in it."""
 
-    def __init__(self, family: "CustomFamily", labels: Mapping[str, str], buckets: Sequence[float]) -> None:
-        self.family, self.labels = family, dict(labels)
+    def __init__(self, family: "CustomFamily", labels: Mapping[str, str], bounds: Sequence[float]) -> None:
+        self.family, self.labels, self.bounds = family, dict(labels), tuple(bounds)
+        self.owners: set[object] = set()
         self._lock = Lock()
         self._value = 0.0
-        self._histogram = Histogram(tuple(buckets)) if family.kind == "histogram" else None
+        self._histogram = Histogram(self.bounds) if family.kind == "histogram" else None
 
     def add(self, amount: float) -> None:
         with self._lock:
             self._value += amount
 
     def set(self, value: float) -> None:
-        self._value = value
+        with self._lock:
+            self._value = value
 
     def observe(self, value: float) -> None:
         assert self._histogram is not None
@@ -58,7 +61,7 @@ class CustomSeries:
 class CustomFamily:
     def __init__(self, name: str, kind: Kind, description: str) -> None:
         self.name, self.kind, self.description = name, kind, description
-        self.series: WeakValueDictionary[tuple[tuple[str, str], ...], CustomSeries] = WeakValueDictionary()
+        self.series: WeakValueDictionary[Key, CustomSeries] = WeakValueDictionary()
 
 
 class CustomMetrics:
@@ -71,8 +74,10 @@ class CustomMetrics:
     def family(self, name: str, kind: Kind, description: str) -> CustomFamily:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"the metric's name is {name!r}, must be letters, digits, _ and :, not beginning with a digit"
+                f"the metric's name is {name!r}, must be letters, digits, _ and :, and begin with no digit"
             )
+        if not isinstance(description, str):
+            raise ValueError(f"the description of metric {name} is {type(description).__name__}, must be text")
         with self._lock:
             self._check_free(name, kind)
             found = self._families.get(name)
@@ -82,15 +87,31 @@ class CustomMetrics:
             raise ValueError(f"the metric {name} is a {found.kind} already, must have another name as a {kind}")
         return found
 
-    def series(self, family: CustomFamily, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> CustomSeries:
+    def series(
+        self, owner: object, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float] = ()
+    ) -> CustomSeries:
+        """With other bounds than before, the new one takes the old one's place."""
         _check_labels(family, labels)
         key = tuple(sorted(labels.items()))
         with self._lock:
             found = family.series.get(key)
-            if found is None:
+            if found is None or found.bounds != tuple(bounds):
                 self._check_room()
-                found = family.series[key] = CustomSeries(family, labels, buckets)
+                found = family.series[key] = CustomSeries(family, labels, bounds)
+            found.owners.add(owner)
+            self._families.setdefault(family.name, family)
         return found
+
+    def leave(self, owner: object) -> None:
+        """The model is unloaded: what it alone counted is told no more, whoever still holds it."""
+        with self._lock:
+            for family in list(self._families.values()):
+                for key, series in list(family.series.items()):
+                    series.owners.discard(owner)
+                    if not series.owners:
+                        del family.series[key]
+                if not family.series:
+                    del self._families[family.name]
 
     def collect(self) -> list[Family]:
         with self._lock:
@@ -105,10 +126,10 @@ class CustomMetrics:
 
     def _check_free(self, name: str, kind: Kind) -> None:
         """No line of a scrape may belong to two families."""
-        lines = {f"{name}{end}" for end in _OF_HISTOGRAMS} if kind == "histogram" else {name}
         taken = {line for own, metric in TABLE.items() for line in _lines(own, metric.kind)}
-        taken |= {line for own, each in self._families.items() if own != name for line in _lines(own, each.kind)}
-        if name in TABLE or lines & taken:
+        others = [(own, each.kind) for own, each in list(self._families.items()) if own != name]
+        taken |= {line for own, each in others for line in _lines(own, each)}
+        if _lines(name, kind) & taken:
             raise ValueError(f"the metric's name is {name}, which another metric of the server has; choose another")
 
     def _check_room(self) -> None:

@@ -14,6 +14,7 @@ This page is generated from `pilotlight_predictor/metrics/table.py`; a test keep
 Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is Prometheus
 text 0.0.4, or OpenMetrics 1.0 when the `Accept` header asks for it. Series have the same names in both; OpenMetrics
 reserves the type counter for names that end in `_total`, so there Triton's counters are typed `unknown`.
+What Python models count themselves ([page](decoupled.md)) comes after all of these.
 
 """
 

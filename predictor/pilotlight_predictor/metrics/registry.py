@@ -5,6 +5,7 @@ What others know better, queue depths and model states, is asked for by callback
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
@@ -15,6 +16,7 @@ from pilotlight_predictor.stats import Histogram, ModelStats
 if TYPE_CHECKING:
     from pilotlight_predictor.gpu import GpuSample
     from pilotlight_predictor.metrics.custom import CustomMetrics
+    from pilotlight_predictor.metrics.exposition import Family
 
 # Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
 MAX_REQUEST_SERIES: Final = 5000
@@ -47,7 +49,7 @@ def _none_parked() -> tuple[int, int]:
 
 
 class Metrics:
-    """All counters of one predictor process; used from the event loop only, and therefore without locks."""
+    """All counters of one predictor process; used from the event loop only, but for `custom`, and without locks."""
 
     def __init__(self, identity: Mapping[str, str] | None = None) -> None:
         self.identity = identity or {}
@@ -63,6 +65,7 @@ class Metrics:
         self.gpus: Callable[[], Sequence[GpuSample]] = _nothing
         self.cpu = CpuMeter()
         self._custom: CustomMetrics | None = None
+        self._lock = Lock()
 
     def request(self, model: str, version: int, protocol: str, code: int) -> Histogram:
         """Where to observe the seconds of such requests; a reference to it is good until the version is dropped.
@@ -104,12 +107,17 @@ class Metrics:
 
     @property
     def custom(self) -> "CustomMetrics":
-        """Where models count what they like; made for the first that does."""
-        if self._custom is None:
-            from pilotlight_predictor.metrics.custom import CustomMetrics
+        """Where models count what they like. The one thing here that their threads use; made for the first of them."""
+        with self._lock:
+            if self._custom is None:
+                from pilotlight_predictor.metrics.custom import CustomMetrics
 
-            self._custom = CustomMetrics()
-        return self._custom
+                self._custom = CustomMetrics()
+            return self._custom
+
+    @property
+    def custom_families(self) -> "list[Family]":
+        return self._custom.collect() if self._custom is not None else []
 
     def statistics(self) -> dict[str, Any]:
         """The body of `/v2/models/stats`."""

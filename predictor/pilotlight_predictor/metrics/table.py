@@ -1,4 +1,6 @@
-"""Every metric a predictor exports: name, type, labels, help. `collect` fills it, docs/metrics.md is made from it.
+"""Every metric of a predictor but those that models make: name, type, labels, help.
+
+`collect` fills it, docs/metrics.md is made from it.
 
 Triton's names stand beside ours so that existing dashboards and autoscalers keep working. Both generations are served:
 `nv_inference_compute_duration_us` and `nv_inference_load_ratio` come from the TensorRT Inference Server, the split

@@ -104,7 +104,7 @@ class Events:
 
 def _event(response: InferResponse) -> bytes:
     """Nothing for an end without an answer."""
-    return b"data: %b\n\n" % encode_generate(response) if response.outputs else b""
+    return b"data: %b\n\n" % encode_generate(response) if response.outputs or response.parameters else b""
 
 
 DIALECT = Dialect(

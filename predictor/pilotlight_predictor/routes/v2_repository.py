@@ -4,15 +4,12 @@ import base64
 import binascii
 from typing import Any
 
-import orjson
-
 from pilotlight_predictor.calls import Call, Reply, json_reply
-from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed
-from pilotlight_predictor.repository.names import stays_inside, valid_model_name
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.repository.load_parameters import config_of, files_of
+from pilotlight_predictor.repository.names import valid_model_name
 from pilotlight_predictor.routes.documents import document_of
 from pilotlight_predictor.server import Server
-
-FILE_PREFIX = "file:"
 
 
 def index(server: Server, call: Call) -> Reply:
@@ -24,11 +21,7 @@ def index(server: Server, call: Call) -> Reply:
 
 async def load(server: Server, call: Call) -> Reply:
     name, parameters = _model(call), _parameters(call)
-    config, files = config_override(parameters), _files(parameters)
-    if files and not server.settings.model.allow_inline_files:
-        raise Forbidden("parameters: model files within a request are refused by this server (--allow-inline-files)")
-    if files and config is None:
-        raise BadRequest("parameters.config is needed when files are given")
+    config, files = config_of(parameters), files_of(parameters, _from_base64)
     try:
         await server.control.load(name, config, files)
     except LoadFailed as error:
@@ -77,31 +70,8 @@ def _parameters(call: Call) -> dict[str, Any]:
     return parameters
 
 
-def config_override(parameters: dict[str, Any]) -> dict[str, Any] | None:
-    """A ModelConfig as a JSON string, as Triton takes it, or as an object."""
-    config = parameters.get("config")
-    if config is None or isinstance(config, dict):
-        return config
+def _from_base64(key: str, value: Any) -> bytes:
     try:
-        document = orjson.loads(config)
-    except (orjson.JSONDecodeError, TypeError) as error:
-        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
-    if not isinstance(document, dict):
-        raise BadRequest("parameters.config must be a JSON object")
-    return document
-
-
-def _files(parameters: dict[str, Any]) -> dict[str, bytes]:
-    """`file:<version>/<name>` → its bytes."""
-    files: dict[str, bytes] = {}
-    for key, value in parameters.items():
-        if not key.startswith(FILE_PREFIX):
-            continue
-        path = key.removeprefix(FILE_PREFIX)
-        if not stays_inside(path):
-            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
-        try:
-            files[path] = base64.b64decode(value, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
-    return files
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None

@@ -89,7 +89,7 @@ async def _in_parts(
                 await call.outlet.write(encode_stream_error(refusal(result, call).message, request.id))
             elif not final:
                 await call.outlet.write(await _streamed(server, request, result, final=False))
-            elif result.outputs or empty_final:
+            elif result.outputs or result.parameters or empty_final:
                 return await _streamed(server, request, result, final=True)
     return b""
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed
-from pilotlight_predictor.repository.names import stays_inside, valid_model_name
-from pilotlight_predictor.routes.v2_repository import FILE_PREFIX, config_override
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.repository.load_parameters import bytes_of, config_of, files_of
+from pilotlight_predictor.repository.names import valid_model_name
 from pilotlight_predictor.rpc.messages import Message, decode, encode
 from pilotlight_predictor.rpc.service import RpcCall
 from pilotlight_predictor.server import Server
@@ -18,11 +18,7 @@ def index(server: Server, call: RpcCall) -> bytes:
 async def load(server: Server, call: RpcCall) -> bytes:
     request = decode("inference.RepositoryModelLoadRequest", call.body)
     name, parameters = _model(request), _parameters(request)
-    config, files = config_override(parameters), _files(parameters)
-    if files and not server.settings.model.allow_inline_files:
-        raise Forbidden("parameters: model files within a request are refused by this server (--allow-inline-files)")
-    if files and config is None:
-        raise BadRequest("parameters.config is needed when files are given")
+    config, files = config_of(parameters), files_of(parameters, bytes_of)
     try:
         await server.control.load(name, config, files)
     except LoadFailed as error:
@@ -53,18 +49,3 @@ def _model(request: Message) -> str:
 def _parameters(request: Message) -> dict[str, Any]:
     """Each holds one of the kinds; one without any holds nothing."""
     return {key: next(iter(value.values()), None) for key, value in request.get("parameters", {}).items()}
-
-
-def _files(parameters: dict[str, Any]) -> dict[str, bytes]:
-    """`file:<version>/<name>` → its bytes."""
-    files: dict[str, bytes] = {}
-    for key, value in parameters.items():
-        if not key.startswith(FILE_PREFIX):
-            continue
-        path = key.removeprefix(FILE_PREFIX)
-        if not stays_inside(path):
-            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
-        if not isinstance(value, bytes):
-            raise BadRequest(f"parameters['{key[:100]}'] must be a bytes_param")
-        files[path] = value
-    return files

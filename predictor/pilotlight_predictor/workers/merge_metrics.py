@@ -39,7 +39,7 @@ class Scrape:
     def add(self, text: str, *, departed: bool = False) -> None:
         """`departed`: of a worker that is gone; what it counted stays counted, what it held it holds no more."""
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):
             if line.startswith("# TYPE "):
                 family = self._family(*line.split(" ", 3)[2:])
             if line.startswith("#"):

@@ -71,6 +71,16 @@ def test_a_flag_may_change_a_key_of_it() -> None:
     assert policy.steps == (50, 100)
 
 
+@pytest.mark.parametrize("kept", ['{"steps": "10,100", "bake": "9s"}', "steps: 10,100\nbake: 9s\n"])
+def test_a_flag_may_change_what_a_kept_document_has_as_its_annotation(kept: str) -> None:
+    document = OME.replace(
+        "{name: iris}\nspec", f"{{name: iris, annotations: {{{ANNOTATION_CANARY}: {json.dumps(kept)}}}}}\nspec"
+    )
+    changed = annotated(read(document, "spec.canary.steps=50,100").services[0].annotations)
+    assert changed == policy_of({"steps": "50,100", "bake": "9s"})
+    assert annotated(read(document, "spec.canary=null").services[0].annotations) is None
+
+
 def test_a_list_is_kserves_own() -> None:
     other = '  canary: [{trafficPercent: 10, predictor: {name: next, sklearn: {storageUri: "s3://b/i"}}}]\n'
     loaded = read(KSERVE + other)

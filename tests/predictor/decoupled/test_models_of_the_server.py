@@ -32,6 +32,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([out], parameters=told))
         return responses
 """
+KEPT = METERED.replace("self.asked", "type(self).asked").replace("asked_times", "kept_times")
 PARTS = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -66,11 +67,13 @@ class TritonPythonModel:
             pb_utils.load_model("brought", files={"file:1/model.py": INLINE}, config=CONFIG)
         elif verb == "files":
             pb_utils.load_model("brought", files={rest: b"x"})
+        elif verb == "outside":
+            pb_utils.load_model(rest, CONFIG, {"file:1/model.py": INLINE})
         elif verb == "load":
-            pb_utils.load_model(rest)
+            pb_utils.load_model(rest, "")
         elif verb == "unload":
             pb_utils.unload_model(rest)
-        ready = pb_utils.is_model_ready(*rest.split()) if rest and verb != "files" else False
+        ready = pb_utils.is_model_ready(*rest.split()) if rest and verb not in ("files", "outside") else False
         return [response_of(SAID=np.array([str(ready).encode()], np.object_))]
 """
 BRINGS = """
@@ -81,6 +84,17 @@ class TritonPythonModel:
     def execute(self, requests):
         return [response_of(OUT=tensor_of(request, "IN")) for request in requests]
 """
+SUMMED = """
+class TritonPythonModel:
+    def execute(self, requests):
+        sums = [tensor_of(each, "IN") + tensor_of(each, "SUM") for each in requests]
+        return [pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", each), pb_utils.Tensor("NEW", each)], parameters={"sum": int(each[0])}
+        ) for each in sums]
+"""
+STATE = """sequence_batching { direct { } state [ {
+  input_name: "SUM" output_name: "NEW" data_type: TYPE_INT32 dims: [ 1 ]
+  initial_state: { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true name: "zero" } } ] }"""
 PLAIN = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -88,18 +102,28 @@ class TritonPythonModel:
 """
 MODELS = {
     "metered": (METERED, config([IN], [OUT])),
-    "kept": (METERED.replace("asked_times", "kept_times").replace('{"who": \'a "b"\'}', ""),
-             config([IN], [OUT], "response_cache { enable: true }")),
+    "kept": (KEPT, config([IN], [OUT], "response_cache { enable: true }")),
     "parts": (PARTS, config([IN], [OUT], DECOUPLED)),
     "asks_metered": (ASKS_METERED, config([IN], [OUT])),
+    "summed": (SUMMED, config([IN], [OUT], STATE)),
     "keeper": (KEEPER, config([tensor("DO", "STRING", "1")], [tensor("SAID", "STRING", "1")])),
     "plain": (PLAIN, config([IN], [OUT])),
     "brings_plain": (f"OTHER = 'plain'\n{BRINGS}", config([IN], [OUT])),
     "left": (f"OTHER = 'right'\n{BRINGS}", config([IN], [OUT])),
     "right": (f"OTHER = 'left'\n{BRINGS}", config([IN], [OUT])),
+    **{f"chain_{n}": (f"OTHER = 'chain_{n + 1}'\n{BRINGS}", config([IN], [OUT])) for n in range(1, 6)},
+    "chain_6": (PLAIN, config([IN], [OUT])),
+    "undoes": (BRINGS.replace("load_model(OTHER)", "unload_model('undoes')"), config([IN], [OUT])),
+    "part": (f"OTHER = 'whole'\n{BRINGS}", config([IN], [OUT])),
     "wrong_metric": (METERED.replace("asked_times", "nv_inference_count"), config([IN], [OUT])),
 }  # fmt: skip
-AT_START = ("metered", "kept", "parts", "asks_metered", "keeper")
+WHOLE = f"""
+platform: "ensemble" input [ {IN} ] output [ {OUT} ] ensemble_scheduling {{ step [
+  {{ model_name: "part" model_version: -1
+     input_map {{ key: "IN" value: "IN" }} output_map {{ key: "OUT" value: "OUT" }} }}
+] }}
+"""
+AT_START = ("metered", "kept", "parts", "asks_metered", "summed", "keeper")
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +131,19 @@ def server(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[...,
     root = tmp_path_factory.mktemp("managed")
     for name, (source, text) in MODELS.items():
         write_model(root, name, source, text)
+    (root / "whole" / "1").mkdir(parents=True)
+    (root / "whole" / "config.pbtxt").write_text(WHOLE)
     flags = [word for name in AT_START for word in ("--load-model", name)]
     return serve_module(
-        root, "--grpc-port", "0", "--model-control-mode", "explicit", "--response-cache-bytes", "100000", *flags
+        root,
+        "--grpc-port",
+        "0",
+        "--model-control-mode",
+        "explicit",
+        "--allow-inline-files",
+        "--response-cache-bytes",
+        "100000",
+        *flags,
     )
 
 
@@ -160,6 +194,12 @@ def test_an_answer_that_was_kept_has_its_parameters_too(server: RunningServer) -
     assert first == second  # also how often it was asked: the second time it was not
 
 
+def test_an_answer_of_a_model_with_a_state_has_its_parameters(client: triton.InferenceServerClient) -> None:
+    for number, total in ((2, 2), (3, 5)):
+        asked = {"sequence_id": 7, "sequence_start": number == 2, "sequence_end": number == 3}
+        assert told(client.infer("summed", [numbers_in([number])], **asked).get_response()) == {"sum": total}
+
+
 def test_each_part_of_an_answer_has_its_own(client: triton.InferenceServerClient) -> None:
     stream = Stream(client)
     try:
@@ -183,8 +223,11 @@ def test_what_a_model_counts_is_scraped(server: RunningServer) -> None:
 
 
 def test_metrics_go_with_the_model_that_made_them(server: RunningServer, client: triton.InferenceServerClient) -> None:
+    """Also those that something else of it holds: a class, which nobody collects after the start."""
     client.unload_model("kept")
     server.wait_until(lambda: not any("kept_times" in line for line in scraped(server)), "its metrics are gone")
+    client.load_model("kept")
+    assert any("kept_times" in line for line in scraped(server))
     assert any(line.startswith("asked_times") for line in scraped(server))
 
 
@@ -213,9 +256,9 @@ def test_a_model_brings_another_from_bytes(server: RunningServer, client: triton
     [
         ("load nobody", "failed to load 'nobody': it is in none of the model repositories"),
         ("unload nobody", "failed to unload 'nobody': unknown model"),
-        ("load keeper", "'keeper' cannot load 'keeper', which is it itself or waits for it: neither would end"),
-        ("files file:1/model.py", "load_model needs a config when files are given"),
-        ("files file:../../evil.py", "files has 'file:../../evil.py': bytes, must be file:<version>/<name> with its"),
+        ("files file:1/model.py", "parameters.config is needed when files are given"),
+        ("files file:../../evil.py", "parameters['file:../../evil.py'] must be a path of the form <version>/<file>"),
+        ("outside ../../evil", "model name '../../evil' is not valid: it must be one path segment"),
         ("ready plain new", "model_version = 'new', must be a number in quotes, or empty"),
     ],
 )
@@ -228,10 +271,29 @@ def test_what_cannot_be_done_is_told(client: triton.InferenceServerClient, what:
 def test_a_model_brings_another_while_it_is_loaded(client: triton.InferenceServerClient) -> None:
     client.load_model("brings_plain")
     assert client.is_model_ready("plain")
+    client.unload_model("plain")
+
+
+def test_more_of_them_than_are_loaded_at_a_time_do_not_wait_for_each_other(
+    server: RunningServer, client: triton.InferenceServerClient
+) -> None:
+    """Each holds one of the four places for loads while it waits for the next."""
+    client.load_model("chain_1", client_timeout=60)
+    assert ask(server, "chain_6", 2)["outputs"][0]["data"] == [2]
+
+
+def test_a_model_that_would_unload_itself_while_it_is_loaded_is_refused(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="'undoes' is being loaded and waits for this itself"):
+        client.load_model("undoes", client_timeout=60)
+
+
+def test_a_part_that_brings_its_own_ensemble_is_loaded(client: triton.InferenceServerClient) -> None:
+    client.load_model("part", client_timeout=60)
+    assert client.is_model_ready("part")
 
 
 def test_two_that_bring_each_other_do_not_wait_for_ever(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="'right' cannot load 'left', which is it itself or waits"):
+    with pytest.raises(InferenceServerException, match="'left' is being loaded and waits for this itself"):
         client.load_model("left", client_timeout=60)
 
 

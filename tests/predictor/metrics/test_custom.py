@@ -31,7 +31,7 @@ def values(custom: CustomMetrics) -> dict[str, list[Any]]:
 def test_a_scrape_ends_with_them() -> None:
     metrics = Metrics()
     family = metrics.custom.family("frames_seen", "counter", "Frames")
-    series = metrics.custom.series(family, {"camera": "door"})
+    series = metrics.custom.series("model", family, {"camera": "door"})
     series.add(3)
     text = expose(collect(metrics)).decode()
     assert text.endswith('# HELP frames_seen Frames\n# TYPE frames_seen counter\nframes_seen{camera="door"} 3.0\n')
@@ -58,6 +58,26 @@ def test_what_nobody_holds_any_more_is_gone(custom: CustomMetrics, families: Any
     gc.collect()
     assert values(custom) == {}
     assert families("a", "now a counter", families.COUNTER)
+
+
+def test_what_an_unloaded_model_alone_counted_is_gone_whoever_holds_it(custom: CustomMetrics) -> None:
+    families = [type("MetricFamily", (pb_utils.MetricFamily,), {"custom": custom, "owner": each}) for each in "ab"]
+    both = [each("both", "", each.GAUGE).Metric() for each in families]
+    alone = families[0]("alone", "", families[0].GAUGE).Metric()
+    custom.leave("a")
+    assert list(values(custom)) == ["both"]
+    custom.leave("b")
+    assert values(custom) == {}
+    assert (both[0].value(), alone.value()) == (0.0, 0.0)
+
+
+def test_a_version_with_other_buckets_takes_the_place_of_the_one_before(custom: CustomMetrics, families: Any) -> None:
+    before = families("b", "B", families.HISTOGRAM).Metric(buckets=[1, 2])
+    after = families("b", "B", families.HISTOGRAM).Metric(buckets=[10, 20])
+    before.observe(1)
+    after.observe(15)
+    (found,) = values(custom)["b"]
+    assert (found.bounds, found.counts) == ((10.0, 20.0), [0, 1, 0])
 
 
 def test_nothing_is_lost_between_threads(custom: CustomMetrics, families: Any) -> None:
@@ -151,7 +171,12 @@ def test_there_are_none_without_a_server() -> None:
             call()
 
 
-@pytest.mark.parametrize("wrong", ["[1]", "{", 5, {"a": [1]}, {"a": None}, {1: "a"}])
+def test_a_description_is_text(custom: CustomMetrics) -> None:
+    with pytest.raises(ValueError, match="the description of metric a is NoneType, must be text"):
+        custom.family("a", "gauge", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["[1]", "{", 5, {"a": [1]}, {"a": None}, {1: "a"}, {"a": 2**63}, {"a": float("nan")}])
 def test_parameters_of_a_response_are_a_map_of_plain_values(wrong: Any) -> None:
     with pytest.raises(pb_utils.TritonModelException, match="of a response"):
         pb_utils.InferenceResponse([], parameters=wrong)

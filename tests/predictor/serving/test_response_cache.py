@@ -8,7 +8,7 @@ import pytest
 from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_times
 
-from pilotlight_predictor.inference import InferRequest, RequestedOutput
+from pilotlight_predictor.inference import InferRequest, OutputsWithParameters, RequestedOutput
 from pilotlight_predictor.metrics.collect import collect
 from pilotlight_predictor.metrics.exposition import expose
 from pilotlight_predictor.protocol.v2_request import decode_request
@@ -137,3 +137,13 @@ def test_the_key_is_all_that_the_answer_depends_on() -> None:
         key(outputs=(RequestedOutput("y"), RequestedOutput("z"))),
     ]
     assert len({key(), *different}) == 9
+
+
+def test_what_a_model_says_beside_its_tensors_takes_room_too() -> None:
+    cache = ResponseCache(10_000)
+    cache.put(b"long", OutputsWithParameters({"y": tensor(1)}, {"said": "x" * 10_000}))
+    assert (cache.get(b"long"), cache.used) == (None, 0)
+    cache.put(b"short", OutputsWithParameters({"y": tensor(1)}, {"said": "x"}))
+    kept = cache.get(b"short")
+    assert isinstance(kept, OutputsWithParameters)
+    assert kept.parameters == {"said": "x"}

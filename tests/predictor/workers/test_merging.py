@@ -163,3 +163,13 @@ def test_the_status_has_every_worker_also_one_that_does_not_answer_yet() -> None
     assert [(w["pid"], w["restarts"], w["state"]) for w in status["workers"]] == [
         (10, 0, "loading"), (11, 1, "ready"), (12, 2, "initializing"),
     ]  # fmt: skip
+
+
+def test_a_label_that_a_model_wrote_breaks_no_line() -> None:
+    metrics = Metrics()
+    series = metrics.custom.series(
+        "model", metrics.custom.family("seen", "counter", "Seen"), {"by": "p\rq\x85r\u2028s"}
+    )
+    series.add(2)
+    text = expose(collect(metrics)).decode()
+    assert 'seen{by="p\rq\x85r\u2028s"} 4.0' in merge_metrics([text, text]).split("\n")

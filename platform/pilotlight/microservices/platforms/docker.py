@@ -81,8 +81,9 @@ class Docker:
         yield entry.host_url
 
     def _tail(self, job_id: str) -> tuple[str, ...]:
-        logs = self._programs.ask(["docker", "logs", f"--tail={TAIL}", job_id])
-        return tuple((logs.out + logs.err).splitlines()[-TAIL:])
+        """Both streams as one, in the order in which they were written."""
+        logs = self._programs.ask(["sh", "-c", 'exec docker logs "--tail=$0" "$1" 2>&1', str(TAIL), job_id])
+        return tuple(logs.out.splitlines()[-TAIL:])
 
     def _machine(self, job: Job) -> Machine:
         return Machine(gpus_here(self._programs.environ), job.options.get("network", ""))

@@ -1,0 +1,45 @@
+"""What a call to load a model may bring along, whoever makes it: another configuration, and the model's own files."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.repository.names import stays_inside
+
+PREFIX: Final = "file:"
+Read = Callable[[str, Any], bytes]
+
+
+def config_of(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A ModelConfig as a JSON string, as Triton takes it, or as an object."""
+    config = parameters.get("config")
+    if config is None or isinstance(config, dict):
+        return config
+    try:
+        document = orjson.loads(config)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("parameters.config must be a JSON object")
+    return document
+
+
+def files_of(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
+    """`file:<version>/<name>` → its bytes, which `read` takes from the value of that parameter."""
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if not key.startswith(PREFIX):
+            continue
+        path = key.removeprefix(PREFIX)
+        if not stays_inside(path):
+            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
+        files[path] = read(key, value)
+    return files
+
+
+def bytes_of(key: str, value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise BadRequest(f"parameters['{key[:100]}'] must be bytes, not {type(value).__name__}")
+    return value

@@ -322,7 +322,7 @@ def test_files_within_a_call_are_served_and_removed_with_their_model(
         write_times(tmp_path / "other", "m", 4)
         source = (tmp_path / "other/m/1/model.py").read_bytes()
         (tmp_path / "empty").mkdir()
-        house = await House(tmp_path / "empty", mode="explicit").start()
+        house = await House(tmp_path / "empty", mode="explicit", model={"allow_inline_files": True}).start()
         await house.control.load("inline", {"backend": "python"}, {"1/model.py": source})
         assert await house.ask("inline") == 4
         await house.control.load("inline", {"backend": "python"}, {"7/model.py": source.replace(b"* 4", b"* 6")})
@@ -455,7 +455,8 @@ def test_an_ensemble_unloaded_with_its_models_leaves_the_server_ready_and_nothin
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         write_times(tmp_path / "models", "two", 2)
         write_ensemble(tmp_path / "models", "ensemble", "two")
-        house = await House(tmp_path / "models", mode="explicit", model={"load_models": ("*",)}).start()
+        model = {"load_models": ("*",), "allow_inline_files": True}
+        house = await House(tmp_path / "models", mode="explicit", model=model).start()
         sent = (tmp_path / "models/two/1/model.py").read_bytes()
         await house.control.load("two", {"backend": "python"}, {"1/model.py": sent})
         await house.control.unload("ensemble", True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bed.archive import Image, Layer, pack
-from tests.cluster.bed.images import ctr, import_images, try_ctr
-from tests.cluster.bed.places import BedError, Places
+from tests.cluster.bed.images import containerd_answers, ctr, import_images, try_ctr
+from tests.cluster.bed.places import Places
 from tests.cluster.bed.processes import start, stop, until
 
 pytestmark = [
@@ -34,7 +34,7 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     settings = where.etc / "containerd.toml"
     settings.write_text(CONFIGURATION.format(state=where.state, socket=where.socket))
     start(where, "containerd", ["containerd", "--config", settings])
-    until("containerd answers", 120, lambda: _answers(where), where.log / "containerd.log")
+    until("containerd answers", 120, lambda: containerd_answers(where), where.log / "containerd.log")
     yield where
     stop(where, "containerd")
 
@@ -79,10 +79,3 @@ def _folder(path: Path, text: str) -> Path:
     path.mkdir(exist_ok=True)
     (path / "file").write_text(text)
     return path
-
-
-def _answers(where: Places) -> bool:
-    try:
-        return bool(ctr(where, "version"))
-    except BedError:
-        return False

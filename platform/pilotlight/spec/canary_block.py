@@ -72,13 +72,14 @@ def unfold(document: Node) -> None:
     written = annotations.get(ANNOTATION_CANARY) if annotations else None
     if spec is None or annotations is None or written is None or not isinstance(written.value, str):
         return
-    (block,) = parse(written.value, written.place.file, silent := Problems()) or [Node(written.place, None)]
-    if silent.errors or not isinstance(block.value, dict) or not isinstance(spec.value, dict) or "canary" in spec.value:
-        return
+    found = parse(written.value, written.place.file, silent := Problems())
+    readable = not silent.errors and len(found) == 1 and isinstance(found[0].value, dict)
+    if not readable or not isinstance(spec.value, dict) or "canary" in spec.value:
+        return  # which is told when it is read
     assert isinstance(annotations.value, dict)
     del annotations.value[ANNOTATION_CANARY]
-    block.key = written.key
-    spec.value["canary"] = block
+    found[0].key = written.key
+    spec.value["canary"] = found[0]
 
 
 def _readable(block: Node, problems: Problems) -> bool:

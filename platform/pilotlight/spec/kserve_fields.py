@@ -78,8 +78,7 @@ def _spec(name: str) -> Record:
         "transformer": Field(_named("TransformerSpec"), "What prepares requests and finishes responses."),
         "explainer": Field(_named("ExplainerSpec"), "What explains answers."),
         "canary": Field(
-            ListOrMap(ListOf(_named("CanarySpec")), POLICY),
-            "A list: other predictors that get a share of the requests. A map: what a new revision must prove.",
+            ListOrMap(ListOf(_named("CanarySpec")), POLICY), "Other predictors that get a share of the requests."
         ),
     }
     hints = misplaced(record("PredictorSpec"), "put it under predictor") | {

@@ -47,8 +47,6 @@ def record_schema(record: Record) -> dict[str, Json]:
 
 def _field(known: Field) -> dict[str, Json]:
     made = type_schema(known.type)
-    if isinstance(known.type, ListOrMap):
-        return made
     said = f"{known.description} Deprecated: {known.deprecated}." if known.deprecated else known.description
     return made | ({"description": said} if said else {})
 

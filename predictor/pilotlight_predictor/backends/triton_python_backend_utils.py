@@ -20,7 +20,7 @@ from pilotlight_predictor.backends.triton_config import (
     get_output_config_by_name,
     using_decoupled_model_transaction_policy,
 )
-from pilotlight_predictor.backends.triton_management import is_model_ready, load_model, managing, unload_model
+from pilotlight_predictor.backends.triton_management import Managing
 from pilotlight_predictor.backends.triton_metrics import Metric, MetricFamily
 from pilotlight_predictor.backends.triton_requests import InferenceRequest, ResponseSender
 from pilotlight_predictor.backends.triton_types import (
@@ -43,6 +43,7 @@ from pilotlight_predictor.tensors import Array
 
 NAME: Final = "triton_python_backend_utils"
 InferenceResponseSender = ResponseSender
+load_model, unload_model, is_model_ready = Managing().load_model, Managing().unload_model, Managing().is_model_ready
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",
@@ -144,7 +145,8 @@ def bound_to(spec: LoadSpec) -> tuple[ModuleType, Calling]:
     module.__dict__.update({name: globals()[name] for name in __all__})
     module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"calling": calling})
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
-    module.__dict__.update(managing(calling))
+    managing = Managing(calling)
+    module.__dict__.update({name: getattr(managing, name) for name in ("load_model", "unload_model", "is_model_ready")})
     if spec.calls is not None:
         own = {"custom": spec.calls.custom_metrics, "owner": calling}
         module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), own)

@@ -12,7 +12,7 @@ from tests.cluster.bed.certificates import make_certificates
 from tests.cluster.bed.cgroups import make_group
 from tests.cluster.bed.control_plane import commands, write_configuration
 from tests.cluster.bed.envoy import envoy_folder
-from tests.cluster.bed.images import ctr, import_images, own_images
+from tests.cluster.bed.images import containerd_answers, import_images, own_images
 from tests.cluster.bed.kubectl import apply_text, succeeds
 from tests.cluster.bed.network import make_bridge, remove_proxy_rules
 from tests.cluster.bed.places import NODE, BedError, Places
@@ -49,7 +49,7 @@ def boot(places: Places, steps: Steps) -> None:
         make_group(places)
     with steps.step("containerd"):
         start(places, "containerd", commands(places)["containerd"])
-        until("containerd answers", 120, lambda: _answers(places), places.log / "containerd.log")
+        until("containerd answers", 120, lambda: containerd_answers(places), places.log / "containerd.log")
     # Unpacking images takes the disk, starting Kubernetes the processor.
     with ThreadPoolExecutor(1) as beside:
         images = beside.submit(import_images, places, own_images(places))
@@ -151,13 +151,6 @@ def _start_control_plane(places: Places) -> None:
 def _await_api_server(places: Places) -> None:
     log = places.log / "kube-apiserver.log"
     until("the API server is ready", 300, lambda: succeeds(places, "get", "--raw", "/readyz"), log)
-
-
-def _answers(places: Places) -> bool:
-    try:
-        return bool(ctr(places, "version"))
-    except BedError:
-        return False
 
 
 def _node_ready(places: Places) -> bool:

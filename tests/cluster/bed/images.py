@@ -82,6 +82,13 @@ def ctr(places: Places, *words: str) -> str:
     return done.stdout
 
 
+def containerd_answers(places: Places) -> bool:
+    try:
+        return bool(ctr(places, "version"))
+    except BedError:
+        return False
+
+
 def try_ctr(places: Places, *words: str) -> None:
     """For what may have ended by itself in between."""
     with suppress(BedError):

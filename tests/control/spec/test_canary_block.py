@@ -6,10 +6,12 @@ import json
 import pytest
 
 from pilotlight.canary.block import KEYS, annotated, policy_of
+from pilotlight.errors import UsageError
 from pilotlight.names import ANNOTATION_CANARY
 from pilotlight.spec import json_schema, kserve_fields, ome_fields
 from pilotlight.spec.canary_block import POLICY
 from pilotlight.spec.load import Loaded, load
+from pilotlight.spec.types import OneOf
 
 OME = """\
 apiVersion: ome.io/v1beta1
@@ -81,6 +83,15 @@ def test_a_flag_may_change_what_a_kept_document_has_as_its_annotation(kept: str)
     assert annotated(read(document, "spec.canary=null").services[0].annotations) is None
 
 
+@pytest.mark.parametrize("kept", ["--- {steps: 1}\n--- {}", "[1]", "steps: ["])
+def test_an_annotation_that_cannot_be_read_is_told_and_not_taken_for_the_block(kept: str) -> None:
+    document = OME.replace(
+        "{name: iris}\nspec", f"{{name: iris, annotations: {{{ANNOTATION_CANARY}: {json.dumps(kept)}}}}}\nspec"
+    )
+    found = {each.code for each in read(document, "spec.canary.steps=50,100").problems.found}
+    assert found == {"PL111", "PL116"}
+
+
 def test_a_list_is_kserves_own() -> None:
     other = '  canary: [{trafficPercent: 10, predictor: {name: next, sklearn: {storageUri: "s3://b/i"}}}]\n'
     loaded = read(KSERVE + other)
@@ -119,6 +130,16 @@ def test_it_is_written_once() -> None:
 def test_annotations_that_are_no_map_are_told_once() -> None:
     (problem,) = told(OME.replace("{name: iris}\nspec", "{name: iris, annotations: [a]}\nspec") + BLOCK)
     assert "metadata.annotations: is a list, must be a map" in problem
+
+
+@pytest.mark.parametrize("key", [key for key, field in POLICY.fields.items() if isinstance(field.type, OneOf)])
+def test_editors_offer_what_can_be_read(key: str) -> None:
+    kind = POLICY.fields[key].type
+    assert isinstance(kind, OneOf)
+    for value in kind.values:
+        assert policy_of({key: value, "check": "p99_ms<3"})
+    with pytest.raises(UsageError, match=f"{key} is"):
+        policy_of({key: "something else"})
 
 
 def test_editors_know_every_key() -> None:

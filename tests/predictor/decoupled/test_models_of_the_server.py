@@ -1,5 +1,6 @@
 """What a Triton model says beside its tensors (parameters, metrics), and models that bring and remove others."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([out], parameters={"part": part}))
             sender.send(flags=FINAL)
 """
+TOLD_LAST = "pb_utils.InferenceResponse([], parameters={'end': True}), flags=FINAL"
 ASKS_METERED = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -104,6 +106,7 @@ MODELS = {
     "metered": (METERED, config([IN], [OUT])),
     "kept": (KEPT, config([IN], [OUT], "response_cache { enable: true }")),
     "parts": (PARTS, config([IN], [OUT], DECOUPLED)),
+    "ends": (PARTS.replace("flags=FINAL", TOLD_LAST), config([IN], [OUT], DECOUPLED)),
     "asks_metered": (ASKS_METERED, config([IN], [OUT])),
     "summed": (SUMMED, config([IN], [OUT], STATE)),
     "keeper": (KEEPER, config([tensor("DO", "STRING", "1")], [tensor("SAID", "STRING", "1")])),
@@ -123,7 +126,7 @@ platform: "ensemble" input [ {IN} ] output [ {OUT} ] ensemble_scheduling {{ step
      input_map {{ key: "IN" value: "IN" }} output_map {{ key: "OUT" value: "OUT" }} }}
 ] }}
 """
-AT_START = ("metered", "kept", "parts", "asks_metered", "summed", "keeper")
+AT_START = ("metered", "kept", "parts", "ends", "asks_metered", "summed", "keeper")
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +211,20 @@ def test_each_part_of_an_answer_has_its_own(client: triton.InferenceServerClient
     finally:
         stream.close()
     assert [told(each).get("part") for each in answers] == [0, 1, None]
+
+
+def test_an_end_that_says_something_needs_no_tensors(
+    server: RunningServer, client: triton.InferenceServerClient
+) -> None:
+    stream = Stream(client)
+    try:
+        stream.ask("ends", [4])
+        answers = stream.until_final()
+    finally:
+        stream.close()
+    assert told(answers[-1]) == {"end": True, "triton_final_response": True}
+    events = server.post("/v2/models/ends/generate_stream", {"IN": [4]}).body.decode().strip().split("\n\n")
+    assert [json.loads(event.removeprefix("data: ")).get("end") for event in events] == [None, None, True]
 
 
 def test_what_a_model_counts_is_scraped(server: RunningServer) -> None:
@@ -295,6 +312,16 @@ def test_a_part_that_brings_its_own_ensemble_is_loaded(client: triton.InferenceS
 def test_two_that_bring_each_other_do_not_wait_for_ever(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException, match="'left' is being loaded and waits for this itself"):
         client.load_model("left", client_timeout=60)
+
+
+def test_one_of_several_workers_looks_but_changes_nothing(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:
+    for name in ("keeper", "plain"):
+        write_model(tmp_path, name, *MODELS[name])
+    server = serve(tmp_path, "--workers", "2", "--model-control-mode", "explicit", "--load-model", "keeper")
+    for what, status, said in (("ready plain", 200, "False"), ("load plain", 500, "one of several --workers cannot")):
+        body = {"inputs": [{"name": "DO", "shape": [1], "datatype": "BYTES", "data": [what]}]}
+        answer = server.post("/v2/models/keeper/infer", body)
+        assert (answer.status, said in answer.body.decode()) == (status, True), answer.body
 
 
 def test_models_that_are_fixed_at_start_stay(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:

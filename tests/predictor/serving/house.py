@@ -11,7 +11,7 @@ from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.bringing import Bringing
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.lifecycle import Lifecycle, State
 from pilotlight_predictor.metrics import Metrics
@@ -122,6 +122,15 @@ class House:
 
     def reasons(self) -> dict[str, str]:
         return {_key(row): row["reason"] for row in self.registry.index() if row["reason"]}
+
+
+async def absent(house: House, model: str, version: int = NEWEST) -> Exception | None:
+    """Why the model cannot be asked; None where it answers."""
+    try:
+        await house.ask(model, version=version)
+    except (NotFound, NotReady) as error:
+        return error
+    return None
 
 
 def _key(row: Mapping[str, str]) -> str:

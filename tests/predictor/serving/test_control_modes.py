@@ -1,20 +1,11 @@
-"""What is served under each control mode, while the repository changes under the server."""
+"""What is served under each control mode, at start and by calls."""
 
 import asyncio
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
-from tests.predictor.scheduling.instances import until
-from tests.predictor.serving.house import (
-    BROKEN,
-    House,
-    play,
-    replace_file,
-    write_ensemble,
-    write_times,
-)
+from tests.predictor.serving.house import BROKEN, House, absent, play, replace_file, write_times
 
 from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, NotReady
 
@@ -50,125 +41,6 @@ def test_a_broken_model_leaves_its_neighbours_serving_and_the_server_not_ready(t
     play(scene())
 
 
-def test_poll_adds_replaces_and_removes_versions_and_models(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        house = await House(tmp_path, mode="poll").start()
-        assert await house.ask("m") == 2
-        write_times(tmp_path, "m", 3, version=2)
-        write_times(tmp_path, "new", 5)
-        await house.polled()
-        assert (await house.ask("m"), await house.ask("new")) == (3, 5)
-        assert isinstance(await absent(house, "m", 1), NotFound)  # latest: version 1 has made room
-        write_times(tmp_path, "m", 4, version=2)
-        await house.polled()
-        assert await house.ask("m") == 4
-        shutil.rmtree(folder / "2")
-        await house.polled()
-        assert await house.ask("m") == 2
-        shutil.rmtree(tmp_path / "new")
-        await house.polled()
-        assert isinstance(await absent(house, "new"), NotFound)
-        assert house.server.readiness().ready
-
-    play(scene())
-
-
-async def absent(house: House, model: str, version: int = -1) -> Exception | None:
-    try:
-        await house.ask(model, version=version)
-    except (NotFound, NotReady) as error:
-        return error
-    return None
-
-
-def test_a_version_that_left_the_disk_leaves_index_and_metrics(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2, ALL)
-        write_times(tmp_path, "m", 3, version=2)
-        house = await House(tmp_path, mode="poll").start()
-        assert (await house.ask("m", version=1), await house.ask("m", version=2)) == (2, 3)
-        shutil.rmtree(folder / "1")
-        await house.polled()
-        await until(lambda: house.states() == {"m/2": "READY"})
-        assert list(house.metrics.models) == [("m", 2)]
-
-    play(scene())
-
-
-def test_a_failed_reload_keeps_the_old_and_the_index_says_so(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        house = await House(tmp_path, mode="poll").start()
-        replace_file(folder / "1/model.py", BROKEN)
-        await house.polled()
-        assert await house.ask("m") == 2
-        assert house.states() == {"m/1": "READY"}
-        assert "the last reload failed, what was loaded before goes on" in house.reasons()["m/1"]
-        assert house.server.readiness().ready
-        write_times(tmp_path, "m", 3)
-        await house.polled()
-        assert await house.ask("m") == 3
-        assert house.reasons() == {}
-
-    play(scene())
-
-
-def test_a_broken_configuration_or_new_version_also_keeps_the_old(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        house = await House(tmp_path, mode="poll").start()
-        replace_file(folder / "config.pbtxt", "max_batch_size: {")
-        await house.polled()
-        assert await house.ask("m") == 2
-        assert "config.pbtxt" in house.reasons()["m/1"]
-        (folder / "config.pbtxt").unlink()
-        write_times(tmp_path, "m", 9, version=2)
-        replace_file(folder / "2/model.py", BROKEN)
-        await house.polled()
-        assert await house.ask("m") == 2
-        assert house.states() == {"m/1": "READY", "m/2": "UNAVAILABLE"}
-
-    play(scene())
-
-
-def test_a_file_still_being_written_is_not_loaded(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        house = await House(tmp_path, mode="poll").start()
-        (folder / "2").mkdir()
-        whole = (folder / "1/model.py").read_text().replace("* 2", "* 7")
-        for length in (20, 60, len(whole)):
-            (folder / "2/model.py").write_text(whole[:length])
-            await house.control.poll()
-            assert await house.ask("m") == 2
-            assert house.states() == {"m/1": "READY"}
-        await house.control.poll()
-        assert await house.ask("m") == 7
-
-    play(scene())
-
-
-def test_a_file_that_changes_while_it_is_loaded_at_start_is_loaded_again(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        swap = (
-            "import os\n"
-            f"os.replace({str(folder / 'next.py')!r}, {str(folder / '1/model.py')!r})\n"
-            + (folder / "1/model.py").read_text()
-        )
-        write_times(tmp_path / "elsewhere", "m", 5)
-        shutil.copy(tmp_path / "elsewhere/m/1/model.py", folder / "next.py")
-        shutil.rmtree(tmp_path / "elsewhere")
-        (folder / "1/model.py").write_text(swap)
-        house = await House(tmp_path, mode="poll").start()
-        assert await house.ask("m") == 2
-        await house.polled()
-        assert await house.ask("m") == 5
-
-    play(scene())
-
-
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -193,57 +65,11 @@ def test_the_version_policy_chooses_and_a_request_without_a_version_gets_the_new
     play(scene())
 
 
-def test_versions_follow_a_changed_policy(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 1, ALL)
-        write_times(tmp_path, "m", 2, version=2)
-        house = await House(tmp_path, mode="poll").start()
-        replace_file(folder / "config.pbtxt", "version_policy { specific { versions: 1 } }")
-        await house.polled()
-        assert await house.ask("m") == 1
-        await until(lambda: house.states() == {"m/1": "READY", "m/2": "UNAVAILABLE"})
-        assert house.reasons()["m/2"] == "unloaded by the version policy"
-        with pytest.raises(NotFound, match="version 2 is not found: unloaded by the version policy"):
-            await house.ask("m", version=2)
-        replace_file(folder / "config.pbtxt", "version_policy { specific { versions: 7 } }")
-        await house.polled()
-        assert await house.ask("m") == 1, "a policy that chooses nothing changes nothing"
-
-    play(scene())
-
-
-def test_versions_mode_follows_versions_but_not_the_set_of_models(tmp_path: Path) -> None:
-    async def scene() -> None:
-        folder = write_times(tmp_path, "m", 2)
-        house = await House(tmp_path, mode="versions").start()
-        write_times(tmp_path, "m", 3, version=2)
-        write_times(tmp_path, "new", 5)
-        await house.polled()
-        assert await house.ask("m") == 3
-        assert isinstance(await absent(house, "new"), NotFound)
-        shutil.rmtree(folder)
-        await house.polled()
-        assert await house.ask("m") == 3, "the set of models is fixed"
-
-    play(scene())
-
-
 def test_an_empty_repository_is_ready_only_where_models_come_by_call(tmp_path: Path) -> None:
     async def scene() -> None:
         house = await House(tmp_path).start()
         assert house.server.readiness().reason == "no model was found to serve"
         assert (await House(tmp_path, mode="explicit").start()).server.readiness().ready
-
-    play(scene())
-
-
-def test_a_polled_repository_that_was_empty_at_start_becomes_ready_with_its_first_model(tmp_path: Path) -> None:
-    async def scene() -> None:
-        house = await House(tmp_path, mode="poll").start()
-        assert not house.server.readiness().ready
-        write_times(tmp_path, "m", 2)
-        await house.polled()
-        assert house.server.readiness().ready
 
     play(scene())
 
@@ -429,43 +255,6 @@ def test_a_model_is_loading_and_not_unknown_from_the_first_moment(tmp_path: Path
     play(scene())
 
 
-def test_an_ensemble_brings_its_models_and_takes_them_with_it_when_asked(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write_times(tmp_path, "two", 2)
-        write_times(tmp_path, "three", 3)
-        write_ensemble(tmp_path, "ensemble_inner", "two", "three")
-        write_ensemble(tmp_path, "ensemble_outer", "ensemble_inner", "two")
-        house = await House(tmp_path, mode="explicit").start()
-        await house.control.load("ensemble_outer", None, {})
-        assert set(house.states().values()) == {"READY"}
-        assert await house.ask("ensemble_outer") == 12
-        await house.control.unload("ensemble_outer", False)
-        assert await house.ask("two") == 2
-        await house.control.load("ensemble_outer", None, {})
-        await house.control.unload("ensemble_outer", True)
-        await until(lambda: set(house.states().values()) == {"UNAVAILABLE"})
-
-    play(scene())
-
-
-def test_an_ensemble_unloaded_with_its_models_leaves_the_server_ready_and_nothing_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene() -> None:
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        write_times(tmp_path / "models", "two", 2)
-        write_ensemble(tmp_path / "models", "ensemble", "two")
-        model = {"load_models": ("*",), "allow_inline_files": True}
-        house = await House(tmp_path / "models", mode="explicit", model=model).start()
-        sent = (tmp_path / "models/two/1/model.py").read_bytes()
-        await house.control.load("two", {"backend": "python"}, {"1/model.py": sent})
-        await house.control.unload("ensemble", True)
-        assert house.server.readiness().ready, "an operator took both away"
-        assert not list(tmp_path.glob("pilotlight-inline-*"))
-
-    play(scene())
-
-
 def test_what_becomes_of_a_model_is_logged_as_events_with_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -483,73 +272,6 @@ def test_what_becomes_of_a_model_is_logged_as_events_with_its_name(
     assert {"model.loaded", "model.failed", "model.unloaded"} <= events.keys()
     assert {fields["model"] for event, fields in events.items() if event} == {"m"}
     assert events["model.loaded"]["phases"].keys() >= {"load", "warmup"}
-
-
-def test_an_ensemble_whose_model_is_missing_is_not_ready_until_it_comes(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write_times(tmp_path, "two", 2)
-        write_ensemble(tmp_path, "ensemble", "two", "three")
-        house = await House(tmp_path, mode="poll").start()
-        assert house.states() == {"ensemble/1": "UNAVAILABLE", "two/1": "READY"}
-        assert "its model 'three' is not ready" in house.reasons()["ensemble/1"]
-        assert house.server.readiness().reason.startswith("model 'ensemble': its model 'three'")
-        with pytest.raises(NotReady, match="ensemble 'ensemble' cannot run"):
-            await house.ask("ensemble")
-        write_times(tmp_path, "three", 3)
-        await house.polled()
-        assert await house.ask("ensemble") == 6
-        assert house.server.readiness().ready
-
-    play(scene())
-
-
-def test_models_that_ensembles_share_are_loaded_once(tmp_path: Path) -> None:
-    async def scene() -> None:
-        repository = tmp_path / "models"
-        folder = write_times(repository, "two", 2)
-        noting = f"with open({str(tmp_path / 'loads')!r}, 'a') as loads:\n    loads.write('x')\n"
-        noted = noting + (folder / "1/model.py").read_text()
-        (folder / "1/model.py").write_text(noted)
-        write_ensemble(repository, "ensemble_a", "two")
-        write_ensemble(repository, "ensemble_b", "two", "two")
-        house = await House(repository, mode="explicit", model={"load_models": ("*",)}).start()
-        assert (await house.ask("ensemble_a"), await house.ask("ensemble_b")) == (2, 4)
-        assert (tmp_path / "loads").read_text() == "x"
-        await house.control.load("two", None, {})
-        assert (tmp_path / "loads").read_text() == "xx", "but an operator's call loads anew"
-
-    play(scene())
-
-
-def test_a_model_broken_at_start_is_served_once_it_is_mended(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write_times(tmp_path, "m", 2)
-        good = (tmp_path / "m/1/model.py").read_text()
-        (tmp_path / "m/1/model.py").write_text(BROKEN)
-        house = await House(tmp_path, mode="poll").start()
-        assert not house.server.readiness().ready
-        replace_file(tmp_path / "m/1/model.py", good)
-        await house.polled()
-        assert await house.ask("m") == 2
-        assert house.server.readiness().ready
-
-    play(scene())
-
-
-@pytest.mark.parametrize("mode", ["none", "explicit"])
-def test_ensembles_in_a_circle_are_refused_with_the_way_round(tmp_path: Path, mode: str) -> None:
-    async def scene() -> None:
-        write_ensemble(tmp_path, "ensemble_a", "ensemble_b")
-        write_ensemble(tmp_path, "ensemble_b", "ensemble_a")
-        write_ensemble(tmp_path, "ensemble_self", "ensemble_self")
-        house = await House(tmp_path, mode=mode, model={"load_models": ("*",)}).start()
-        assert "READY" not in house.states().values()
-        reasons = " ".join(house.reasons().values())
-        assert "ensemble_self → ensemble_self" in reasons
-        assert "ensemble_a → ensemble_b → ensemble_a" in reasons or "ensemble_b → ensemble_a → ensemble_b" in reasons
-        assert not house.server.readiness().ready
-
-    play(scene())
 
 
 @pytest.mark.parametrize(

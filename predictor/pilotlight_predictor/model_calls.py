@@ -49,6 +49,9 @@ class ModelCalls:
     def custom_metrics(self) -> "CustomMetrics":
         return self._reach.metrics.custom
 
+    def forget_metrics(self, owner: object) -> None:
+        self._reach.metrics.forget_custom(owner)
+
     @property
     def management(self) -> "ModelManagement":
         """In any thread; made for the first that needs it."""

@@ -41,7 +41,7 @@ class Calling:
     def leave(self) -> None:
         """The model is no more."""
         if self.calls is not None:
-            self.calls.custom_metrics.leave(self)
+            self.calls.forget_metrics(self)
 
     @contextmanager
     def executing(self) -> Iterator[None]:

@@ -147,7 +147,5 @@ def bound_to(spec: LoadSpec) -> tuple[ModuleType, Calling]:
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
     managing = Managing(calling)
     module.__dict__.update({name: getattr(managing, name) for name in ("load_model", "unload_model", "is_model_ready")})
-    if spec.calls is not None:
-        own = {"custom": spec.calls.custom_metrics, "owner": calling}
-        module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), own)
+    module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"calling": calling})
     return module, calling

@@ -115,6 +115,11 @@ class Metrics:
                 self._custom = CustomMetrics()
             return self._custom
 
+    def forget_custom(self, owner: object) -> None:
+        """What a model counted that is no more."""
+        if self._custom is not None:
+            self._custom.leave(owner)
+
     @property
     def custom_families(self) -> "list[Family]":
         return self._custom.collect() if self._custom is not None else []

@@ -14,6 +14,13 @@ from pilotlight_predictor.metrics.custom import CustomMetrics
 from pilotlight_predictor.metrics.exposition import expose
 
 
+class Model:
+    """A loaded one, as far as metrics are concerned."""
+
+    def __init__(self, custom: CustomMetrics) -> None:
+        self.calls, self.custom_metrics = self, custom
+
+
 @pytest.fixture
 def custom() -> CustomMetrics:
     return CustomMetrics()
@@ -21,7 +28,7 @@ def custom() -> CustomMetrics:
 
 @pytest.fixture
 def families(custom: CustomMetrics) -> type[pb_utils.MetricFamily]:
-    return type("MetricFamily", (pb_utils.MetricFamily,), {"custom": custom})
+    return type("MetricFamily", (pb_utils.MetricFamily,), {"calling": Model(custom)})
 
 
 def values(custom: CustomMetrics) -> dict[str, list[Any]]:
@@ -61,12 +68,13 @@ def test_what_nobody_holds_any_more_is_gone(custom: CustomMetrics, families: Any
 
 
 def test_what_an_unloaded_model_alone_counted_is_gone_whoever_holds_it(custom: CustomMetrics) -> None:
-    families = [type("MetricFamily", (pb_utils.MetricFamily,), {"custom": custom, "owner": each}) for each in "ab"]
+    models = [Model(custom), Model(custom)]
+    families: list[Any] = [type("MetricFamily", (pb_utils.MetricFamily,), {"calling": each}) for each in models]
     both = [each("both", "", each.GAUGE).Metric() for each in families]
     alone = families[0]("alone", "", families[0].GAUGE).Metric()
-    custom.leave("a")
+    custom.leave(models[0])
     assert list(values(custom)) == ["both"]
-    custom.leave("b")
+    custom.leave(models[1])
     assert values(custom) == {}
     assert (both[0].value(), alone.value()) == (0.0, 0.0)
 

@@ -1,6 +1,6 @@
 """The parent's decisions: who accepts from which socket, when a dead worker comes again, what one lacks. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 FIRST_WAIT_S: Final = 0.1
@@ -20,6 +20,12 @@ def shares(sockets: int, ready: Collection[int], alive: Collection[int]) -> dict
         if holders:
             given[number if number in holders else holders[number % len(holders)]].append(number)
     return given
+
+
+def free(wanted: Sequence[int], number: int, held: Mapping[int, Collection[int]]) -> list[int]:
+    """Of the sockets that worker `number` shall have, those that no other holds; `held` is of workers not ready."""
+    elsewhere = {socket for other, sockets in held.items() if other != number for socket in sockets}
+    return [socket for socket in wanted if socket not in elsewhere]
 
 
 def wait_before_restart(deaths: int, lived_s: float) -> tuple[int, float]:

@@ -1,6 +1,6 @@
 """What parent and workers say to each other: frames of a JSON head and bytes, over a pair of connected sockets.
 
-worker → parent   joined, ready, leaving; ask (all of you), answer (what I was told to do)
+worker → parent   joined, ready, leaving, listens (as ordered); ask (all of you), answer (what I was told to do)
 parent → worker   listen (to these sockets), do (this call), answered (what you asked), stop, hurry
 """
 

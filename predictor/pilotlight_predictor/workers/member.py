@@ -7,23 +7,27 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from pilotlight_predictor.workers.frames import Answer, Frame, packed, read_frame
 from pilotlight_predictor.workers.seat import VARIABLE
+from pilotlight_predictor.workers.sharing import Share
+
+ANSWER_S: Final = 5.0  # for what a worker's event loop answers at once; a load takes the time it takes
 
 Hear = Callable[["Member", Frame], None]
 
 
 class Member:
     """`joined`: its routes are there. `well`: it says that it is ready. `ready`: it takes connections. `leaving`: it
-    ends by its own."""
+    ends, or has gone."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.number = number
         self.process = process
         self.joined = self.well = self.ready = self.leaving = False
         self.scrape = ""  # its last metrics, which outlive it
+        self.share = Share(lambda order, sockets: self.tell("listen", order=order, sockets=sockets))
         self._writer = writer
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer | None]] = {}
@@ -56,10 +60,19 @@ class Member:
             else:
                 hear(self, frame)
         self.joined = self.well = self.ready = False
+        self.leaving = True
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_result(None)
         self._writer.close()
+
+
+async def ask_all(members: Sequence[Member], call: Frame) -> dict[int, Answer]:
+    """The answers that come in time, by the worker's number."""
+    asked = {member.number: asyncio.ensure_future(member.ask(call)) for member in members}
+    if asked:
+        await asyncio.wait(asked.values(), timeout=ANSWER_S)
+    return {number: answer for number, one in asked.items() if one.done() and (answer := one.result()) is not None}
 
 
 async def start(

@@ -16,13 +16,13 @@ from pilotlight_predictor.app import bind
 from pilotlight_predictor.logs import configure, log
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.workers.control import Control
-from pilotlight_predictor.workers.decisions import shares, wait_before_restart
+from pilotlight_predictor.workers.decisions import wait_before_restart
 from pilotlight_predictor.workers.frames import Answer, Frame
-from pilotlight_predictor.workers.member import Member, start
+from pilotlight_predictor.workers.member import Member, ask_all, start
 from pilotlight_predictor.workers.merge import merge, worst
 from pilotlight_predictor.workers.merge_metrics import EOF, left_behind
+from pilotlight_predictor.workers.sharing import PATIENCE_S, Standing, share_out
 
-ANSWER_S: Final = 5.0  # for what a worker's event loop answers at once; a load takes the time it takes
 BEYOND_S: Final = 10.0  # after the bounds of a drain and for freeing models
 HURRY_S: Final = 2.0
 
@@ -68,6 +68,7 @@ class Parent:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._served = False  # whether any worker has ever been ready
+        self._waiting = False  # whether one that is ready waits for another to let go of a socket
         self._code = 0
 
     async def run(self) -> int:
@@ -163,16 +164,20 @@ class Parent:
         """Who accepts from which sockets, told to all; while stopping everybody keeps what it has."""
         if self._stop.is_set():
             return
-        staying = {number: member for number, member in self._members.items() if not member.leaving}
-        ready = [number for number, member in staying.items() if member.ready]
-        for number, sockets in shares(len(self._http), ready, staying).items():
-            staying[number].tell("listen", sockets=sockets)
+        staying = {n: Standing(member.share, member.ready) for n, member in self._members.items() if not member.leaving}
+        self._waiting = share_out(len(self._http), staying, monotonic())
+        if self._waiting:
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._share)
 
     def _hear(self, member: Member, frame: Frame) -> None:
         if frame.kind == "ask":
             self._spawn(self._answer(member, frame))
         elif frame.kind == "joined":
             member.joined = True
+        elif frame.kind == "listens":
+            member.share.did(frame.head["order"])
+            if self._waiting:
+                self._share()
         elif frame.kind == "leaving":
             member.leaving = True
             self._share()
@@ -210,7 +215,7 @@ class Parent:
         elif how in {"park", "wake"}:
             answer = await self._control.move(members, call)
         else:
-            answers = await _all(members, call)
+            answers = await ask_all(members, call)
             answer = worst(answers.values()) if how == "all" else self._merged(how, members, answers)
         asker.send(answer.frame("answered", call.head["id"]))
 
@@ -239,11 +244,3 @@ class Parent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _all(members: Sequence[Member], call: Frame) -> dict[int, Answer]:
-    """The answers that come in time, by the worker's number."""
-    asked = {member.number: asyncio.ensure_future(member.ask(call)) for member in members}
-    if asked:
-        await asyncio.wait(asked.values(), timeout=ANSWER_S)
-    return {number: answer for number, one in asked.items() if one.done() and (answer := one.result()) is not None}

@@ -43,7 +43,7 @@ class Seat:
         self._ending: Ending | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.taken = asyncio.Event()  # it was given a socket: it is ready, or there is nobody else
-        self._wanted: asyncio.Queue[list[int]] = asyncio.Queue()
+        self._wanted: asyncio.Queue[Frame] = asyncio.Queue()
 
     def number_logs(self) -> None:
         """Every line of this process, whoever logs it, says which worker it is of."""
@@ -106,20 +106,22 @@ class Seat:
         self._link.tell(kind, **told)
 
     def _listen(self, frame: Frame) -> None:
-        sockets = frame.head["sockets"]
-        self._wanted.put_nowait(sockets)
-        if sockets:
+        self._wanted.put_nowait(frame)
+        if frame.head["sockets"]:
             self.taken.set()
 
     async def _follow(self, front: "HttpFront") -> None:
-        """One order after the other: listening takes turns of the loop."""
+        """One order after the other, for listening takes turns of the loop; only the newest of those that wait."""
         while True:
             wanted = await self._wanted.get()
+            while not self._wanted.empty():
+                wanted = self._wanted.get_nowait()
             for number, listener in enumerate(self.http):
-                if number in wanted:
+                if number in wanted.head["sockets"]:
                     await front.listen(listener)
                 else:
                     front.leave(listener)
+            self._tell("listens", order=wanted.head["order"])
 
     async def _leave(self, ending: Ending) -> None:
         """Told to stop alone, by a signal: the others get the sockets, and nobody notices."""

@@ -1,0 +1,99 @@
+"""A socket changes hands: whoever is not ready lets go first, and one that hears nothing holds nobody up."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import Serve
+from tests.predictor.workers.several import PID, write_pid
+
+from pilotlight_predictor.workers.decisions import free
+from pilotlight_predictor.workers.sharing import PATIENCE_S, Share, Standing, share_out
+
+Orders = list[tuple[int, list[int]]]
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.orders: Orders = []
+        self.share = Share(lambda order, sockets: self.orders.append((order, sockets)))
+
+    def standing(self, ready: bool = False) -> Standing:
+        return Standing(self.share, ready)
+
+
+@pytest.fixture
+def pair() -> tuple[Worker, Worker]:
+    """The first says for both sockets that nobody is ready."""
+    first, second = Worker(), Worker()
+    assert not share_out(2, {0: first.standing(), 1: second.standing()}, 0.0)
+    assert (first.orders, second.orders) == ([(1, [0, 1])], [(1, [])])
+    first.share.did(1)
+    second.share.did(1)
+    return first, second
+
+
+def test_one_that_is_ready_waits_until_the_other_has_let_go(pair: tuple[Worker, Worker]) -> None:
+    first, second = pair
+    now = {0: first.standing(), 1: second.standing(ready=True)}
+    assert share_out(2, now, 10.0)
+    assert (first.orders[1:], second.orders[1:]) == ([(2, [])], [])
+    first.share.did(2)
+    assert not share_out(2, now, 10.1)
+    assert second.orders[1:] == [(2, [0, 1])]
+
+
+def test_one_that_hears_nothing_holds_nobody_up(pair: tuple[Worker, Worker]) -> None:
+    first, second = pair
+    now = {0: first.standing(), 1: second.standing(ready=True)}
+    assert share_out(2, now, 10.0)
+    assert share_out(2, now, 10.0 + PATIENCE_S / 2)
+    assert not share_out(2, now, 10.0 + PATIENCE_S)
+    assert second.orders[-1][1] == [0, 1]
+
+
+def test_between_two_that_are_ready_nobody_waits(pair: tuple[Worker, Worker]) -> None:
+    first, second = pair
+    assert not share_out(2, {0: first.standing(ready=True), 1: second.standing(ready=True)}, 10.0)
+    assert (first.orders[1:], second.orders[1:]) == ([(2, [0])], [(2, [1])])
+
+
+def test_what_was_told_last_counts_as_held_until_it_is_done(pair: tuple[Worker, Worker]) -> None:
+    first, _ = pair
+    first.share.give([], 10.0)
+    first.share.give([1], 10.0)
+    assert first.share.held(10.0) == {0, 1}
+    first.share.did(2)
+    assert first.share.held(10.0) == {1}
+
+
+def test_an_order_is_not_repeated(pair: tuple[Worker, Worker]) -> None:
+    first, _ = pair
+    first.share.give([0, 1], 10.0)
+    assert len(first.orders) == 1
+
+
+def test_a_socket_that_nobody_else_holds_is_free() -> None:
+    assert free([0, 1, 2], 1, {0: {0}, 1: {1}}) == [1, 2]
+
+
+# The first worker takes a second longer than the other.
+SLOW = (
+    PID
+    + """
+children = open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()
+if children[0] == str(os.getpid()):
+    time.sleep(1)
+"""
+)
+
+
+def test_who_was_told_that_the_server_is_ready_is_never_told_otherwise(serve: Serve, tmp_path: Path) -> None:
+    """Asked without a pause, for the two hold the sockets together for less than a millisecond."""
+    server = serve(write_pid(tmp_path, source=SLOW), "--workers", "2", ready=False)
+    said: list[int] = []
+    deadline = time.monotonic() + 60
+    while said.count(200) < 50 and time.monotonic() < deadline:
+        said.append(server.get("/v2/health/ready").status)
+    assert 503 in said
+    assert said[said.index(200) :] == [200] * 50

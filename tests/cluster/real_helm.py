@@ -52,7 +52,8 @@ def find_helm(cluster: Cluster, namespace: str) -> Helm:
 
 def left_behind(cluster: Cluster, selector: str, *place: str) -> list[str]:
     """Every object of any kind that has these labels, by `kind/name`; those that are about to go do not count."""
-    kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
+    words = ("api-resources", "--verbs=list", "--output=name")
+    kinds = cluster.kubectl(*words, check=False).split()  # an API that another program serves may be away for a moment
     wanted = ",".join(kind for kind in kinds if not any(word in kind for word in PASSING))
     said = cluster.kubectl("get", wanted, "-l", selector, "--ignore-not-found", "--output=json", *place)
     items = json.loads(said)["items"] if said.strip() else []

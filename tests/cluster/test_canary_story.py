@@ -91,7 +91,7 @@ def test_another_machine_goes_on_where_one_was_killed(story: Story) -> None:
         "KUBECONFIG": str(story.cluster.kubeconfig), "PILOTLIGHT_TARGET": "kubernetes",
         "PILOTLIGHT_NAMESPACE": story.namespace,
     }  # fmt: skip
-    command = [str(Path(sys.executable).parent / "platformctl"), "canary", "start", "-f", "-", *PROVE]
+    command = [str(Path(sys.executable).parent / "platformctl"), "canary", "start", "-f", "-", *PROVE, "--bake", "20s"]
     with asked(story) as askers:
         _answers(askers)
         started = subprocess.Popen(command, env={**os.environ, **own}, stdin=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -3,7 +3,7 @@
 import json
 
 from tests.cluster.asking import once
-from tests.cluster.real_cluster import Cluster
+from tests.cluster.real_cluster import Cluster, eventually
 from tests.cluster.stories import MODEL, Story
 
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
@@ -58,6 +58,10 @@ spec:
 {MODEL_DOCUMENT}{RUNTIME}"""
 
 
+def answers(cluster: Cluster, where: str) -> bool:
+    return bool(cluster.kubectl("get", "--raw", where, check=False))
+
+
 def test_each_replica_of_a_stateful_service_has_an_address_of_its_own(cluster: Cluster, namespace: str) -> None:
     story = Story(cluster, namespace, "detector")
     host = story.deploy(STATEFUL).removeprefix("http://")
@@ -66,7 +70,7 @@ def test_each_replica_of_a_stateful_service_has_an_address_of_its_own(cluster: C
     assert names == ["detector-engine-0", "detector-engine-1"]
     for name in names:
         where = f"/api/v1/namespaces/{namespace}/pods/{name}:8080/proxy/v2/health/ready"
-        cluster.kubectl("get", "--raw", where)
+        eventually(lambda: answers(cluster, where), f"{name} answers")  # noqa: B023
     status = story.status()
     assert (status["phase"], status["mode"]) == ("Ready", "stateful")
     story.do("delete", "detector")

@@ -201,7 +201,7 @@ def test_an_api_server_that_restarts_in_the_middle_of_a_deploy_is_waited_for(clu
 
 def test_a_probe_that_fails_is_told_with_what_it_got(cluster: Cluster, namespace: str) -> None:
     story = Story(cluster, namespace, "probe")
-    wrong = {"httpGet": {"path": "/nowhere", "port": 8080}, "periodSeconds": 1}
+    wrong = {"httpGet": {"path": "/nowhere", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 10}
     text = other(document("probe", mode="Standard", least=1), readinessProbe=wrong)
     done = story.run("deploy", "-f", "-", "--timeout", "60", text=text)
     story.run("delete", "probe", "--no-wait")

@@ -31,6 +31,7 @@ def told(cluster: Cluster, key: tuple[str, str], **how: Any) -> Iterator[str]:
 
 
 def test_the_lines_of_the_predictor_are_shown_without_their_times(cluster: Cluster, plain: tuple[str, str]) -> None:
+    eventually(lambda: any("grpc.listening" in line for line in told(cluster, plain)), "the last line of its start")
     found = list(told(cluster, plain))
     assert all(line.startswith("{") for line in found)
     assert any("model.loaded" in line for line in found)

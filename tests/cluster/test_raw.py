@@ -55,7 +55,7 @@ def test_a_dry_run_writes_nothing_and_what_a_release_lacks_is_taken_away(cluster
     story.do("deploy", "-f", "-", "--dry-run=server", text=other)
     assert cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is not None
     story.deploy(other)
-    assert cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is None
+    eventually(lambda: cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is None, "KEDA lets it go")
     assert cluster.get("horizontalpodautoscaler", "pruned-predictor", "-n", namespace) is not None
     cluster.kubectl("patch", "horizontalpodautoscaler", "pruned-predictor", "-n", namespace, "-p",
                     '{"spec": {"maxReplicas": 7}}')  # fmt: skip
@@ -128,7 +128,7 @@ def predict(x):
 def slow() -> str:
     """Serves SLOW of a ConfigMap, one request after the other; half a second is the objective."""
     made = yaml.safe_load(
-        raw("slow", most=3, annotations=("pilotlight.dev/triggers: latency=0.5",), uri="file:///code")
+        raw("slow", most=3, annotations=("pilotlight.dev/triggers: latency=0.9",), uri="file:///code")
     )
     predictor = made["spec"]["predictor"]
     predictor["volumes"] = [{"name": "code", "configMap": {"name": "slow"}}]

@@ -22,7 +22,7 @@ def test_from_deploy_to_zero_and_back_through_a_canary_and_a_rollback(cluster: C
     story = Story(cluster, namespace, "iris")
     url = story.deploy(first())
     host = url.removeprefix("http://")
-    assert story.status()["phase"] == "Ready"
+    assert story.status()["phase"] in ("Ready", "Standby"), "a slow machine sees it at zero again"
 
     assert once(cluster.ingress, host, "iris") == []
 
@@ -38,6 +38,7 @@ def test_from_deploy_to_zero_and_back_through_a_canary_and_a_rollback(cluster: C
     shares = story.shares()
     (fresh,) = set(shares) - {stable}
     assert shares == {stable: 80, fresh: 20}
+    assert many(cluster.ingress, host, "iris", 40) == [], "both have been asked, and none is about to end"
     before = story.answered()
     assert many(cluster.ingress, host, "iris", REQUESTS) == []
     since = story.answered() - before

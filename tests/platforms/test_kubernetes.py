@@ -158,6 +158,15 @@ def test_a_look_tells_the_pod_its_status_and_the_reason(
         assert found.tail == ("first", "with <HF_TOKEN>")
 
 
+def test_a_log_that_the_node_has_dropped_is_no_word_of_the_model() -> None:
+    workload = named("apps/v1", "StatefulSet", "team", f"ims-{JOB_ID}")
+    seen = pod(phase="Running", containerStatuses=state(terminated={"exitCode": 3}))
+    with PaperCluster(workload, seen) as paper:
+        paper.logs[f"ims-{JOB_ID}-0"] = ["unable to retrieve container logs for containerd://540587ec"]
+        paper.logs[f"ims-{JOB_ID}-0/previous"] = ["no such checkpoint"]
+        assert on(paper).look(JOB_ID, ENTRY).tail == ("no such checkpoint",)
+
+
 def test_without_a_stateful_set_it_is_gone() -> None:
     with PaperCluster() as paper:
         assert on(paper).look(JOB_ID, ENTRY).state == "gone"

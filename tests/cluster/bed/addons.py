@@ -8,13 +8,15 @@ from typing import Any, Final
 
 import yaml
 from tests.cluster.bed.control_plane import put
-from tests.cluster.bed.kubectl import apply, apply_text, available, kubectl
+from tests.cluster.bed.kubectl import apply, apply_text, available, kubectl, succeeds
 from tests.cluster.bed.places import GATEWAY_IP, NODE_IP, Places
-from tests.cluster.bed.processes import start
+from tests.cluster.bed.processes import start, until
 from tests.cluster.bed.release_files import release_folder, release_key
 
 PROBE_S: Final = 5
 PROBE_FAILURES: Final = 12
+KINDS_S: Final = 180.0
+GATEWAY_SETTINGS: Final = "envoy-gateway-config"
 
 
 def kinds(places: Places) -> None:
@@ -24,7 +26,9 @@ def kinds(places: Places) -> None:
         return
     for name in ("knative-crds", "gateway-crds", "monitoring-crds", "own-crds"):
         apply(places, release_folder(places) / f"{name}.yaml")
-    kubectl(places, "wait", "--for=condition=Established", "crd", "--all", "--timeout=180s")
+    # One that is brand new has no conditions at all, over which kubectl stumbles.
+    words = ("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    until("kinds are established", KINDS_S, lambda: succeeds(places, *words))
     done.touch()
 
 
@@ -35,15 +39,24 @@ def objects(places: Places) -> None:
 
 def patient(manifests: str) -> str:
     """With probes that a busy machine of two cores passes too: who fails one has no endpoints, and clients of the
-    ingress are then refused."""
+    ingress are then refused. And without leases, which an API server that restarts lets run out."""
     documents = [document for document in yaml.safe_load_all(manifests) if document]  # kubectl takes no empty ones
     for document in documents:
+        if document["metadata"]["name"] == GATEWAY_SETTINGS and document["kind"] == "ConfigMap":
+            _lead_alone(document["data"])
         template = (document.get("spec") or {}).get("template") or {}
         for container in (template.get("spec") or {}).get("containers") or ():
             for kind in ("readinessProbe", "livenessProbe"):
                 if kind in container:
                     container[kind] |= {"timeoutSeconds": PROBE_S, "failureThreshold": PROBE_FAILURES}
     return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def _lead_alone(data: dict[str, str]) -> None:
+    """Envoy Gateway that lost its lease does nothing more, until a probe ends it minutes later."""
+    settings = yaml.safe_load(data["envoy-gateway.yaml"])
+    settings["provider"]["kubernetes"]["leaderElection"] = {"disable": True}
+    data["envoy-gateway.yaml"] = yaml.safe_dump(settings, sort_keys=False)
 
 
 def dns_ready(places: Places) -> None:

@@ -36,9 +36,9 @@ def remove_group(places: Places) -> None:
     for folder in _folders(places):
         if folder.exists():
             _empty(folder)
-            for path in sorted((folder, *(each for each in folder.rglob("*") if each.is_dir())), reverse=True):
+            for path, _, _ in os.walk(folder, topdown=False):  # which passes over what goes meanwhile
                 with contextlib.suppress(OSError):
-                    path.rmdir()
+                    os.rmdir(path)
 
 
 def _folders(places: Places) -> list[Path]:
@@ -67,7 +67,7 @@ def _empty(folder: Path, seconds: float = 5.0) -> None:
 
 def _members(folder: Path) -> set[int]:
     found: set[int] = set()
-    for path in folder.rglob("cgroup.procs"):
+    for path, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
-            found |= set(map(int, path.read_text().split()))
+            found |= set(map(int, Path(path, "cgroup.procs").read_text().split()))
     return found

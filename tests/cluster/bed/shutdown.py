@@ -26,12 +26,15 @@ DAEMONS: Final = (*CLIENTS, "etcd", "containerd")
 def shut_down(places: Places, purge: bool = False) -> None:
     proxied = alive(places, "kube-proxy") or (places.run / "kube-proxy.pid").exists()
     stop(places, "kubelet")
-    if alive(places, "containerd"):
-        _end_containers(places)
-    stop(places, *CLIENTS)
-    stop(places, *DAEMONS)
+    try:
+        if alive(places, "containerd"):
+            _end_containers(places)
+    finally:
+        stop(places, *CLIENTS)
+        stop(places, *DAEMONS)
     for pid in _shims(places.socket):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     _unmount(places.state)
     if proxied:
         remove_proxy_rules()

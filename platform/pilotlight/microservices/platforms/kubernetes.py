@@ -231,6 +231,7 @@ def _log(cluster: Cluster, pod: Document) -> list[str]:
     query = {"container": causes.main_container(pod), "tailLines": str(TAIL)}
     for previous in ("false", "true"):
         with suppress(PlatformError):
-            if lines := cluster.connection.text(path, query | {"previous": previous}):
+            told = cluster.connection.text(path, query | {"previous": previous})
+            if lines := [line for line in told if not line.startswith(causes.LOST_LOG)]:
                 return lines
     return []

@@ -25,7 +25,7 @@ from pilotlight.targets.kubernetes.port_forward import PortForward
 Json = Any
 SETTING: Final = "PILOTLIGHT_INGRESS"
 HINT: Final = f"set {SETTING} to a URL that reaches the cluster's ingress, such as http://127.0.0.1:8080"
-CONNECT_S: Final = 1.0
+CONNECT_S: Final = 3.0
 PROBE_S: Final = 10.0
 
 

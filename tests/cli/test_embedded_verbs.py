@@ -269,6 +269,7 @@ def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(
     assert shares(call) == {names[1]: 100}
     assert call("deploy", "-f", str(folder / "new.yaml"), "--reset").code == 0
     assert not json.loads(call("status", "iris", "-o", "json").out)["overrides"].get("iris-predictor")
+    platform.wait(lambda: len(platform.replicas()) == 1, "the second one to end")
 
 
 def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(

@@ -7,7 +7,7 @@ from tests.differential.conftest import Both
 from tests.differential.differences import differences, unlike
 from tests.differential.tables import HTTP, RPC
 
-# The first run on a machine downloads a wheel of some hundred megabytes.
+pytestmark = pytest.mark.timeout(1800)  # the first run on a machine downloads a wheel of some hundred megabytes
 
 # What NVIDIA's own examples and tests look for in a sentence; ours may say more around it.
 PHRASES_RPC = {

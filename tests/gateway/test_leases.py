@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.gateway.bed import Bed, backend, play, route, until
+from tests.gateway.bed import Bed, Clock, backend, play, route, until
 
 from pilotlight.gateway.gate import Refused
 from pilotlight.gateway.plane import Lease
@@ -107,7 +107,7 @@ def test_a_replica_that_a_lease_could_not_reach_is_left_alone_for_a_while() -> N
         others = [await take(bed, service) for _ in range(4)]
         assert {other.replica.port for other in others} == {1001, 1002} - {lease.replica.port}
 
-    play(case)
+    play(case, clock=Clock())
 
 
 def test_that_a_replica_cannot_be_reached_is_news_once() -> None:
@@ -117,4 +117,4 @@ def test_that_a_replica_cannot_be_reached_is_news_once() -> None:
         leases = [await take(bed, service) for _ in range(3)]
         assert [lease.unreachable() for lease in leases] == [True, False, False]
 
-    play(case)
+    play(case, clock=Clock())

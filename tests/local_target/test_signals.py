@@ -67,10 +67,20 @@ def test_cpu_is_the_mean_over_ready_replicas_in_percent_of_what_they_request() -
     signals, watched, unit = made(CPU)
     pods = [replica(own="a"), replica(own="b"), replica(own="c", state="starting")]
     assert signals.of(unit, pods, 0.0) == {"cpu": None}  # nobody knows yet
-    for second in range(1, 7):
+    for second in range(1, 12):
         watched.used = {"a": Usage(0.1 * second), "b": Usage(0.3 * second), "c": Usage(9.0 * second)}
         seen = signals.of(unit, pods, float(second))
     assert seen["cpu"] == pytest.approx(40.0)  # 0.2 cores of 0.5
+
+
+def test_what_a_replica_does_right_after_it_became_ready_is_part_of_its_start() -> None:
+    signals, watched, unit = made(CORES)
+    rates: list[float | None] = []
+    for second in range(15):
+        watched.used = {"a": Usage(min(second, 4.0))}
+        rates.append(signals.of(unit, [replica(own="a")], float(second))["cpu"])
+    assert rates[:10] == [None] * 10
+    assert set(rates[10:]) == {0.0}
 
 
 def test_one_busy_second_counts_as_one_second_of_at_least_five() -> None:
@@ -93,11 +103,12 @@ def test_memory_is_the_mean_in_bytes_and_nobody_can_tell_it_of_nobody() -> None:
 def test_a_replica_that_has_ended_leaves_nothing_behind() -> None:
     signals, watched, unit = made(CORES)
     pod = replica(own="a")
-    for second in (0.0, 6.0):
+    for second in (0.0, 6.0, 12.0):
         watched.used = {"a": Usage(second)}
         signals.of(unit, [pod], second)
+    assert signals.of(unit, [pod], 13.0)["cpu"] is not None
     signals.forget(pod)
-    assert signals.of(unit, [pod], 7.0) == {"cpu": None}
+    assert signals.of(unit, [pod], 14.0) == {"cpu": None}
 
 
 @asynccontextmanager

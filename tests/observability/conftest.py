@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test on a machine may have to fetch them."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(prometheus.FETCH_SECONDS))
+            item.add_marker(pytest.mark.timeout(600 + prometheus.FETCH_SECONDS))
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_one_whose_program_was_away_is_started_once_it_is_back(
     asyncio.run(played())
 
 
+class Another(BaseHTTPRequestHandler):
+    """A Prometheus of somebody else, which is ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
 def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", prometheus_beside._free
     home.create()
@@ -79,9 +88,12 @@ def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monke
         finally:
             await prometheus_beside.end(home)
 
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        assert asyncio.run(played(taken)) not in ("", f"http://127.0.0.1:{taken}")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Another) as other:
+        threading.Thread(target=other.serve_forever).start()
+        try:
+            assert asyncio.run(played(other.server_port)) not in ("", f"http://127.0.0.1:{other.server_port}")
+        finally:
+            other.shutdown()
 
 
 @pytest.mark.parametrize(

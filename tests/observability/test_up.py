@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.embedded import processes_of
+from tests.ports import free_port
 
 from pilotlight.targets.local.home import Home
 
@@ -24,7 +25,7 @@ def typed(home: Home, *argv: str) -> tuple[int, str, str]:
 
 def test_it_comes_with_up_and_goes_with_down(prometheus_program: str, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    ports = ("--gateway-port", "0", "--api-port", "0")
+    ports = ("--gateway-port", str(free_port()), "--api-port", str(free_port()))
     try:
         code, out, err = typed(home, "up", f"--prometheus={prometheus_program}", *ports, "-o", "json")
         assert code == 0, err
@@ -43,7 +44,7 @@ def test_a_platform_that_cannot_start_leaves_none_behind(prometheus_program: str
     home = Home(tmp_path / "home")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ports = ("--gateway-port", port, "--api-port", "0")
+        ports = ("--gateway-port", port, "--api-port", str(free_port()))
         code, _, err = typed(home, "up", f"--prometheus={prometheus_program}", *ports)
     assert code == 1, err
     assert port in err

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from stage import IRIS, Stage, alive, eventually, launch, program
 
 from pilotlight.targets.local.home import ENV_HOME
+from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.process import ENV_REPLICA, marked
 from pilotlight.targets.local.supervisor.replica import Replica
 
@@ -111,11 +112,13 @@ def test_a_crash_after_the_adoption_is_told_with_its_reason(tmp_path: Path) -> N
 
 
 def test_an_end_that_nobody_saw_is_told_as_the_shim_noted_it(tmp_path: Path) -> None:
-    record = left_behind(tmp_path, program(tmp_path, "sleep 0.1; exit 7"))
+    go = tmp_path / "go"
+    record = left_behind(tmp_path, program(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"))
+    go.touch()
 
     async def play() -> None:
         async with Stage(tmp_path) as stage:
-            await eventually(lambda: (stage.home.run / f"{record.id}.exit").exists())
+            await eventually(lambda: shim.read_exit(stage.home.run / f"{record.id}.exit") is not None)
             await eventually(lambda: not alive(record.pid))
             stage.supervisor.adopt([record])
             assert [(told.state, told.exit_code, told.crashed) for told in stage.told] == [("exited", 7, True)]

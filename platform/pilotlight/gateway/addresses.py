@@ -6,6 +6,7 @@ Both processes use this: the control process binds HTTP listeners and keeps them
 import errno
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -103,13 +104,19 @@ def refusal(address: Address, error: OSError, setting: str = "") -> str:
 
 def holder(port: int) -> str:
     """Who listens on the port, as far as /proc lets us see: `name (pid 1234)`."""
+    for pid in listeners(port):
+        with suppress(OSError):
+            return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
+    return ""
+
+
+def listeners(port: int) -> Iterator[int]:
+    """The processes that listen on the port, as far as we may look at them."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     for link in Path("/proc").glob("[0-9]*/fd/*") if wanted else ():
         with suppress(OSError):
             if str(link.readlink()) in wanted:
-                process = link.parents[1]
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return ""
+                yield int(link.parents[1].name)
 
 
 def _inodes(port: int) -> set[str]:

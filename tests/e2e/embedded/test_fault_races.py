@@ -90,6 +90,7 @@ def test_a_wall_clock_that_jumps_by_days_scales_nothing(tmp_path: Path) -> None:
     with Platform(tmp_path / "home", env={"PYTHONPATH": str(tmp_path / "clock")}) as platform:
         platform.deploy(serverless(name="idle"))
         platform.wait_phase("Standby", name="idle")
+        platform.wait(lambda: not platform.replicas(), "its process to have ended")
         platform.deploy(serverless())
         platform.wait_phase("Ready")
         replicas, events = platform.replicas(), scalings(platform)

@@ -203,7 +203,7 @@ async def _status(bed: Bed, wanted: int) -> bool:
 async def test_one_that_is_told_to_end_is_unready_finishes_what_it_holds_and_goes(
     tmp_path: Path, keda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MORE, "PILOTLIGHT_GATEWAY_LEAVE_S", "3.0")  # a busy machine takes a while to connect
+    monkeypatch.setitem(MORE, "PILOTLIGHT_GATEWAY_LEAVE_S", "6.0")  # a busy machine takes a while to connect
     async with gateways(tmp_path, keda) as bed, replica("pod-1") as origin:
         leaving = bed.pods[0]
         stream = bed.stub(0).StreamIsActive(bed.about())

@@ -19,6 +19,7 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as records
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.gateway.addresses import listeners
 from pilotlight.gateway.detached import start_detached
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import launching
@@ -30,7 +31,7 @@ AUTO: Final = "auto"
 HOST: Final = "127.0.0.1"
 PORT: Final = 9090  # Prometheus' own, where it is free
 SCRAPE_S: Final = 5
-START_S: Final = 15.0  # with the gateway's, less than what whoever starts the platform waits for
+START_S: Final = 18.0  # with the gateway's, less than what whoever starts the platform waits for
 STOP_S: Final = 10.0
 PAUSE_S: Final = 2.0  # before one that ended by itself is started again; twice as long after each that ended soon
 LONGEST_PAUSE_S: Final = 300.0
@@ -184,7 +185,7 @@ class Beside:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
         while (found := running(self._home)) is not None:
-            if await _ready(found.port):
+            if await _ready(found.port) and _may_be_its(found.port, found.pid):
                 return found
             if loop.time() > until:
                 raise PlatformError(f"Prometheus does not answer on port {found.port}", f"see {self._log}")
@@ -245,6 +246,18 @@ async def _ready(port: int) -> bool:
             finally:
                 writer.close()
     return False
+
+
+def _may_be_its(port: int, pid: int) -> bool:
+    """Not while it is seen that only others listen there; a program that starts another one has it in its session."""
+    found = [_session(each) for each in listeners(port)]
+    return not found or pid in found
+
+
+def _session(pid: int) -> int:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return 0
 
 
 def _free(wanted: int) -> int:

@@ -49,7 +49,7 @@ class Signals:
         self._server = server
         self._asks_server = bool(server) and installed()  # canaries do; triggers need no client library
         self._evaluator = Evaluator()
-        self._cpu: dict[str, tuple[Seen, Seen]] = {}  # by replica, the older one first
+        self._cpu: dict[str, tuple[Seen | None, Seen]] = {}  # by replica, the older one first
         self._scraped_at = 0.0
         self._asked_at: dict[tuple[str, str], float] = {}
         self._failed: dict[str, str] = {}  # by query; a failure is told once
@@ -79,13 +79,18 @@ class Signals:
         return 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
 
     def _cpu_rate(self, replica: Replica, now: float) -> float | None:
-        """Over five to ten seconds: one busy second is no reason for another replica."""
+        """Over five to ten seconds: one busy second is no reason for another replica.
+
+        Nor are the first five of one that has just become ready, in which it reads what a quick start left out.
+        """
         seen = Seen(now, self._supervisor.usage(replica.id).cpu_seconds)
-        older, newer = self._cpu.get(replica.id, (seen, seen))
+        older, newer = self._cpu.get(replica.id, (None, seen))
         if now - newer.at >= SCRAPE_S:
-            older, newer = newer, seen
+            older, newer = newer if older else seen, seen
         self._cpu[replica.id] = older, newer
-        return (seen.cpu_seconds - older.cpu_seconds) / (now - older.at) if now - older.at >= SCRAPE_S else None
+        if older is None or now - older.at < SCRAPE_S:
+            return None
+        return (seen.cpu_seconds - older.cpu_seconds) / (now - older.at)
 
     def forget(self, replica: Replica) -> None:
         self._cpu.pop(replica.id, None)

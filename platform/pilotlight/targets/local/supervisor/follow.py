@@ -14,6 +14,7 @@ Json = Any
 STATUS_S: Final = 0.1  # between two looks at /status while it starts
 STATUS_TIMEOUT_S: Final = 1.0
 SHOWN: Final = ("state", "reason", "progress", "phases")
+TOTAL: Final = "total"  # the phase that is told once all others are over
 
 
 class Followed(Protocol):
@@ -38,9 +39,8 @@ async def follow(replica: Replica, told: Followed, age_s: float = 0.0) -> None:
                 return
             told.became_ready()
             alive = alive or asyncio.ensure_future(_watch_life(checks, told, monotonic() - began))
-        if checks.predictor:
-            await _look(checks, told)
-        await _serve(checks, told, holds=replica.state != "unready")
+        known = not checks.predictor or await _start_known(checks, told)
+        await _serve(checks, told, replica.state != "unready", known)
     finally:
         if alive is not None:
             alive.cancel()
@@ -86,12 +86,18 @@ async def _look(checks: Checks, told: Followed) -> Mapping[str, Json]:
     return status
 
 
-async def _serve(checks: Checks, told: Followed, holds: bool) -> None:
-    """Readiness over the life of a replica that has started."""
+async def _start_known(checks: Checks, told: Followed) -> bool:
+    return TOTAL in (await _look(checks, told)).get("phases", ())
+
+
+async def _serve(checks: Checks, told: Followed, holds: bool, known: bool) -> None:
+    """Readiness of a replica that has started. While it is ready, its start is asked for until that is `known`."""
     count = Tally(checks.readiness, monotonic() + checks.readiness.period_s, holds)
     while True:
         await asyncio.sleep(count.due - monotonic())
-        if not count.note(await _passes(count), monotonic()):
+        passed = await _passes(count)
+        known = known or (passed and await _start_known(checks, told))
+        if not count.note(passed, monotonic()):
             continue
         if count.holds:
             told.became_ready()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pilotlight.targets.local.supervisor import parking, shim
 from pilotlight.targets.local.supervisor.follow import follow
 from pilotlight.targets.local.supervisor.limits import Limits
-from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, identify
+from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.reasons import out_of_memory
 from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
@@ -74,7 +74,7 @@ class Running:
     def begin(self, pid: int) -> None:
         """The process has this number; 0: it never came to be."""
         identity = identify(pid)
-        self.update(pid=pid, boot_id=identity.boot_id if identity else "", start_ticks=_ticks(identity))
+        self.update(pid=pid, boot_id=boot_id(), start_ticks=_ticks(identity))
         if identity is None:
             self._finish()
             return

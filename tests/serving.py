@@ -140,7 +140,7 @@ class RunningServer:
                 self.process.wait(90)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self

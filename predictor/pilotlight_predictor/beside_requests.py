@@ -29,7 +29,8 @@ class _ShortWaits:
         with self._lock:
             if self._works == 0:
                 self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(WAIT_S, self._usual))
+                if self._usual > WAIT_S:  # what is set again may be a little less each time: it is cut to microseconds
+                    sys.setswitchinterval(WAIT_S)
             self._works += 1
 
     def end(self, _: object) -> None:
@@ -55,7 +56,11 @@ def wait_at_most(seconds: float) -> None:
 
 def beside_requests(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
     """`in_thread`, where requests come meanwhile. Called on the event loop, where the future ends too."""
-    future = in_thread(partial(with_room, work), unclaimed)
     _waits.begin()
+    try:
+        future = in_thread(partial(with_room, work), unclaimed)
+    except BaseException:
+        _waits.end(None)
+        raise
     future.add_done_callback(_waits.end)
     return future

@@ -65,7 +65,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPilotLight]:
     """For tests that leave it as they found it. Its family imports least, and any family can serve any model."""
-    with RunningPilotLight(tmp_path_factory.mktemp("shared"), "python") as pilot:
+    with RunningPilotLight(tmp_path_factory.mktemp("shared"), "python", idle_s=3600) as pilot:
         yield pilot
 
 
@@ -195,8 +195,9 @@ def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(
         assert second.report()["forks"] == 0
     command = [sys.executable, "-m", "pilotlight_predictor.pilot_light", "--socket", str(shared.socket)]
     late = subprocess.run(
-        [*command, "--family", "python"], capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False
-    )
+        [*command, "--family", "python"],
+        capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False, timeout=120,
+    )  # fmt: skip
     assert late.returncode == 1
     assert "serves" in json.loads(late.stderr.splitlines()[-1])["message"]
     assert shared.report()

@@ -21,6 +21,7 @@ from pilotlight_predictor.errors import LoadFailed, PredictorError
 
 _PARENT: Final = "pilotlight_models"
 _numbers = count(1)
+_SOURCES: Final[dict[str, "Source"]] = {}  # by private package
 
 
 class Source:
@@ -70,17 +71,12 @@ class Source:
     def _forget(self) -> None:
         if self._forgotten is not None:
             self._forgotten()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for name in [name for name in sys.modules if name == self._package or name.startswith(f"{self._package}.")]:
-            del sys.modules[name]
+        _SOURCES.pop(self._package, None)
+        for name in list(sys.modules):  # other threads import meanwhile
+            if name == self._package or name.startswith(f"{self._package}."):
+                sys.modules.pop(name, None)
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The import system asks here for every module of the private package."""
-        if not fullname.startswith(f"{self._package}."):
-            return None
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(fullname, str(spec.origin), self._builtins)
@@ -92,7 +88,9 @@ class Source:
         package = ModuleType(self._package)
         package.__path__ = self._folders
         sys.modules[self._package] = package
-        sys.meta_path.insert(0, self)
+        _SOURCES[self._package] = self
+        if _Finder not in sys.meta_path:
+            sys.meta_path.insert(0, _Finder)
 
     def _import(
         self,
@@ -118,6 +116,17 @@ class Source:
         if known is None:
             known = self._siblings[top] = any(_holds(Path(folder), top) for folder in self._folders)
         return known
+
+
+class _Finder:
+    """Asked by the import system for every module. It stays: who took itself out would let another thread, which asks
+    one after the other, pass over the next."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        parent, number, module = (*fullname.split(".", 2), "", "")[:3]
+        source = _SOURCES.get(f"{parent}.{number}") if module else None
+        return source.find_spec(fullname, path, target) if source is not None else None
 
 
 class _Loader(SourceFileLoader):

@@ -67,7 +67,7 @@ class Link:
                 self._answered(frame)
             else:
                 self._orders[frame.kind](frame)
-        for waiting in self._asked.values():
+        for waiting in [each for each in self._asked.values() if not each.done()]:
             waiting.set_exception(Unavailable("the parent of the workers has gone"))
         self._lost()
 

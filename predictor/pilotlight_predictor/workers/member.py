@@ -46,7 +46,11 @@ class Member:
     def ask(self, frame: Frame) -> Awaitable[Answer | None]:
         """Its answer to the call; None when it died over it."""
         number = next(self._numbers)
-        self._asked[number] = answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        if self._writer.is_closing():  # it has gone since it was chosen
+            answer.set_result(None)
+            return answer
+        self._asked[number] = answer
         self.send(Frame({**frame.head, "kind": "do", "id": number}, frame.body))
         return answer
 

@@ -25,6 +25,7 @@ from pilotlight_predictor.workers.sharing import PATIENCE_S, Standing, share_out
 
 BEYOND_S: Final = 10.0  # after the bounds of a drain and for freeing models
 HURRY_S: Final = 2.0
+SILENT: Final = Answer(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
@@ -216,7 +217,8 @@ class Parent:
             answer = await self._control.move(members, call)
         else:
             answers = await ask_all(members, call)
-            answer = worst(answers.values()) if how == "all" else self._merged(how, members, answers)
+            told = [answers.get(member.number, SILENT) for member in members if member.joined]
+            answer = worst(told) if how == "all" else self._merged(how, members, answers)
         asker.send(answer.frame("answered", call.head["id"]))
 
     def _merged(self, how: str, members: Sequence[Member], answers: dict[int, Answer]) -> Answer:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pilotlight_predictor.workers.decisions import free, shares
 
-PATIENCE_S: Final = 1.0  # a load may hold the interpreter, and so the loop that would accept or say anything
+PATIENCE_S: Final = 3.0  # a load may hold the interpreter, and so the loop that would accept or say anything
 
 Tell = Callable[[int, list[int]], None]
 

@@ -1,8 +1,12 @@
 """A model.py and its neighbours keep to themselves."""
 
+import importlib
 import sys
+import threading
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,7 +74,35 @@ def test_the_last_close_forgets_the_modules(source: Write) -> None:
     assert names <= set(sys.modules)
     found.close()
     assert not names & set(sys.modules)
-    assert found not in sys.meta_path
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"{found.module.__package__}.words")
+
+
+def test_it_is_forgotten_while_other_threads_import(source: Write) -> None:
+    path, usual, over = source("X = 1"), sys.getswitchinterval(), threading.Event()
+    before, known = [*sys.meta_path], {name for name in sys.modules if name.startswith("pilotlight_models.")}
+
+    def importing() -> None:
+        for number in cycle(range(50)):
+            sys.modules[f"busy.m{number}"] = ModuleType("busy")
+            sys.modules.pop(f"busy.m{(number + 25) % 50}", None)
+            if over.is_set():
+                return
+
+    thread = threading.Thread(target=importing)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            loaded(path).close()
+    finally:
+        sys.setswitchinterval(usual)
+        over.set()
+        thread.join()
+        for number in range(50):
+            sys.modules.pop(f"busy.m{number}", None)
+    assert len(sys.meta_path) - len(before) in (0, 1), "who asks one finder after the other passes over none"
+    assert known == {name for name in sys.modules if name.startswith("pilotlight_models.")}
 
 
 def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> None:

@@ -100,17 +100,18 @@ def test_a_batch_that_cannot_begin_ends_its_requests() -> None:
 
 
 def test_a_client_that_leaves_is_told_to_the_model_and_hears_nothing_more() -> None:
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Event()
 
     def step(_: Asked, i: int) -> None:
         if i == 1:
+            begun.set()
             assert gate.wait(PATIENCE_S)
 
     async def scene() -> None:
         instance, heard = Counts(step), Heard()
         version = served(instance)
         ticket = version.stream(request(1000), heard)
-        await until(lambda: heard.parts)
+        await until(lambda: heard.parts and begun.is_set())
         ticket.cancel()
         assert isinstance(heard.parts[-1][0], Cancelled)
         assert heard.ended

@@ -90,7 +90,9 @@ fields = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     fields,
     st.sampled_from(["tiny", "plain", "looks", "nobody", ""]),

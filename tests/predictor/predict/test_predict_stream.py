@@ -169,9 +169,12 @@ def test_messages_a_second_are_limited_and_told(tmp_path: Path, serve: Serve) ->
     write_identity(tmp_path, "m", "FP32")
     server = serve(tmp_path)
     with opened(server) as connection:
-        for _ in range(400):
-            connection.send('{"inputs": [1]}')
-        answers = [json.loads(connection.recv(20)) for _ in range(400)]
+        answers: list[dict[str, Any]] = []
+        while not answers or "error" not in answers[-1]:  # as fast as it can be, on any machine
+            for _ in range(400):
+                connection.send('{"inputs": [1]}')
+            answers += [json.loads(connection.recv(20)) for _ in range(400)]
+            assert len(answers) < 40_000
     assert all("predictions" in answer for answer in answers[:100])
     refused = [answer for answer in answers if "error" in answer]
     assert refused

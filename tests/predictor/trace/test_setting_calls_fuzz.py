@@ -36,7 +36,9 @@ def server(serve_module: Callable[..., RunningServer], tmp_path_factory: pytest.
     return serve_module(folder, "--allow-shared-memory", "--files-dir", str(tmp_path_factory.mktemp("files")))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(path=st.sampled_from(PATHS), document=st.dictionaries(NAMES | st.text(max_size=8), VALUES, max_size=4))
 def test_no_document_makes_the_server_fail(server: RunningServer, path: str, document: dict[str, Any]) -> None:
     assert server.post(path, document).status in {200, 400, 403}

@@ -109,12 +109,14 @@ def longest_wait_while(server: RunningServer, raw: bytes) -> float:
     answered, took = threading.Event(), [0.0]
 
     def ask() -> None:
-        with server.connect(60) as connection:
-            started = monotonic()
-            connection.sendall(raw)
-            assert read_answer(connection).status == 200
-            took[0] = monotonic() - started
-        answered.set()
+        try:
+            with server.connect(60) as connection:
+                started = monotonic()
+                connection.sendall(raw)
+                assert read_answer(connection).status == 200
+                took[0] = monotonic() - started
+        finally:
+            answered.set()
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -124,6 +126,7 @@ def longest_wait_while(server: RunningServer, raw: bytes) -> float:
         assert server.get("/v2/health/live").status == 200
         longest = max(longest, monotonic() - started)
     asking.join()
+    assert took[0], "it was not answered"
     return longest / took[0]
 
 

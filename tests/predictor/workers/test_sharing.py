@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Serve
 from tests.predictor.workers.several import PID, write_pid
+from tests.serving import START_S
 
 from pilotlight_predictor.workers.decisions import free
 from pilotlight_predictor.workers.sharing import PATIENCE_S, Share, Standing, share_out
@@ -92,7 +93,7 @@ def test_who_was_told_that_the_server_is_ready_is_never_told_otherwise(serve: Se
     """Asked without a pause, for the two hold the sockets together for less than a millisecond."""
     server = serve(write_pid(tmp_path, source=SLOW), "--workers", "2", ready=False)
     said: list[int] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + START_S
     while said.count(200) < 50 and time.monotonic() < deadline:
         said.append(server.get("/v2/health/ready").status)
     assert 503 in said

@@ -1,0 +1,95 @@
+"""A worker that has gone, or says nothing, keeps nobody waiting who asks all of them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pilotlight_predictor.settings import Settings
+from pilotlight_predictor.workers import member as members
+from pilotlight_predictor.workers.frames import Answer, Frame, packed, read_frame
+from pilotlight_predictor.workers.member import Member
+from pilotlight_predictor.workers.parent import Parent
+
+HEAD = {"kind": "ask", "id": 7, "how": "all", "method": "POST", "path": "/v2/logging", "query": "", "headers": {}}
+CALL = Frame(HEAD)
+
+
+class Worker:
+    """The other end of a parent's link, played by hand."""
+
+    async def connect(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        heard, writer = await asyncio.open_unix_connection(sock=ours)
+        self.reader, self.writer = await asyncio.open_unix_connection(sock=theirs)
+        self.member = Member(number, None, writer)  # type: ignore[arg-type]
+        self.member.joined = True
+        self.listening = asyncio.create_task(self.member.listen(heard, lambda *_: None))
+
+    async def frame(self) -> Frame:
+        frame = await asyncio.wait_for(read_frame(self.reader), 60)
+        assert frame is not None
+        return frame
+
+    async def answer(self) -> None:
+        asked = await self.frame()
+        self.writer.write(packed(Answer(200, b"{}").frame("answer", asked.head["id"])))
+
+    async def leave(self) -> None:
+        self.writer.close()
+        await asyncio.wait_for(self.listening, 60)
+
+
+@asynccontextmanager
+async def workers(number: int) -> AsyncIterator[list[Worker]]:
+    made = [Worker() for _ in range(number)]
+    for place, worker in enumerate(made):
+        await worker.connect(place)
+    try:
+        yield made
+    finally:
+        for worker in made:
+            await worker.leave()
+
+
+def test_who_has_gone_since_it_was_chosen_is_not_waited_for() -> None:
+    async def scene() -> None:
+        async with workers(1) as (one,):
+            await one.leave()
+            assert await asyncio.wait_for(one.member.ask(CALL), 60) is None
+
+    asyncio.run(scene())
+
+
+def test_who_goes_over_a_call_is_not_waited_for_either() -> None:
+    async def scene() -> None:
+        async with workers(1) as (one,):
+            asking = asyncio.ensure_future(one.member.ask(CALL))
+            await one.frame()
+            await one.leave()
+            assert await asyncio.wait_for(asking, 60) is None
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("silent", "status"), [(False, 200), (True, 503)])
+def test_what_must_hold_in_all_did_not_where_one_is_silent(
+    monkeypatch: pytest.MonkeyPatch, silent: bool, status: int
+) -> None:
+    monkeypatch.setattr(members, "ANSWER_S", 1.0 if silent else 60.0)
+
+    async def scene() -> None:
+        async with workers(2) as (first, second):
+            parent = Parent(Settings(), (), [], None)
+            parent._members = {0: first.member, 1: second.member}
+            asking = asyncio.create_task(parent._answer(first.member, CALL))
+            await first.answer()
+            if not silent:
+                await second.answer()
+            told = await first.frame()
+            await asking
+            assert (told.kind, told.head["id"], told.head["status"]) == ("answered", 7, status)
+
+    asyncio.run(scene())

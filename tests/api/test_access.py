@@ -36,6 +36,14 @@ def test_healthz_wants_none(api: Served) -> None:
     assert ask(api, "GET", "/healthz", {})[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/console", "/api/v1/services", "/api/v1/openapi.json"])
+def test_head_goes_where_get_does_through_the_same_gate(api: Served, path: str) -> None:
+    for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}):
+        (got, whole, body), (asked, head, nothing) = (ask(api, method, path, headers) for method in ("GET", "HEAD"))
+        assert (asked, head["Content-Type"], nothing) == (got, whole["Content-Type"], b"")
+        assert int(head["Content-Length"]) == len(body)
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8091", "127.0.0.1.evil.example", "localhost.evil", ""])
 def test_another_host_than_loopback_is_refused_even_with_the_token(api: Served, host: str) -> None:
     status, _, body = ask(api, "GET", "/healthz", {"Host": host, "Authorization": f"Bearer {TOKEN}"})

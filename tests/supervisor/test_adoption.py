@@ -17,6 +17,7 @@ from stage import IRIS, Stage, alive, eventually, launch, program
 
 from pilotlight.targets.local.home import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
+from pilotlight.targets.local.supervisor.follow import STOPPING, state_of
 from pilotlight.targets.local.supervisor.process import ENV_REPLICA, marked
 from pilotlight.targets.local.supervisor.replica import Replica
 
@@ -94,6 +95,36 @@ def test_a_living_replica_is_watched_again_and_drained(tmp_path: Path) -> None:
             await eventually(lambda: "phases" in stage.supervisor.replicas()[0].status)
             stage.supervisor.drain(record.id, 30)
             ended = await stage.until("exited")
+            assert (ended.exit_code, ended.crashed) == (0, False)
+
+    asyncio.run(play())
+
+
+def test_one_that_was_to_drain_and_had_not_been_told_is_told_by_the_next(tmp_path: Path) -> None:
+    """Its first supervisor died between its note and the signal."""
+    record = replace(left_behind(tmp_path), state="draining")
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            stage.supervisor.adopt([record])
+            ended = await stage.until("exited")
+            assert (ended.exit_code, ended.crashed) == (0, False)
+
+    asyncio.run(play())
+
+
+def test_one_that_drains_is_not_told_again(tmp_path: Path) -> None:
+    """A second signal would tell it to drop what it has, and it would end with another code."""
+
+    async def play() -> None:
+        async with Stage(tmp_path) as first, Stage(tmp_path) as second:
+            record = await first.start(launch(env={**IRIS, "INFERENCE_DRAIN_DELAY_S": "3"}))
+            await first.supervisor.close(leave_running=True)
+            os.kill(record.pid, signal.SIGTERM)
+            while await state_of(record.checks) != STOPPING:
+                await asyncio.sleep(0.01)
+            second.supervisor.adopt([replace(record, state="draining")])
+            ended = await second.until("exited")
             assert (ended.exit_code, ended.crashed) == (0, False)
 
     asyncio.run(play())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pilotlight.microservices.api.desk import Desk
     from pilotlight.targets.local.engine import Engine
 
+READS: Final = ("GET", "HEAD")
 LARGEST_BODY: Final = 64 * 2**20  # a release carries its catalogue along
 HEALTH: Final = Area("health", anybody, (Route("GET", "/healthz", services.healthz, "Whether it answers."),))
 METRICS: Final = Area("metrics", anybody, (scraping.METRICS,))
@@ -75,11 +76,12 @@ def _assembled(
 
 
 def add_routes(app: web.Application, areas: tuple[Area, ...]) -> dict[object, Gate]:
-    """The gate of each resource; a path belongs to one area."""
+    """The gate of each resource; a path belongs to one area. HEAD goes where GET does, through the same gate."""
     gates: dict[object, Gate] = {}
     for area in areas:
         for route in area.routes:
-            gates[app.router.add_route(route.method, route.path, route.handler).resource] = area.gate
+            for method in READS if route.method == "GET" else (route.method,):
+                gates[app.router.add_route(method, route.path, route.handler).resource] = area.gate
     return gates
 
 

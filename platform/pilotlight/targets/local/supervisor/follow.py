@@ -14,6 +14,7 @@ Json = Any
 STATUS_S: Final = 0.1  # between two looks at /status while it starts
 STATUS_TIMEOUT_S: Final = 1.0
 SHOWN: Final = ("state", "reason", "progress", "phases")
+STOPPING: Final = "stopping"  # the state of a predictor that was told to end
 TOTAL: Final = "total"  # the phase that is told once all others are over
 
 
@@ -84,6 +85,12 @@ async def _look(checks: Checks, told: Followed) -> Mapping[str, Json]:
     if status:
         told.learned(status)
     return status
+
+
+async def state_of(checks: Checks) -> str:
+    """Of its life, as the predictor names it; empty: it does not answer."""
+    answer = await ask(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
+    return str(answer.json().get("state") or "") if answer.ok else ""
 
 
 async def _start_known(checks: Checks, told: Followed) -> bool:

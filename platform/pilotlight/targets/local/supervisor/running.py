@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pilotlight.targets.local.supervisor import parking, shim
-from pilotlight.targets.local.supervisor.follow import follow
+from pilotlight.targets.local.supervisor.follow import STOPPING, follow, state_of
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.reasons import out_of_memory
@@ -103,8 +103,14 @@ class Running:
         self.send(signal.SIGCONT)
         if self.record.state == "draining":
             self._kill_in(self.record.checks.grace_s)
+            self._probing = asyncio.get_running_loop().create_task(self._remind())
         elif self.record.state not in AWAY:
             self.probe(age_s(identity))
+
+    async def _remind(self) -> None:
+        """Its last supervisor may have died before it sent what it had noted; one that drains says so, or nothing."""
+        if self.record.checks.predictor and await state_of(self.record.checks) not in ("", STOPPING):
+            self.send(signal.SIGTERM)
 
     def update(self, **fields: Any) -> None:
         record = replace(self.record, **fields)

@@ -181,3 +181,11 @@ spec: {ports: []}
     }  # fmt: skip
     assert other == {"name": "b"}
     assert made[1:] == [{"kind": "Service", "spec": {"ports": []}}]
+
+
+def test_envoy_gateway_holds_no_lease_that_an_api_server_which_restarts_lets_run_out() -> None:
+    settings = {"kind": "EnvoyGateway", "provider": {"type": "Kubernetes", "kubernetes": {"shutdownManager": {}}}}
+    text = yaml.safe_dump({"kind": "ConfigMap", "data": {"envoy-gateway.yaml": yaml.safe_dump(settings)}})
+    (made,) = yaml.safe_load_all(addons.patient(text))
+    told = yaml.safe_load(made["data"]["envoy-gateway.yaml"])["provider"]["kubernetes"]
+    assert told == {"shutdownManager": {}, "leaderElection": {"disable": True}}

@@ -16,7 +16,7 @@ from tests.cluster.bed.release_files import release_folder, release_key
 PROBE_S: Final = 5
 PROBE_FAILURES: Final = 12
 KINDS_S: Final = 180.0
-GATEWAY_SETTINGS: Final = "envoy-gateway-config"
+GATEWAY_SETTINGS: Final = "envoy-gateway.yaml"
 
 
 def kinds(places: Places) -> None:
@@ -42,7 +42,7 @@ def patient(manifests: str) -> str:
     ingress are then refused. And without leases, which an API server that restarts lets run out."""
     documents = [document for document in yaml.safe_load_all(manifests) if document]  # kubectl takes no empty ones
     for document in documents:
-        if document["metadata"]["name"] == GATEWAY_SETTINGS and document["kind"] == "ConfigMap":
+        if GATEWAY_SETTINGS in (document.get("data") or {}):
             _lead_alone(document["data"])
         template = (document.get("spec") or {}).get("template") or {}
         for container in (template.get("spec") or {}).get("containers") or ():
@@ -54,9 +54,9 @@ def patient(manifests: str) -> str:
 
 def _lead_alone(data: dict[str, str]) -> None:
     """Envoy Gateway that lost its lease does nothing more, until a probe ends it minutes later."""
-    settings = yaml.safe_load(data["envoy-gateway.yaml"])
+    settings = yaml.safe_load(data[GATEWAY_SETTINGS])
     settings["provider"]["kubernetes"]["leaderElection"] = {"disable": True}
-    data["envoy-gateway.yaml"] = yaml.safe_dump(settings, sort_keys=False)
+    data[GATEWAY_SETTINGS] = yaml.safe_dump(settings, sort_keys=False)
 
 
 def dns_ready(places: Places) -> None:

@@ -44,6 +44,19 @@ def test_head_goes_where_get_does_through_the_same_gate(api: Served, path: str) 
         assert int(head["Content-Length"]) == len(body)
 
 
+@pytest.mark.parametrize("path", ["/api/v1/events?follow=true", "/api/v1/services/a/b/logs?follow=true"])
+def test_head_of_a_stream_ends_and_the_connection_goes_on(api: Served, path: str) -> None:
+    connection = HTTPConnection("127.0.0.1", api.port, timeout=60)
+    try:
+        for method, where in (("HEAD", path), ("GET", "/healthz")):
+            connection.request(method, where, headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status in ((200, 404) if method == "HEAD" else (200,))
+    finally:
+        connection.close()
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8091", "127.0.0.1.evil.example", "localhost.evil", ""])
 def test_another_host_than_loopback_is_refused_even_with_the_token(api: Served, host: str) -> None:
     status, _, body = ask(api, "GET", "/healthz", {"Host": host, "Authorization": f"Bearer {TOKEN}"})

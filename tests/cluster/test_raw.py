@@ -126,7 +126,7 @@ def predict(x):
 
 
 def slow() -> str:
-    """Serves SLOW of a ConfigMap, one request after the other; half a second is the objective."""
+    """Serves SLOW of a ConfigMap, one request after the other; 0.9 s is the objective."""
     made = yaml.safe_load(
         raw("slow", most=3, annotations=("pilotlight.dev/triggers: latency=0.9",), uri="file:///code")
     )

@@ -83,6 +83,16 @@ def test_what_a_replica_does_right_after_it_became_ready_is_part_of_its_start() 
     assert set(rates[10:]) == {0.0}
 
 
+def test_who_was_not_measured_yet_counts_as_idle_where_there_is_too_much_and_else_as_the_others() -> None:
+    signals, watched, unit = made(CPU)
+    old, new = replica(own="a"), replica(own="b")
+    for second in range(30):
+        watched.used = {"a": Usage(0.5 * second), "b": Usage(0.5 * second)}
+        alone = signals.of(unit, [old], float(second))["cpu"]
+    assert alone == pytest.approx(100.0)
+    assert signals.of(unit, [old, new], 29.0)["cpu"] == pytest.approx(max(CPU.target, 50.0))
+
+
 def test_one_busy_second_counts_as_one_second_of_at_least_five() -> None:
     signals, watched, unit = made(CORES)
     rates: list[float] = []

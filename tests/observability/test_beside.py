@@ -76,13 +76,13 @@ class Another(BaseHTTPRequestHandler):
 
 
 def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", prometheus_beside._free
+    home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", prometheus_beside.free_port
     home.create()
     program.write_text(PROGRAM)
     program.chmod(0o755)
 
     async def played(taken: int) -> str:
-        monkeypatch.setattr(prometheus_beside, "_free", lambda wanted: free(0) if wanted == 0 else taken)
+        monkeypatch.setattr(prometheus_beside, "free_port", lambda wanted: free(0) if wanted == 0 else taken)
         try:
             return await prometheus_beside.Beside(home, program, 1).start()
         finally:

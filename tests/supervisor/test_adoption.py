@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
-from stage import IRIS, Stage, alive, eventually, launch, program
+from stage import IRIS, WAIT_S, Stage, alive, eventually, launch, program
 
 from pilotlight.targets.local.home import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
@@ -118,11 +118,12 @@ def test_one_that_drains_is_not_told_again(tmp_path: Path) -> None:
 
     async def play() -> None:
         async with Stage(tmp_path) as first, Stage(tmp_path) as second:
-            record = await first.start(launch(env={**IRIS, "INFERENCE_DRAIN_DELAY_S": "3"}))
+            record = await first.start(launch(env={**IRIS, "INFERENCE_DRAIN_DELAY_S": "10"}))
             await first.supervisor.close(leave_running=True)
             os.kill(record.pid, signal.SIGTERM)
-            while await state_of(record.checks) != STOPPING:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(WAIT_S):
+                while await state_of(record.checks) != STOPPING:
+                    await asyncio.sleep(0.01)
             second.supervisor.adopt([replace(record, state="draining")])
             ended = await second.until("exited")
             assert (ended.exit_code, ended.crashed) == (0, False)

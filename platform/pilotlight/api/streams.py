@@ -51,6 +51,8 @@ async def _stream(request: web.Request, found: AsyncIterator[Sequence[Any]]) -> 
     """Each batch as lines, until the batches end, the caller goes or the process does."""
     response = web.StreamResponse(headers={HEADER_VERSION: __version__, "Content-Type": "application/x-ndjson"})
     await response.prepare(request)
+    if request.method == "HEAD":
+        return response
     spoken = monotonic()
     with suppress(ConnectionError, NotFound):  # the caller is gone, or the service
         async for batch in found:

@@ -31,6 +31,8 @@ async def feed(request: web.Request) -> web.StreamResponse:
     """Until the reader goes, logs out or the process ends; a reader that comes back begins anew."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request)
+    if request.method == "HEAD":
+        return response
     spoken = monotonic()
     with suppress(ConnectionError, PlatformError):  # the reader is gone, or the target: it asks again
         async for batch in _batches(request):

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.workers.decisions import lacks
 from pilotlight_predictor.workers.frames import Answer, Frame
-from pilotlight_predictor.workers.member import Member
+from pilotlight_predictor.workers.member import Member, ask_all
 from pilotlight_predictor.workers.merge import NOBODY, worst
 
 DIED: Final = Answer(503, b'{"error":"a worker died over the call"}', headers={"Retry-After": "1"})
@@ -68,7 +68,7 @@ class Control:
             own = await _serving(newcomer)
             if own is None:
                 return False
-            theirs = await _serving(others[0]) if others else None
+            theirs = await _first_serving(others)
             difference = lacks(own, theirs, self._calls)
             calls = [_call(model, "load", self._calls.get(model) or b"") for model in difference.load]
             calls += [_call(model, "unload") for model in difference.unload]
@@ -86,9 +86,16 @@ async def _ask(members: Sequence[Member], call: Frame) -> list[Answer]:
     return [answer or DIED for answer in answers]
 
 
+async def _first_serving(members: Sequence[Member]) -> set[str] | None:
+    for member in members:
+        if (found := await _serving(member)) is not None:
+            return found
+    return None
+
+
 async def _serving(member: Member) -> set[str] | None:
-    """The models that are ready there."""
-    answer = await member.ask(_frame(INDEX, b'{"ready":true}'))
+    """The models that are ready there; None when it does not answer in time."""
+    answer = (await ask_all([member], _frame(INDEX, b'{"ready":true}'))).get(member.number)
     if answer is None or answer.status != 200:
         return None
     return {row["name"] for row in json.loads(answer.body)}

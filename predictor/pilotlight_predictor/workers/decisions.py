@@ -22,10 +22,12 @@ def shares(sockets: int, ready: Collection[int], alive: Collection[int]) -> dict
     return given
 
 
-def free(wanted: Sequence[int], number: int, held: Mapping[int, Collection[int]]) -> list[int]:
-    """Of the sockets that worker `number` shall have, those that no other holds; `held` is of workers not ready."""
+def free(
+    wanted: Sequence[int], number: int, held: Mapping[int, Collection[int]], has: Collection[int] = ()
+) -> list[int]:
+    """Of what worker `number` shall have, what it `has` or nobody else holds; `held` is of those that are not ready."""
     elsewhere = {socket for other, sockets in held.items() if other != number for socket in sockets}
-    return [socket for socket in wanted if socket not in elsewhere]
+    return [socket for socket in wanted if socket in has or socket not in elsewhere]
 
 
 def wait_before_restart(deaths: int, lived_s: float) -> tuple[int, float]:

@@ -20,12 +20,12 @@ Hear = Callable[["Member", Frame], None]
 
 class Member:
     """`joined`: its routes are there. `well`: it says that it is ready. `ready`: it takes connections. `leaving`: it
-    ends, or has gone."""
+    ends by its own. `gone`: its link has ended."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.number = number
         self.process = process
-        self.joined = self.well = self.ready = self.leaving = False
+        self.joined = self.well = self.ready = self.leaving = self.gone = False
         self.scrape = ""  # its last metrics, which outlive it
         self.share = Share(lambda order, sockets: self.tell("listen", order=order, sockets=sockets))
         self._writer = writer
@@ -64,7 +64,7 @@ class Member:
             else:
                 hear(self, frame)
         self.joined = self.well = self.ready = False
-        self.leaving = True
+        self.gone = True
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_result(None)

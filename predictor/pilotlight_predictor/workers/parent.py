@@ -21,7 +21,7 @@ from pilotlight_predictor.workers.frames import Answer, Frame
 from pilotlight_predictor.workers.member import Member, ask_all, start
 from pilotlight_predictor.workers.merge import merge, worst
 from pilotlight_predictor.workers.merge_metrics import EOF, left_behind
-from pilotlight_predictor.workers.sharing import PATIENCE_S, Standing, share_out
+from pilotlight_predictor.workers.sharing import PATIENCE_S, share_out, standings
 
 BEYOND_S: Final = 10.0  # after the bounds of a drain and for freeing models
 HURRY_S: Final = 2.0
@@ -78,6 +78,8 @@ class Parent:
             loop.add_signal_handler(number, self._signalled)
         lives = [loop.create_task(self._keep(number)) for number in range(len(self._http))]
         await self._stop.wait()
+        # Whoever is ready must not wait for a socket that nobody would then accept from.
+        share_out(len(self._http), standings(self._members), monotonic(), wait=False)
         self._tell_all("stop")
         await self._ended(lives)
         log("stopped", "all workers have ended", code=self._code)
@@ -165,8 +167,7 @@ class Parent:
         """Who accepts from which sockets, told to all; while stopping everybody keeps what it has."""
         if self._stop.is_set():
             return
-        staying = {n: Standing(member.share, member.ready) for n, member in self._members.items() if not member.leaving}
-        self._waiting = share_out(len(self._http), staying, monotonic())
+        self._waiting = share_out(len(self._http), standings(self._members), monotonic())
         if self._waiting:
             asyncio.get_running_loop().call_later(PATIENCE_S, self._share)
 

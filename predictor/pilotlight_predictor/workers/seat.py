@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Coroutine, MutableMapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pilotlight_predictor.logs import log
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
 SOON_S: Final = 0.02  # how often a worker that is not ready looks whether it is
 LATER_S: Final = 0.25
+AGAIN_S: Final = 1.0  # before it tries again to listen where it could not
 
 
 class Ending(Protocol):
@@ -44,6 +46,7 @@ class Seat:
         self._tasks: set[asyncio.Task[None]] = set()
         self.taken = asyncio.Event()  # it was given a socket: it is ready, or there is nobody else
         self._wanted: asyncio.Queue[Frame] = asyncio.Queue()
+        self._newest: Frame | None = None
 
     def number_logs(self) -> None:
         """Every line of this process, whoever logs it, says which worker it is of."""
@@ -107,21 +110,36 @@ class Seat:
 
     def _listen(self, frame: Frame) -> None:
         self._wanted.put_nowait(frame)
+        self._newest = frame
         if frame.head["sockets"]:
             self.taken.set()
 
     async def _follow(self, front: "HttpFront") -> None:
         """One order after the other, for listening takes turns of the loop; only the newest of those that wait."""
         while True:
-            wanted = await self._wanted.get()
+            orders = [await self._wanted.get()]
             while not self._wanted.empty():
-                wanted = self._wanted.get_nowait()
-            for number, listener in enumerate(self.http):
-                if number in wanted.head["sockets"]:
-                    await front.listen(listener)
-                else:
-                    front.leave(listener)
-            self._tell("listens", order=wanted.head["order"])
+                orders.append(self._wanted.get_nowait())
+            try:
+                await self._obey(front, orders[-1])
+            except OSError as error:  # no descriptor is left, perhaps: others may have what this one lacks
+                log("worker.listen", f"cannot listen: {error.strerror}", level="ERROR")
+                self._spawn(self._again(orders[-1]))
+            for _ in orders:
+                self._wanted.task_done()
+
+    async def _obey(self, front: "HttpFront", order: Frame) -> None:
+        for number, listener in enumerate(self.http):
+            if number in order.head["sockets"]:
+                await front.listen(listener)
+            else:
+                front.leave(listener)
+        self._tell("listens", order=order.head["order"])
+
+    async def _again(self, order: Frame) -> None:
+        await asyncio.sleep(AGAIN_S)
+        if self._newest is order:
+            self._wanted.put_nowait(order)
 
     async def _leave(self, ending: Ending) -> None:
         """Told to stop alone, by a signal: the others get the sockets, and nobody notices."""
@@ -130,9 +148,15 @@ class Seat:
 
     def _stop(self, _: Frame) -> None:
         """All stop together, so that each must see to those who wait in its sockets."""
-        assert self._ending is not None
         for front in self._fronts:
             front.others_accept = False
+        self._spawn(self._stop_listening())
+
+    async def _stop_listening(self) -> None:
+        """After the orders that came before: who drains takes no socket any more."""
+        assert self._ending is not None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.join(), AGAIN_S)
         self._ending.stop.set()
 
     def _hurry(self, _: Frame) -> None:

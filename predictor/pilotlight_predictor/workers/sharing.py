@@ -7,7 +7,7 @@ a connection after another had said on the same port that the server is ready.
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from pilotlight_predictor.workers.decisions import free, shares
 
@@ -30,12 +30,12 @@ class Share:
         self._numbers = count(1)
         self._done: list[int] = []
         self._open: deque[Order] = deque()
-        self._last: list[int] | None = None
+        self.last: list[int] | None = None  # what it was told
 
     def give(self, sockets: list[int], now_s: float) -> None:
-        if sockets == self._last:
+        if sockets == self.last:
             return
-        self._last = sockets
+        self.last = sockets
         order = Order(next(self._numbers), now_s, sockets)
         self._open.append(order)
         self._tell(order.number, sockets)
@@ -52,16 +52,40 @@ class Share:
         return {*self._done, *(socket for order in self._open for socket in order.sockets)}
 
 
+class Sharer(Protocol):
+    """A worker as its parent sees it: member.py."""
+
+    share: Share
+    ready: bool
+    leaving: bool
+    gone: bool
+
+
 class Standing(NamedTuple):
     share: Share
     ready: bool
 
 
-def share_out(sockets: int, workers: Mapping[int, Standing], now_s: float) -> bool:
-    """Tells everybody what to accept from now; whether a part of it has to wait until somebody lets go."""
-    wanted = shares(sockets, [number for number, worker in workers.items() if worker.ready], workers)
-    held = {number: worker.share.held(now_s) for number, worker in workers.items() if not worker.ready}
-    given = {number: free(wanted[number], number, held) for number in workers}
+def standings(workers: Mapping[int, Sharer]) -> dict[int, Standing]:
+    """One that leaves lets go of what it has where another is ready; else it takes what comes until it ends."""
+    here = {number: worker for number, worker in workers.items() if not worker.gone}
+    helped = any(worker.ready and not worker.leaving for worker in here.values())
+    return {
+        number: Standing(worker.share, worker.ready and not worker.leaving)
+        for number, worker in here.items()
+        if helped or not worker.leaving
+    }
+
+
+def share_out(sockets: int, workers: Mapping[int, Standing], now_s: float, *, wait: bool = True) -> bool:
+    """Tells everybody what to accept from now; whether a part of it has to `wait` until somebody lets go."""
+    ready = [number for number, worker in workers.items() if worker.ready]
+    wanted = shares(sockets, ready, workers)
+    held = {number: worker.share.held(now_s) for number, worker in workers.items() if wait and not worker.ready}
+    given = {
+        number: free(wanted[number], number, held, worker.share.last or () if worker.ready else ())
+        for number, worker in workers.items()
+    }
     for number, worker in workers.items():
         worker.share.give(given[number], now_s)
     return given != wanted

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 from tests.cluster.bed.control_plane import put
 from tests.cluster.bed.kubectl import apply, apply_text, available, kubectl, succeeds
-from tests.cluster.bed.places import GATEWAY_IP, NODE_IP, Places
+from tests.cluster.bed.places import GATEWAY_IP, NODE_IP, BedError, Places
 from tests.cluster.bed.processes import start, until
 from tests.cluster.bed.release_files import release_folder, release_key
 
@@ -28,7 +28,11 @@ def kinds(places: Places) -> None:
         apply(places, release_folder(places) / f"{name}.yaml")
     # One that is brand new has no conditions at all, over which kubectl stumbles.
     words = ("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-    until("kinds are established", KINDS_S, lambda: succeeds(places, *words))
+    try:
+        until("kinds are established", KINDS_S, lambda: succeeds(places, *words))
+    except BedError:
+        kubectl(places, *words)  # which tells what is wrong
+        raise
     done.touch()
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from tests.cluster.bed.cgroups import remove_group
 from tests.cluster.bed.images import ctr, try_ctr
 from tests.cluster.bed.network import remove_bridge, remove_proxy_rules
-from tests.cluster.bed.places import Places
+from tests.cluster.bed.places import BedError, Places
 from tests.cluster.bed.processes import alive, stop
 
 # In two rounds: an API server that has lost its etcd takes long to end.
@@ -26,12 +26,14 @@ DAEMONS: Final = (*CLIENTS, "etcd", "containerd")
 def shut_down(places: Places, purge: bool = False) -> None:
     proxied = alive(places, "kube-proxy") or (places.run / "kube-proxy.pid").exists()
     stop(places, "kubelet")
-    try:
-        if alive(places, "containerd"):
+    problem: BedError | None = None
+    if alive(places, "containerd"):
+        try:
             _end_containers(places)
-    finally:
-        stop(places, *CLIENTS)
-        stop(places, *DAEMONS)
+        except BedError as error:  # told when everything else has been ended
+            problem = error
+    stop(places, *CLIENTS)
+    stop(places, *DAEMONS)
     for pid in _shims(places.socket):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -45,6 +47,8 @@ def shut_down(places: Places, purge: bool = False) -> None:
         shutil.rmtree(path, ignore_errors=True)
     if purge:
         shutil.rmtree(places.state, ignore_errors=True)
+    if problem is not None:
+        raise problem
 
 
 def _end_containers(places: Places) -> None:

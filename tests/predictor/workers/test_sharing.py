@@ -1,23 +1,25 @@
 """A socket changes hands: whoever is not ready lets go first, and one that hears nothing holds nobody up."""
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
 from tests.predictor.workers.several import PID, write_pid
-from tests.serving import START_S
+from tests.serving import START_S, read_answer, rendered
 
 from pilotlight_predictor.workers.decisions import free
-from pilotlight_predictor.workers.sharing import PATIENCE_S, Share, Standing, share_out
+from pilotlight_predictor.workers.sharing import PATIENCE_S, Share, Standing, share_out, standings
 
 Orders = list[tuple[int, list[int]]]
 
 
 class Worker:
-    def __init__(self) -> None:
+    def __init__(self, *, ready: bool = False, leaving: bool = False, gone: bool = False) -> None:
         self.orders: Orders = []
         self.share = Share(lambda order, sockets: self.orders.append((order, sockets)))
+        self.ready, self.leaving, self.gone = ready, leaving, gone
 
     def standing(self, ready: bool = False) -> Standing:
         return Standing(self.share, ready)
@@ -53,6 +55,39 @@ def test_one_that_hears_nothing_holds_nobody_up(pair: tuple[Worker, Worker]) -> 
     assert second.orders[-1][1] == [0, 1]
 
 
+def test_who_is_ready_does_not_wait_when_all_stop(pair: tuple[Worker, Worker]) -> None:
+    first, second = pair
+    now = {0: first.standing(), 1: second.standing(ready=True)}
+    assert share_out(2, now, 10.0)
+    assert not share_out(2, now, 10.0, wait=False)
+    assert (first.orders[-1][1], second.orders[-1][1]) == ([], [0, 1])
+
+
+def test_what_one_that_is_ready_has_is_not_taken_away_for_one_that_is_late_to_let_go() -> None:
+    """The first follows its first order only after it was thought to hear nothing."""
+    first, second, third = Worker(), Worker(), Worker()
+    now = {0: first.standing(), 1: second.standing(), 2: third.standing()}
+    share_out(3, now, 0.0)
+    now[1] = second.standing(ready=True)
+    share_out(3, now, PATIENCE_S)
+    assert second.orders[-1][1] == [0, 1, 2]
+    first.share.did(1)
+    now[2] = third.standing(ready=True)
+    share_out(3, now, PATIENCE_S + 0.1)
+    assert set(second.orders[-1][1]) >= {1}
+    assert {*second.orders[-1][1], *third.orders[-1][1]} >= {0, 1}
+
+
+def test_one_that_leaves_lets_go_where_another_is_ready_and_one_that_is_gone_is_not_asked() -> None:
+    leaving, ready, gone = Worker(ready=True, leaving=True), Worker(ready=True), Worker(gone=True)
+    assert standings({0: leaving, 1: ready, 2: gone}) == {0: leaving.standing(), 1: ready.standing(ready=True)}
+
+
+def test_one_that_leaves_keeps_what_it_has_while_nobody_else_is_ready() -> None:
+    leaving, starting = Worker(ready=True, leaving=True), Worker()
+    assert standings({0: leaving, 1: starting}) == {1: starting.standing()}
+
+
 def test_between_two_that_are_ready_nobody_waits(pair: tuple[Worker, Worker]) -> None:
     first, second = pair
     assert not share_out(2, {0: first.standing(ready=True), 1: second.standing(ready=True)}, 10.0)
@@ -76,6 +111,7 @@ def test_an_order_is_not_repeated(pair: tuple[Worker, Worker]) -> None:
 
 def test_a_socket_that_nobody_else_holds_is_free() -> None:
     assert free([0, 1, 2], 1, {0: {0}, 1: {1}}) == [1, 2]
+    assert free([0, 1, 2], 1, {0: {0, 2}}, has=[0]) == [0, 1]
 
 
 # The first worker takes a second longer than the other.
@@ -98,3 +134,28 @@ def test_who_was_told_that_the_server_is_ready_is_never_told_otherwise(serve: Se
         said.append(server.get("/v2/health/ready").status)
     assert 503 in said
     assert said[said.index(200) :] == [200] * 50
+
+
+# The load of the first worker holds the interpreter, so that it hears nothing.
+DEAF = (
+    PID
+    + """
+children = open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()
+if children[0] == str(os.getpid()):
+    import ctypes
+    ctypes.PyDLL(None).usleep(2_500_000)
+"""
+)
+
+
+def test_who_waits_while_a_socket_changes_hands_is_answered_though_all_stop(serve: Serve, tmp_path: Path) -> None:
+    server = serve(write_pid(tmp_path, source=DEAF), "--workers", "2", ready=False)
+    server.wait_until(lambda: any(line["event"] == "ready" for line in server.log()), "loaded by one")
+    raw = rendered("GET", "/v2/health/live", b"", None, "x")
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(server.connect()) for _ in range(10)]
+        for connection in waiting:
+            connection.sendall(raw)
+        server.process.terminate()
+        assert {read_answer(connection, "GET").status for connection in waiting} == {200}
+    assert server.process.wait(START_S) == 0

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,19 +18,18 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as records
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.gateway.addresses import listeners
 from pilotlight.gateway.detached import start_detached
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import launching
 from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.prometheus_port import HOST, free_port, is_ready, may_listen
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, identify
 
 Json = Any
 AUTO: Final = "auto"
-HOST: Final = "127.0.0.1"
 PORT: Final = 9090  # Prometheus' own, where it is free
 SCRAPE_S: Final = 5
-START_S: Final = 18.0  # with the gateway's, less than what whoever starts the platform waits for
+START_S: Final = 15.0  # with the gateway's, less than what whoever starts the platform waits for
 STOP_S: Final = 10.0
 PAUSE_S: Final = 2.0  # before one that ended by itself is started again; twice as long after each that ended soon
 LONGEST_PAUSE_S: Final = 300.0
@@ -134,7 +132,7 @@ class Beside:
         if found is not None and changed:
             await end(self._home)
         if found is None or changed:
-            found = await self._begun(found.port if found is not None else _free(PORT))
+            found = await self._begun(found.port if found is not None else free_port(PORT))
         self._port = found.port
         self._follow(found)
         return url_of(found)
@@ -148,7 +146,7 @@ class Beside:
         except PlatformError:
             if running(self._home) is not None or TAKEN not in _tail(self._log).lower():
                 raise
-        self._port = _free(0)
+        self._port = free_port(0)
         self._launch()
         return await self._answering()
 
@@ -185,7 +183,7 @@ class Beside:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
         while (found := running(self._home)) is not None:
-            if await _ready(found.port) and _may_be_its(found.port, found.pid):
+            if await is_ready(found.port) and await asyncio.to_thread(may_listen, found.pid, found.port):
                 return found
             if loop.time() > until:
                 raise PlatformError(f"Prometheus does not answer on port {found.port}", f"see {self._log}")
@@ -233,40 +231,6 @@ async def end(home: Home) -> None:
             with suppress(ProcessLookupError):
                 os.kill(found.pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
-
-
-async def _ready(port: int) -> bool:
-    """Asked in one line, so that a start imports no client for it."""
-    with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-        async with asyncio.timeout(2):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            try:
-                writer.write(f"GET /-/ready HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
-    return False
-
-
-def _may_be_its(port: int, pid: int) -> bool:
-    """Not while it is seen that only others listen there; a program that starts another one has it in its session."""
-    found = [_session(each) for each in listeners(port)]
-    return not found or pid in found
-
-
-def _session(pid: int) -> int:
-    with suppress(OSError):
-        return os.getsid(pid)
-    return 0
-
-
-def _free(wanted: int) -> int:
-    """The usual port, or any that nobody has."""
-    for port in (wanted, 0):
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind((HOST, port))
-            return int(probe.getsockname()[1])
-    raise PlatformError("no port is free for Prometheus")
 
 
 def _tail(path: Path) -> str:

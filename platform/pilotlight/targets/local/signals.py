@@ -76,7 +76,11 @@ class Signals:
         if not rates:
             return None
         mean = sum(rates) / len(rates)
-        return 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
+        used = 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
+        if used <= metric.target:
+            return used
+        # Who was not measured yet counts as idle, as those that start do, but is no reason for fewer.
+        return max(metric.target, used * len(rates) / len(ready))
 
     def _cpu_rate(self, replica: Replica, now: float) -> float | None:
         """Over five to ten seconds: one busy second is no reason for another replica.

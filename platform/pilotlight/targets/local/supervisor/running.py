@@ -21,6 +21,7 @@ from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
 Json = Any
+REMIND_S: Final = 1.0
 FAILED_GRACE_S: Final = 5.0  # for a predictor that has nothing to finish, since it never served
 
 
@@ -108,8 +109,15 @@ class Running:
             self.probe(age_s(identity))
 
     async def _remind(self) -> None:
-        """Its last supervisor may have died before it sent what it had noted; one that drains says so, or nothing."""
-        if self.record.checks.predictor and await state_of(self.record.checks) not in ("", STOPPING):
+        """Its last supervisor may have died before it sent what it had noted; one that drains says so, until it
+        answers nobody any more."""
+        if not self.record.checks.predictor:
+            return
+        state = await state_of(self.record.checks)
+        while not state:
+            await asyncio.sleep(REMIND_S)
+            state = await state_of(self.record.checks)
+        if state != STOPPING:
             self.send(signal.SIGTERM)
 
     def update(self, **fields: Any) -> None:

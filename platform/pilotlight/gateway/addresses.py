@@ -4,6 +4,7 @@ Both processes use this: the control process binds HTTP listeners and keeps them
 """
 
 import errno
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -112,14 +113,22 @@ def holder(port: int) -> str:
 
 def listeners(port: int) -> Iterator[int]:
     """The processes that listen on the port, as far as we may look at them."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
-    for link in Path("/proc").glob("[0-9]*/fd/*") if wanted else ():
-        with suppress(OSError):
-            if str(link.readlink()) in wanted:
-                yield int(link.parents[1].name)
+    wanted = {f"socket:[{inode}]" for inode in listening(port)}
+    for process in os.listdir("/proc") if wanted else ():
+        if process.isdigit() and wanted & set(_open_files(f"/proc/{process}/fd")):
+            yield int(process)
 
 
-def _inodes(port: int) -> set[str]:
+def _open_files(folder: str) -> Iterator[str]:
+    """What the descriptors of a process are, which may end or close some meanwhile."""
+    with suppress(OSError):
+        for descriptor in os.listdir(folder):
+            with suppress(OSError):
+                yield os.readlink(f"{folder}/{descriptor}")
+
+
+def listening(port: int) -> set[str]:
+    """The sockets that listen on the port, by their inodes."""
     found: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

@@ -7,13 +7,14 @@ turns: a worker that comes late is brought to what the others serve before it ta
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.workers.decisions import lacks
 from pilotlight_predictor.workers.frames import Answer, Frame
-from pilotlight_predictor.workers.member import Member, ask_all
+from pilotlight_predictor.workers.member import ANSWER_S, Member
 from pilotlight_predictor.workers.merge import NOBODY, worst
 
 DIED: Final = Answer(503, b'{"error":"a worker died over the call"}', headers={"Retry-After": "1"})
@@ -87,15 +88,17 @@ async def _ask(members: Sequence[Member], call: Frame) -> list[Answer]:
 
 
 async def _first_serving(members: Sequence[Member]) -> set[str] | None:
+    """Of the first that answers in time."""
     for member in members:
-        if (found := await _serving(member)) is not None:
-            return found
+        with suppress(TimeoutError):
+            if (found := await asyncio.wait_for(_serving(member), ANSWER_S)) is not None:
+                return found
     return None
 
 
 async def _serving(member: Member) -> set[str] | None:
-    """The models that are ready there; None when it does not answer in time."""
-    answer = (await ask_all([member], _frame(INDEX, b'{"ready":true}'))).get(member.number)
+    """The models that are ready there; None when it has gone."""
+    answer = await member.ask(_frame(INDEX, b'{"ready":true}'))
     if answer is None or answer.status != 200:
         return None
     return {row["name"] for row in json.loads(answer.body)}

@@ -12,6 +12,7 @@ from pilotlight_predictor.workers.frames import Answer
 from pilotlight_predictor.workers.merge_metrics import merge_metrics
 
 NOBODY: Final = Answer(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
+SILENT: Final = Answer(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
 SERVING: Final = frozenset({"READY", "PARKED"})
 Row = dict[str, Any]
 

@@ -19,13 +19,13 @@ from pilotlight_predictor.workers.control import Control
 from pilotlight_predictor.workers.decisions import wait_before_restart
 from pilotlight_predictor.workers.frames import Answer, Frame
 from pilotlight_predictor.workers.member import Member, ask_all, start
-from pilotlight_predictor.workers.merge import merge, worst
+from pilotlight_predictor.workers.merge import SILENT, merge, worst
 from pilotlight_predictor.workers.merge_metrics import EOF, left_behind
 from pilotlight_predictor.workers.sharing import PATIENCE_S, share_out, standings
 
 BEYOND_S: Final = 10.0  # after the bounds of a drain and for freeing models
 HURRY_S: Final = 2.0
-SILENT: Final = Answer(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
+TOGETHER_S: Final = 0.03  # for others that leave at the same moment, and shall not be given what this one had
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
@@ -78,8 +78,9 @@ class Parent:
             loop.add_signal_handler(number, self._signalled)
         lives = [loop.create_task(self._keep(number)) for number in range(len(self._http))]
         await self._stop.wait()
-        # Whoever is ready must not wait for a socket that nobody would then accept from.
-        share_out(len(self._http), standings(self._members), monotonic(), wait=False)
+        # Whoever is ready must not wait for a socket that nobody would then accept from; who leaves keeps what it has.
+        staying = {number: member for number, member in self._members.items() if not member.leaving}
+        share_out(len(self._http), standings(staying), monotonic(), wait=False)
         self._tell_all("stop")
         await self._ended(lives)
         log("stopped", "all workers have ended", code=self._code)
@@ -182,7 +183,7 @@ class Parent:
                 self._share()
         elif frame.kind == "leaving":
             member.leaving = True
-            self._share()
+            asyncio.get_running_loop().call_later(TOGETHER_S, self._share)
         else:
             self._judged(member, frame.head["ready"])
 

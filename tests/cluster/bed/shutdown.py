@@ -27,13 +27,14 @@ def shut_down(places: Places, purge: bool = False) -> None:
     proxied = alive(places, "kube-proxy") or (places.run / "kube-proxy.pid").exists()
     stop(places, "kubelet")
     problem: BedError | None = None
-    if alive(places, "containerd"):
-        try:
+    try:
+        if alive(places, "containerd"):
             _end_containers(places)
-        except BedError as error:  # told when everything else has been ended
-            problem = error
-    stop(places, *CLIENTS)
-    stop(places, *DAEMONS)
+    except BedError as error:  # told when everything else has been ended
+        problem = error
+    finally:
+        stop(places, *CLIENTS)
+        stop(places, *DAEMONS)
     for pid in _shims(places.socket):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

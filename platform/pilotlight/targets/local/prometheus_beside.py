@@ -183,7 +183,8 @@ class Beside:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
         while (found := running(self._home)) is not None:
-            if await is_ready(found.port) and await asyncio.to_thread(may_listen, found.pid, found.port):
+            answers = await is_ready(found.port) and await asyncio.to_thread(may_listen, found.pid, found.port)
+            if answers and found.identity.alive:
                 return found
             if loop.time() > until:
                 raise PlatformError(f"Prometheus does not answer on port {found.port}", f"see {self._log}")

@@ -4,11 +4,10 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.addresses import listeners
+from pilotlight.gateway.addresses import listeners, listening
 
 HOST: Final = "127.0.0.1"
 
@@ -36,8 +35,8 @@ async def is_ready(port: int) -> bool:
 
 
 def may_listen(pid: int, port: int) -> bool:
-    """Whether it is the process that listens there, or one of its session; True where we may not look at it."""
-    return pid in map(_session, listeners(port)) or not _seen(pid)
+    """Whether it is the process that listens there, or one of its session; True where that cannot be seen."""
+    return pid in map(_session, listeners(port)) or not listening(port) or _hidden(pid)
 
 
 def _session(pid: int) -> int:
@@ -46,7 +45,10 @@ def _session(pid: int) -> int:
     return 0
 
 
-def _seen(pid: int) -> bool:
-    with suppress(OSError):
-        return bool(os.listdir(Path(f"/proc/{pid}/fd")))
+def _hidden(pid: int) -> bool:
+    with suppress(FileNotFoundError):  # it has ended
+        try:
+            os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            return True
     return False

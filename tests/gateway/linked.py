@@ -110,6 +110,12 @@ class SmallReplica:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.add(writer)
+        try:
+            await self._answers(reader, writer)
+        finally:  # also where the loop ends first
+            writer.close()
+
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -120,7 +126,6 @@ class SmallReplica:
                 await self.open.wait()
                 answer = json.dumps(asked).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
-        writer.close()
 
 
 @asynccontextmanager

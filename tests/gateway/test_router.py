@@ -142,9 +142,11 @@ async def test_names_are_looked_up_where_no_file_is(monkeypatch: pytest.MonkeyPa
 async def test_an_engine_is_well_by_its_own_word_or_by_answering_at_all() -> None:
     async def answering(words: dict[str, str]) -> bool:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-            writer.write(f"HTTP/1.1 {words.get(path, '404 Not Found')}\r\nContent-Length: 0\r\n\r\n".encode())
-            writer.close()
+            try:
+                path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+                writer.write(f"HTTP/1.1 {words.get(path, '404 Not Found')}\r\nContent-Length: 0\r\n\r\n".encode())
+            finally:
+                writer.close()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             return await is_healthy(Replica("x", server.sockets[0].getsockname()[1]))

@@ -126,11 +126,13 @@ async def exporter(text: str) -> AsyncIterator[int]:
     """A replica's /metrics; its port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
         body = text.encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
-        await writer.drain()
-        writer.close()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
+            await writer.drain()
+        finally:  # also where the loop ends first
+            writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:

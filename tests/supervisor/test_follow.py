@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from typing import Any
 
 from stage import eventually
@@ -23,6 +24,10 @@ class Told:
         self.learned_of: list[Mapping[str, Any]] = []
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # a question may be broken off at the end
+            await self._answer(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
         if path == b"/status":
             self.looks += 1
@@ -31,7 +36,6 @@ class Told:
             self.probes += 1
             status, body = 200, b"{}"
         writer.write(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body))
-        writer.close()
 
     def learned(self, status: Mapping[str, Any]) -> None:
         self.learned_of.append(status)

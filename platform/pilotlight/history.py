@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pilotlight import releasing
@@ -65,17 +66,19 @@ def earlier(found: "Sequence[Release]", to: str, broken: Set[str] = frozenset())
         why = "nothing else was deployed before"
         if others and chosen is None:
             why = "what was deployed before failed, or was a canary that was aborted; name one with --to"
-    elif to.isdigit():
-        chosen = next((one for one in found if one.generation == int(to)), None)
-        why = f"generation {to} is not kept"
     else:
-        chosen = next(
-            (one for one in found if any(name == to or name.endswith(f"-{to}") for name in revisions(one))), None
-        )
-        why = f"no release has a revision {to}"
+        chosen = _named(found, to)
+        why = f"generation {to} is not kept" if to.isdigit() else f"no release has a revision {to}"
     if chosen is None:
         raise NotFound(f"{present.namespace}/{present.name}: {why}; {_kept(found)}")
     return chosen
+
+
+def _named(found: "Sequence[Release]", to: str) -> "Release | None":
+    """A hash may have no letter in it: what is no generation may still be the end of a revision's name."""
+    numbered = (one for one in found if to.isdigit() and one.generation == int(to))
+    holding = (one for one in found if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
+    return next(chain(numbered, holding), None)
 
 
 def document(service: "Service", capabilities: "Capabilities") -> str:

@@ -297,3 +297,16 @@ def test_a_file_beside_the_document_is_refused_where_pods_run_elsewhere(tmp_path
         releasing.prepare(wanted, elsewhere)
     assert f"{file}:" in str(caught.value)
     assert "--set spec.predictor.model.storageUri=s3://" in caught.value.hint
+
+
+def kept(generation: int, revision: str) -> Release:
+    manifest = {"spec": {"template": {"metadata": {"name": revision}}}}
+    return Release("default", "iris", "", (manifest,), generation=generation)
+
+
+@pytest.mark.parametrize(("to", "generation"), [("2", 2), ("53794996", 1), ("iris-53794996", 1), ("9ca9e3ec", 3)])
+def test_a_hash_without_a_letter_is_no_generation(to: str, generation: int) -> None:
+    found = [kept(3, "iris-9ca9e3ec"), kept(2, "iris-00000042"), kept(1, "iris-53794996")]
+    assert history.earlier(found, to).generation == generation
+    with pytest.raises(NotFound, match="generation 42 is not kept"):
+        history.earlier(found, "42")

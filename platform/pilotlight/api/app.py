@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pilotlight import console
 from pilotlight.api import canaries, documents, scraping, services, streams
-from pilotlight.api.areas import Area, Gate, Route
+from pilotlight.api.areas import READS, Area, Gate, Route
 from pilotlight.api.backing import EngineBacking
 from pilotlight.api.gates import admin, anybody, errors_told, only_loopback, through_its_gate
 from pilotlight.api.keys import BACKING, ENDING, ENGINE, GATES, SERVED, STOP, TOKEN
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pilotlight.microservices.api.desk import Desk
     from pilotlight.targets.local.engine import Engine
 
-READS: Final = ("GET", "HEAD")
 LARGEST_BODY: Final = 64 * 2**20  # a release carries its catalogue along
 HEALTH: Final = Area("health", anybody, (Route("GET", "/healthz", services.healthz, "Whether it answers."),))
 METRICS: Final = Area("metrics", anybody, (scraping.METRICS,))

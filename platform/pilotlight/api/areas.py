@@ -5,10 +5,11 @@ A route carries what its page in the OpenAPI document needs; a handler that is i
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
+READS: Final = frozenset({"GET", "HEAD"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Gate = Callable[[web.Request], Awaitable[None]]  # raises for a caller who may not pass
 

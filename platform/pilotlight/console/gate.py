@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from pilotlight.api.areas import READS
 from pilotlight.console.keys import SESSIONS
 from pilotlight.errors import Unauthorized
 
 PREFIX: Final = "/console"
 HEADER_PROOF: Final = "X-Pilotlight-Console"
 COOKIE: Final = "pilotlight_console"
-READS: Final = frozenset({"GET", "HEAD"})
 SAME: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
 POLICY: Final = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",

@@ -1,6 +1,8 @@
 """A worker that has gone, or says nothing, keeps nobody waiting who asks all of them."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +11,8 @@ import pytest
 
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.workers import member as members
+from pilotlight_predictor.workers import parent as parents
+from pilotlight_predictor.workers import seat
 from pilotlight_predictor.workers.frames import Answer, Frame, packed, read_frame
 from pilotlight_predictor.workers.member import Member
 from pilotlight_predictor.workers.parent import Parent
@@ -93,3 +97,60 @@ def test_what_must_hold_in_all_did_not_where_one_is_silent(
             assert (told.kind, told.head["id"], told.head["status"]) == ("answered", 7, status)
 
     asyncio.run(scene())
+
+
+def test_workers_that_leave_together_are_given_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither would take it any more, and the socket that one let go of had nobody."""
+    monkeypatch.setattr(parents, "TOGETHER_S", 2.0)  # so that a busy machine hears of both within it
+
+    async def scene() -> None:
+        async with workers(2) as (first, second):
+            parent = Parent(Settings(), (), [None, None], None)  # type: ignore[list-item]
+            parent._members = {0: first.member, 1: second.member}
+            for worker in (first, second):
+                worker.member.ready = True
+            parent._share()
+            for place, worker in enumerate((first, second)):
+                assert (await worker.frame()).head["sockets"] == [place]
+            for worker in (first, second):
+                parent._hear(worker.member, Frame({"kind": "leaving"}))
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(2.5)
+            for worker in (first, second):
+                worker.member.tell("stop")
+                assert (await worker.frame()).kind == "stop"
+
+    asyncio.run(scene())
+
+
+def test_one_that_cannot_listen_says_so_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seat, "AGAIN_S", 0.01)
+    told: list[int] = []
+
+    class Front:
+        refusals = 2
+
+        async def listen(self, _: object) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    class Link:
+        def tell(self, _: str, order: int) -> None:
+            told.append(order)
+
+    async def scene() -> None:
+        one, front = seat.Seat(0, None, None, [None]), Front()  # type: ignore[arg-type, list-item]
+        one._link = Link()  # type: ignore[assignment]
+        following = asyncio.create_task(one._follow(front))  # type: ignore[arg-type]
+        one._listen(Frame({"kind": "listen", "order": 4, "sockets": [0]}))
+        async with asyncio.timeout(60):
+            while not told:
+                await asyncio.sleep(0.01)
+        following.cancel()
+        assert (told, front.refusals) == ([4], 0)
+
+    asyncio.run(scene())
+    assert caplog.text.count("cannot listen: Too many open files") == 2

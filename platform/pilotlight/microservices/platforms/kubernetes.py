@@ -231,7 +231,6 @@ def _log(cluster: Cluster, pod: Document) -> list[str]:
     query = {"container": causes.main_container(pod), "tailLines": str(TAIL)}
     for previous in ("false", "true"):
         with suppress(PlatformError):
-            told = cluster.connection.text(path, query | {"previous": previous})
-            if lines := [line for line in told if not line.startswith(causes.LOST_LOG)]:
+            if lines := causes.kept(cluster.connection.text(path, query | {"previous": previous})):
                 return lines
     return []

@@ -59,6 +59,11 @@ def is_ready(pod: Document) -> bool:
     )
 
 
+def kept(lines: Iterable[str]) -> list[str]:
+    """Of a log, without what the node says where it has dropped it."""
+    return [line for line in lines if not line.startswith(LOST_LOG)]
+
+
 def main_container(pod: Document) -> str:
     """The one whose log says why: no sidecar."""
     found = [str(each["name"]) for each in pod["spec"].get("containers") or () if each["name"] not in SIDECARS]

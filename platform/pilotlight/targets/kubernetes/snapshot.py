@@ -11,7 +11,7 @@ from typing import Any, Final
 from pilotlight import names
 from pilotlight.errors import PlatformError
 from pilotlight.targets.kubernetes import kinds, releases
-from pilotlight.targets.kubernetes.causes import LOST_LOG, Evidence, is_ready, main_container
+from pilotlight.targets.kubernetes.causes import Evidence, is_ready, kept, main_container
 from pilotlight.targets.kubernetes.cluster import Cluster
 from pilotlight.targets.kubernetes.preflight import grows
 from pilotlight.targets.target import Key
@@ -135,6 +135,6 @@ def _log(cluster: Cluster, pod: Document) -> list[str]:
             lines = cluster.connection.text(path, query | {"previous": previous})
         except PlatformError:
             continue
-        if found := [line for line in lines if not line.startswith(LOST_LOG)]:
+        if found := kept(lines):
             return found
     return []

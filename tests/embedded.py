@@ -91,7 +91,7 @@ class Platform:
                 connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
                 connection.getresponse().read()
             connection.close()
-            launching.wait_gone(address, PATIENCE_S)
+            launching.wait_exit(address, PATIENCE_S)
         if self.process is not None:
             self.process.wait(PATIENCE_S)
         until = time.monotonic() + LAST_S

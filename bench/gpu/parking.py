@@ -30,9 +30,9 @@ from pilotlight_predictor.backends.base import Device
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import tensor
 from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.moving import Block, Moving
+from pilotlight_predictor.weights.moving import Block, WeightTransfer
 from pilotlight_predictor.weights.parked_weights import ParkedWeights, Streams
-from pilotlight_predictor.weights.pinned import HostCopy
+from pilotlight_predictor.weights.pinned import PinnedMemory
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -54,17 +54,17 @@ def make(folder: Path, gigabytes: float) -> None:
 
 def through_the_backend(path: Path, context: Context, wakes: int) -> dict[str, Any]:
     """What a server does with it: load, answer, park, wake, answer."""
-    free = {"before": context.memory()[0]}
-    wanted = changed(spec(path, Device("cuda")), parks=True)
-    load_s, instance = timed(lambda: backend.load(changed(wanted, ahead=backend.ahead(wanted))))
+    free = {"before": context.memory_info()[0]}
+    wanted = changed(spec(path, Device("cuda")), parkable=True)
+    load_s, instance = timed(lambda: backend.load(changed(wanted, prefetched=backend.prefetch(wanted))))
     x = {"x": tensor(np.linspace(-1, 1, WIDTH, dtype=np.float32)[None])}
     before = instance.run(x)["y"].array.tobytes()
-    free["awake"] = context.memory()[0]
+    free["awake"] = context.memory_info()[0]
     parking = instance.parking
     assert parking is not None
     prepare_s, _ = timed(parking.prepare)
     first_park_s, _ = timed(parking.park)
-    free["parked"] = context.memory()[0]
+    free["parked"] = context.memory_info()[0]
     first_wake_s, _ = timed(parking.wake)
     first_answer_s, after = timed(lambda: instance.run(x)["y"].array.tobytes())
     park_s, wake_s, same = [], [], [after == before]
@@ -72,7 +72,7 @@ def through_the_backend(path: Path, context: Context, wakes: int) -> dict[str, A
         park_s.append(timed(parking.park)[0])
         wake_s.append(timed(parking.wake)[0])
         same.append(instance.run(x)["y"].array.tobytes() == before)
-    free["after"] = context.memory()[0]
+    free["after"] = context.memory_info()[0]
     size = parking.size
     instance.close()
     return {
@@ -85,7 +85,7 @@ def through_the_backend(path: Path, context: Context, wakes: int) -> dict[str, A
 
 def limit(context: Context, size: int, times: int = 5) -> dict[str, Any]:
     """One plain copy from pinned memory into memory that is there already."""
-    host, pointer = HostCopy(context, size), context.allocate(size)
+    host, pointer = PinnedMemory(context, size), context.allocate(size)
 
     def copy() -> None:
         with Streams(context, 1) as streams:
@@ -118,9 +118,9 @@ def _asked(url: str, context: Context, times: int) -> dict[str, Any]:
     park = Request(f"{url}/v2/repository/models/m/park", b"")
     before = _read(ask)
     awake_s = [timed(lambda: _read(ask))[0] for _ in range(times)]
-    free = {"awake": context.memory()[0]}
+    free = {"awake": context.memory_info()[0]}
     first_park_s, _ = timed(lambda: _read(park))
-    free["parked"] = context.memory()[0]
+    free["parked"] = context.memory_info()[0]
     parked_s, same = [], []
     for _ in range(times):
         took, answer = timed(lambda: _read(ask))
@@ -139,7 +139,7 @@ def _read(request: Request) -> bytes:
 
 def ways_to_wake(path: Path) -> list[dict[str, Any]]:
     """The same weights by other sizes of pieces and numbers of streams."""
-    blocks = [block for block, _ in Moving(path, 0, beside_import=False, parks=True).begin().wait()]
+    blocks = [block for block, _ in WeightTransfer(path, 0, during_import=False, parkable=True).start().wait()]
     weights = ParkedWeights(blocks)
     weights.park()
     found = []
@@ -156,15 +156,17 @@ def ways_to_wake(path: Path) -> list[dict[str, Any]]:
 
 def without_room(path: Path, context: Context) -> dict[str, Any]:
     """Another has the device's memory: a wake fails, the weights stay parked, and come back when there is room."""
-    weights = ParkedWeights([block for block, _ in Moving(path, 0, beside_import=False, parks=True).begin().wait()])
+    weights = ParkedWeights(
+        [block for block, _ in WeightTransfer(path, 0, during_import=False, parkable=True).start().wait()]
+    )
     weights.park()
-    taken = Block.made(context, context.memory()[0] - weights.size // 2, parks=False)
+    taken = Block.allocate(context, context.memory_info()[0] - weights.size // 2, parks=False)
     try:
         weights.wake()
         said = "no error"
     except LoadFailed as error:
         said = str(error)
-    left, parked = context.memory()[0], weights.parked
+    left, parked = context.memory_info()[0], weights.parked
     del taken
     weights.wake()
     return {"said": said, "stayed_parked": parked, "free_after_failure": left, "woke_later": not weights.parked}
@@ -175,7 +177,7 @@ def allocating(context: Context, size: int) -> dict[str, float]:
     found: dict[str, list[float]] = {"plain_s": [], "range_s": []}
     for _ in range(4):
         for name, parks in (("plain_s", False), ("range_s", True)):
-            took, block = timed(lambda p=parks: Block.made(context, size, p))  # type: ignore[misc]
+            took, block = timed(lambda p=parks: Block.allocate(context, size, p))  # type: ignore[misc]
             found[name].append(took)
             del block
     return {name: median(took[1:]) for name, took in found.items()}
@@ -186,7 +188,7 @@ def pinning(context: Context, size: int = 2 * GIB) -> dict[str, Any]:
     address = c_void_p()
     alloc_s, _ = timed(lambda: context.call("cuMemHostAlloc", byref(address), size, 0))
     context.call("cuMemFreeHost", address)
-    copy_s, _ = timed(lambda: HostCopy(context, size))
+    copy_s, _ = timed(lambda: PinnedMemory(context, size))
     return {"bytes": size, "host_alloc_s": alloc_s, "host_copy_s": copy_s}
 
 

@@ -96,12 +96,12 @@ def bare_steps(instance: Any) -> float:
 
 
 def phases(instance: Any) -> dict[str, float]:
-    from pilotlight_predictor.backends.text_cache import RowCache
-    from pilotlight_predictor.backends.text_sampling import Draw, choose_all
+    from pilotlight_predictor.backends.text_cache import BatchKVCache
+    from pilotlight_predictor.backends.text_sampling import Sampler, sample_all
     from pilotlight_predictor.generation import read_sampling
 
     model, taken = instance._model, dict[str, list[float]]()
-    draw = Draw(read_sampling({"temperature": 0}, 16, ""), 0)
+    draw = Sampler(read_sampling({"temperature": 0}, 16, ""), 0)
     for seed in range(TURNS):
         marks = [("", perf_counter())]
         ids = instance._tokens.encode(prompt(seed))
@@ -109,9 +109,9 @@ def phases(instance: Any) -> dict[str, float]:
         cache = model.new_cache()
         scores = model.forward([ids], [0], cache, None)
         marks.append(("forward, launched", perf_counter()))
-        choose_all(scores, [draw])
+        sample_all(scores, [draw])
         marks.append(("choose, awaited", perf_counter()))
-        RowCache(model.layers).join(cache)
+        BatchKVCache(model.layers).add_row(cache)
         marks.append(("join", perf_counter()))
         for (_, before), (name, at) in pairwise(marks):
             taken.setdefault(name, []).append(at - before)

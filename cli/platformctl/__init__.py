@@ -1,1 +1,1 @@
-"""The command line: `platformctl VERB [NAME] [-f FILE…]`. Verbs are in commands/, one file each."""
+"""The command line `platformctl VERB [NAME] [-f FILE…]`. Verbs are in commands/, one file each."""

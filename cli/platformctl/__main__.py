@@ -1,4 +1,4 @@
-"""`python -m platformctl`, for where the console script is not on the path."""
+"""`python -m platformctl`, if the console script is not on the PATH."""
 
 from platformctl.main import main
 

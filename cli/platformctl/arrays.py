@@ -1,4 +1,4 @@
-"""Files that hold arrays, as tensors: .npy by numpy, pictures by Pillow. Both are imported when a file needs them."""
+"""Tensors from .npy files (numpy) and images (Pillow), both imported on use."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +20,8 @@ NUMBERS: Final = "biuf"
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
 
-def saved(of: asking.Input, path: Path) -> asking.Tensor:
-    """An array of `numpy.save`, in the type that the model takes."""
+def npy_tensor(spec: asking.InputSpec, path: Path) -> asking.Tensor:
+    """Return an array of `numpy.save`, converted to the input's datatype."""
     import numpy as np
 
     try:
@@ -29,50 +29,50 @@ def saved(of: asking.Input, path: Path) -> asking.Tensor:
     except ValueError as error:
         raise UsageError(f"{path} is no array that numpy.save wrote: {error}") from None
     kind = array.dtype.kind
-    if kind == "U" and of.datatype == "BYTES":
-        return asking.Tensor(of, asking.fit(of, array.shape, array.size), data=array.ravel().tolist())
+    if kind == "U" and spec.datatype == "BYTES":
+        return asking.Tensor(spec, asking.fit_shape(spec, array.shape, array.size), data=array.ravel().tolist())
     if kind not in NUMBERS:
-        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {of.name} takes {of.datatype}")
-    return _tensor(of, array)
+        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {spec.name} takes {spec.datatype}")
+    return _tensor(spec, array)
 
 
-def _tensor(of: asking.Input, array: "np.ndarray[Any, Any]") -> asking.Tensor:
-    if of.datatype not in TYPES:
-        raise UsageError(f"input {of.name} takes {of.datatype}, which an array of numbers cannot be")
-    raw = array.astype(TYPES[of.datatype]).tobytes()
-    return asking.Tensor(of, asking.fit(of, array.shape, array.size), raw=raw)
+def _tensor(spec: asking.InputSpec, array: "np.ndarray[Any, Any]") -> asking.Tensor:
+    if spec.datatype not in TYPES:
+        raise UsageError(f"input {spec.name} takes {spec.datatype}, which an array of numbers cannot be")
+    raw = array.astype(TYPES[spec.datatype]).tobytes()
+    return asking.Tensor(spec, asking.fit_shape(spec, array.shape, array.size), raw=raw)
 
 
-def picture(of: asking.Input, path: Path) -> asking.Tensor:
-    """In the size, order and type of the input; a model that takes bytes gets the file as it is."""
-    if of.datatype == "BYTES":
-        return asking.content(of, path.read_bytes())
+def image_tensor(spec: asking.InputSpec, path: Path) -> asking.Tensor:
+    """Return an image in the size, layout and datatype of the input; a BYTES input gets the file as it is."""
+    if spec.datatype == "BYTES":
+        return asking.raw_tensor(spec, path.read_bytes())
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         hint = "install pillow, or give the array: --file picture.npy"
-        raise UsageError(f"input {of.name} takes {of.datatype}: decoding a picture needs Pillow", hint) from None
+        raise UsageError(f"input {spec.name} takes {spec.datatype}: decoding a picture needs Pillow", hint) from None
     import numpy as np
 
-    order, channels, size = layout(of)
+    order, channels, size = image_layout(spec)
     try:
         with Image.open(path) as image:
-            made = image.convert(CHANNELS[channels])
+            converted = image.convert(CHANNELS[channels])
     except UnidentifiedImageError:
         raise UsageError(f"{path} is no picture that Pillow reads") from None
     if size:
-        made = made.resize(size)
-    array = np.asarray(made).reshape(made.height, made.width, channels)
-    if of.datatype.startswith(("FP", "BF")):
-        array = array / 255.0  # as most preprocessing begins; models that want more do it themselves
-    return _tensor(of, array.transpose(2, 0, 1) if order == "CHW" else array)
+        converted = converted.resize(size)
+    array = np.asarray(converted).reshape(converted.height, converted.width, channels)
+    if spec.datatype.startswith(("FP", "BF")):
+        array = array / 255.0  # the usual scaling; any other normalisation is the model's own
+    return _tensor(spec, array.transpose(2, 0, 1) if order == "CHW" else array)
 
 
-def layout(of: asking.Input) -> tuple[str, int, tuple[int, int] | None]:
-    """(HWC or CHW, channels, (width, height) where both are fixed), from the last three sizes."""
-    if len(of.shape) < 3:
-        raise UsageError(f"input {of.name} has the shape {list(of.shape)}, which is no picture's")
-    first, second, third = of.shape[-3:]
+def image_layout(spec: asking.InputSpec) -> tuple[str, int, tuple[int, int] | None]:
+    """Return (HWC or CHW, channels, (width, height) if both are fixed) from the last three dimensions."""
+    if len(spec.shape) < 3:
+        raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, which is no picture's")
+    first, second, third = spec.shape[-3:]
     if third in CHANNELS and first not in (1, 3):
         order, channels, height, width = "HWC", third, first, second
     else:

@@ -1,7 +1,6 @@
-"""One V2 request made from what a person types and what the model says of itself. Pure: values in, bytes out.
+"""V2 inference requests from values typed by the user and the model's metadata. Pure.
 
-Numbers and text travel as JSON; files, images and arrays as raw tensors behind a JSON header, so that nothing is
-written as text that is none.
+Numbers and text are sent as JSON; files, images and arrays as raw tensors after a JSON header.
 """
 
 import json
@@ -21,7 +20,7 @@ SIZES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputSpec:
     """One input of the model's metadata; -1 in `shape` is any size."""
 
     name: str
@@ -31,29 +30,29 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value for an input: `data` for JSON, or `raw` bytes as they lie in memory."""
+    """A value for an input: `data` for JSON, or `raw` bytes in memory layout."""
 
-    of: Input
+    spec: InputSpec
     shape: tuple[int, ...]
     data: Any = None
     raw: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class InferRequest:
     body: bytes
     headers: Mapping[str, str]
 
 
-def inputs_of(metadata: Mapping[str, Any]) -> list[Input]:
-    return [Input(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
+def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
+    return [InputSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
 
 
-def one(inputs: Sequence[Input], name: str) -> Input:
-    """The input that is meant: the named one, or the only one."""
-    found = [each for each in inputs if each.name == name] if name else list(inputs)
-    if len(found) == 1:
-        return found[0]
+def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
+    """Return the named input, or the only one. Raises UsageError."""
+    matching = [each for each in inputs if each.name == name] if name else list(inputs)
+    if len(matching) == 1:
+        return matching[0]
     known = ", ".join(each.name for each in inputs) or "none"
     if name:
         raise UsageError(f"the model has no input {name}; it has {known}")
@@ -62,59 +61,58 @@ def one(inputs: Sequence[Input], name: str) -> Input:
     )
 
 
-def from_json(value: Any, inputs: Sequence[Input], name: str) -> Request:
-    """A whole request, values by the names of inputs, or the values of one input."""
+def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
+    """Build a request from a whole V2 body, values by input name, or the values of one input."""
     if isinstance(value, dict) and "inputs" in value:
-        return Request(json.dumps(value).encode(), {"content-type": "application/json"})
+        return InferRequest(json.dumps(value).encode(), {"content-type": "application/json"})
     if isinstance(value, dict):
-        return encode([_plain(one(inputs, key), values) for key, values in value.items()])
-    return encode([_plain(one(inputs, name), value)])
+        return encode([_json_tensor(select_input(inputs, key), values) for key, values in value.items()])
+    return encode([_json_tensor(select_input(inputs, name), value)])
 
 
-def _plain(of: Input, value: Any) -> Tensor:
-    given = nesting(value)
-    if not _regular(value, given):
-        message = f"the values are nested unevenly; input {of.name} has the shape {list(of.shape)}"
+def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
+    shape = nesting(value)
+    if not _regular(value, shape):
+        message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
         raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
-    return Tensor(of, fit(of, given, len(flat)), data=flat)
+    return Tensor(spec, fit_shape(spec, shape, len(flat)), data=flat)
 
 
-def text(of: Input, value: str) -> Tensor:
-    if of.datatype != "BYTES":
-        raise UsageError(f"input {of.name} takes {of.datatype}, not text", "give numbers: --data '[1, 2, 3]'")
-    return Tensor(of, fit(of, (), 1), data=[value])
+def text_tensor(spec: InputSpec, value: str) -> Tensor:
+    if spec.datatype != "BYTES":
+        raise UsageError(f"input {spec.name} takes {spec.datatype}, not text", "give numbers: --data '[1, 2, 3]'")
+    return Tensor(spec, fit_shape(spec, (), 1), data=[value])
 
 
-def content(of: Input, raw: bytes) -> Tensor:
-    """A file as it is: one string of bytes, or the tensor's own memory."""
-    if of.datatype == "BYTES":
-        return Tensor(of, fit(of, (), 1), raw=struct.pack("<I", len(raw)) + raw)
-    size = SIZES.get(of.datatype)
+def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
+    """Return a file as one BYTES element, or as the tensor's memory."""
+    if spec.datatype == "BYTES":
+        return Tensor(spec, fit_shape(spec, (), 1), raw=struct.pack("<I", len(raw)) + raw)
+    size = SIZES.get(spec.datatype)
     if size is None or len(raw) % size:
-        raise UsageError(f"{len(raw)} bytes are no whole number of {of.datatype}, which input {of.name} takes")
-    return Tensor(of, fit(of, (), len(raw) // size), raw=raw)
+        raise UsageError(f"{len(raw)} bytes are no whole number of {spec.datatype}, which input {spec.name} takes")
+    return Tensor(spec, fit_shape(spec, (), len(raw) // size), raw=raw)
 
 
-def encode(tensors: Sequence[Tensor]) -> Request:
-    inputs = [_header(tensor) for tensor in tensors]
+def encode(tensors: Sequence[Tensor]) -> InferRequest:
+    inputs = [
+        {
+            "name": tensor.spec.name, "shape": list(tensor.shape), "datatype": tensor.spec.datatype,
+            **({"data": tensor.data} if tensor.raw is None else {"parameters": {"binary_data_size": len(tensor.raw)}}),
+        }
+        for tensor in tensors
+    ]  # fmt: skip
     raws = [tensor.raw for tensor in tensors if tensor.raw is not None]
     document = json.dumps({"inputs": inputs}).encode()
     if not raws:
-        return Request(document, {"content-type": "application/json"})
+        return InferRequest(document, {"content-type": "application/json"})
     headers = {"content-type": "application/octet-stream", HEADER_INFERENCE_LENGTH: str(len(document))}
-    return Request(b"".join((document, *raws)), headers)
-
-
-def _header(tensor: Tensor) -> dict[str, Any]:
-    about = {"name": tensor.of.name, "shape": list(tensor.shape), "datatype": tensor.of.datatype}
-    if tensor.raw is None:
-        return {**about, "data": tensor.data}
-    return {**about, "parameters": {"binary_data_size": len(tensor.raw)}}
+    return InferRequest(b"".join((document, *raws)), headers)
 
 
 def nesting(value: Any) -> tuple[int, ...]:
-    """The shape of nested lists: `[[1, 2]]` is (1, 2), a number ()."""
+    """Return the shape of nested lists: `[[1, 2]]` is (1, 2), a number ()."""
     shape: list[int] = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -134,23 +132,22 @@ def flatten(value: Any) -> list[Any]:
     return [item for each in value for item in flatten(each)]
 
 
-def fit(of: Input, given: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """The shape that is sent: as given, with a batch of one before it, or for flat values worked out.
+def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape to send: as given, with a batch dimension of 1, or inferred for flat values.
 
     [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2).
     """
-    for shape in (given, (1, *given)):
-        if len(shape) == len(of.shape) and prod(shape) == count and all(map(_matches, of.shape, shape)):
+    for shape in (value_shape, (1, *value_shape)):
+        fits = all(expected in (-1, size) for expected, size in zip(spec.shape, shape, strict=False))
+        if len(shape) == len(spec.shape) and prod(shape) == count and fits:
             return shape
-    fixed = prod(size for size in of.shape if size >= 0)
-    free = [size for size in of.shape if size < 0]
-    if len(given) > 1:
-        raise UsageError(f"input {of.name} has the shape {list(of.shape)}, values of {list(given)} do not fit it")
+    fixed = prod(size for size in spec.shape if size >= 0)
+    free = [size for size in spec.shape if size < 0]
+    if len(value_shape) > 1:
+        raise UsageError(
+            f"input {spec.name} has the shape {list(spec.shape)}, values of {list(value_shape)} do not fit it"
+        )
     if fixed and not count % fixed and (free or count == fixed):
         rest = iter([1] * (len(free) - 1) + [count // fixed])
-        return tuple(size if size >= 0 else next(rest) for size in of.shape)
-    raise UsageError(f"input {of.name} has the shape {list(of.shape)}, {count} values do not fit it")
-
-
-def _matches(wanted: int, size: int) -> bool:
-    return wanted in (-1, size)
+        return tuple(size if size >= 0 else next(rest) for size in spec.shape)
+    raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, {count} values do not fit it")

@@ -1,7 +1,7 @@
-"""Canaries that judge themselves, as verbs look at, follow and steer them. Below `platformctl canary` and `deploy`.
+"""Observe, follow and command judged canaries, for `platformctl canary` and `deploy`.
 
-The embedded platform runs its canaries itself, a cluster's `platformctl api` does; where nobody does, whoever waits for
-one runs it meanwhile, and another may take over at any moment.
+The embedded platform and `platformctl api` tick canaries themselves. On a cluster without the API, a command that
+follows a canary holds its lease and ticks it; another process may take over at any time.
 """
 
 import time
@@ -11,212 +11,203 @@ from typing import TYPE_CHECKING, Final
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut
 from platformctl import canary_view, output
+from platformctl.waiting import service_argument
 
 if TYPE_CHECKING:
-    from pilotlight.canary.model import Canary, Ledger, Wish
-    from pilotlight.canary.runner import Runner
+    from pilotlight.canary.model import Canary, CanaryCommand, CanaryHistory
+    from pilotlight.canary.runner import CanaryRunner
     from pilotlight.targets.target import Key, Target
 
-LOOK_S: Final = 0.3
-TROUBLE_S: Final = 5.0
-TRIES: Final = 8
+POLL_S: Final = 0.3
+RETRY_S: Final = 5.0
+MAX_RETRIES: Final = 8
 
 
-def ledger(target: "Target", key: "Key") -> "Ledger":
+def read_history(target: "Target", key: "Key") -> "CanaryHistory":
     from pilotlight.canary import keeping
 
-    return keeping.read(target.canary(key))
+    return keeping.decode_history(target.canary(key))
 
 
-def running(target: "Target", key: "Key") -> "Canary | None":
-    """The one that is being judged; None also where the service, or any memory of it, is not there."""
+def running_canary(target: "Target", key: "Key") -> "Canary | None":
+    """Return the canary in progress; None also if the service or its history does not exist."""
     from pilotlight.canary import keeping
 
     try:
-        return keeping.running(ledger(target, key))
+        return keeping.running_canary(read_history(target, key))
     except NotFound:
         return None
 
 
-def follow(target: "Target", key: "Key", ticker: output.Ticker, paused_s: float, *, patient: bool = True) -> "Canary":
-    """Until it ends, run from here where nobody else does. Raises RolledBack, and TimedOut when nobody ends a pause.
-    Who is not patient waits for no pause that the canary has made itself: PlatformError, or the canary where it has
-    done all and only asks to be promoted."""
-    first = ledger(target, key).current
+def follow(
+    target: "Target", key: "Key", ticker: output.ProgressLog, max_pause_s: float, *, wait_through_pauses: bool = True
+) -> "Canary":
+    """Wait until the canary ends and tick it if no other process does.
+
+    Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s`. Without `wait_through_pauses` an
+    automatic pause raises PlatformError, or returns the canary if it only awaits promotion.
+    """
+    first = read_history(target, key).current
     if first is None:
-        raise none_runs(key)
-    waits = Waiting(target, key, first, paused_s)
+        raise no_running_canary(key)
+    follower = CanaryFollower(target, key, first, max_pause_s)
     try:
-        while (seen := waits.look()).phase not in ("Promoted", "RolledBack", "Superseded"):
-            ticker.say(*canary_view.line(seen))
-            if not patient and _pauses_itself(seen):
+        while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
+            ticker.log(*canary_view.line(canary))
+            if not wait_through_pauses and _paused_automatically(canary):
                 break
-            time.sleep(max(LOOK_S, target.poll_s))
+            time.sleep(max(POLL_S, target.poll_s))
     except KeyboardInterrupt:
-        output.note(f"\n{left(target, key)}")
+        output.note(f"\n{describe_unattended(target, key)}")
         raise
     finally:
-        waits.leave()
+        follower.release()
         ticker.close()
-    return _ended(key, seen)
+    return _outcome(key, canary)
 
 
-def left(target: "Target", key: "Key") -> str:
+def describe_unattended(target: "Target", key: "Key") -> str:
     if target.name == "local":
-        return f"nobody waits any more, but it goes on: platformctl canary status {typed(key)} -w"
-    return f"its state is kept; unless platformctl api runs it, go on with platformctl canary follow {typed(key)}"
+        return f"nobody waits any more, but it goes on: platformctl canary status {service_argument(key)} -w"
+    command = f"platformctl canary follow {service_argument(key)}"
+    return f"its state is kept; unless platformctl api runs it, go on with {command}"
 
 
-class Waiting:
-    """Looks at one canary until it ends, and ticks it where that is due and nobody else does so."""
+class CanaryFollower:
+    """Polls one canary until it ends, and ticks it when due if no other process holds the lease."""
 
     def __init__(
-        self, target: "Target", key: "Key", canary: "Canary", paused_s: float,
+        self, target: "Target", key: "Key", canary: "Canary", max_pause_s: float,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        from pilotlight.canary.runner import Runner
+        from pilotlight.canary.runner import CanaryRunner
 
-        self._target, self._key, self._seen, self._paused_s = target, key, canary, paused_s
+        self._target, self._key, self._canary, self._max_pause_s = target, key, canary, max_pause_s
         self._clock, self._sleep = clock, sleep
-        self._runner = None if target.name == "local" else Runner(target)
-        self._due = 0.0
-        self._troubles = 0
+        self._runner = None if target.name == "local" else CanaryRunner(target)
+        self._next_tick = 0.0
+        self._failures = 0
         self._paused_at: float | None = None
-        self._told = False
+        self._ticking_noted = False
 
-    def look(self) -> "Canary":
-        """As it is by now; as it was last seen while nobody can tell."""
+    def poll(self) -> "Canary":
+        """Return the current canary, or the last one read while the target is unreachable."""
         try:
-            self._seen = self._found()
-            if self._runner is not None and self._clock() >= self._due and not self._seen.ended_at:
+            self._canary = self._find_canary()
+            if self._runner is not None and self._clock() >= self._next_tick and not self._canary.ended_at:
                 self._tick(self._runner)
-            self._troubles = 0
+            self._failures = 0
         except NotFound:
             raise
         except PlatformError as error:
-            self._troubled(error)
-        self._check_pause(self._seen)
-        return self._seen
+            # A cluster may be unreachable for a while: only repeated failures end the wait.
+            self._failures += 1
+            if self._failures > MAX_RETRIES:
+                raise
+            output.note(f"tried again in {RETRY_S:g} s: {error}")
+            self._sleep(RETRY_S)
+        self._check_pause(self._canary)
+        return self._canary
 
-    def _found(self) -> "Canary":
-        """The one that is waited for, also when another has taken its place since."""
-        kept = ledger(self._target, self._key)
-        every = (*([kept.current] if kept.current else []), *kept.past)
-        found = next((each for each in every if _same(each, self._seen)), None)
-        if found is None:
-            raise none_runs(self._key)
-        return found
+    def _find_canary(self) -> "Canary":
+        """Return the followed canary, even if another has replaced it since."""
+        history = read_history(self._target, self._key)
+        every = (*([history.current] if history.current else []), *history.past)
+        identity = (self._canary.revision, self._canary.started_at)
+        canary = next((each for each in every if (each.revision, each.started_at) == identity), None)
+        if canary is None:
+            raise no_running_canary(self._key)
+        return canary
 
-    def leave(self) -> None:
-        """Never fails: it is what is done last, whatever went wrong before."""
+    def release(self) -> None:
+        """Release the lease; never raises."""
         if self._runner is not None:
             with suppress(PlatformError):
-                self._runner.release(self._key)
+                self._runner.release_lease(self._key)
 
-    def _tick(self, runner: "Runner") -> None:
+    def _tick(self, runner: "CanaryRunner") -> None:
         after = runner.tick(self._key)
-        self._due = self._clock() + runner.pause_s(after or self._seen)
-        self._seen = self._found()
-        if after is not None and not self._told:
-            self._told = True
+        self._next_tick = self._clock() + runner.tick_interval_s(after or self._canary)
+        self._canary = self._find_canary()
+        if after is not None and not self._ticking_noted:
+            self._ticking_noted = True
             output.note("this command runs the canary until it ends; Ctrl-C leaves it as it stands")
 
-    def _troubled(self, error: PlatformError) -> None:
-        """A cluster may be away for a while; who never gets through is told so in the end."""
-        self._troubles += 1
-        if self._troubles > TRIES:
-            raise error
-        output.note(f"tried again in {TROUBLE_S:g} s: {error}")
-        self._sleep(TROUBLE_S)
-
-    def _check_pause(self, found: "Canary") -> None:
-        if found.phase != "Paused":
+    def _check_pause(self, canary: "Canary") -> None:
+        if canary.phase != "Paused":
             self._paused_at = None
             return
         if self._paused_at is None:
             self._paused_at = self._clock()
-            output.note(f"waits {self._paused_s:g} s for it to go on: {_verbs(self._key)}")
-        if self._clock() - self._paused_at >= self._paused_s:
-            hint = f"{_verbs(self._key)}, or wait longer: --timeout"
-            raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {found.reason}", hint)
+            output.note(f"waits {self._max_pause_s:g} s for it to go on: {_next_commands(self._key)}")
+        if self._clock() - self._paused_at >= self._max_pause_s:
+            hint = f"{_next_commands(self._key)}, or wait longer: --timeout"
+            raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {canary.reason}", hint)
 
 
-def _same(one: "Canary", other: "Canary") -> bool:
-    return (one.revision, one.started_at) == (other.revision, other.started_at)
+def _paused_automatically(canary: "Canary") -> bool:
+    """Whether the canary paused by its own rules and no command is pending."""
+    from pilotlight.canary.steps import PAUSED_MANUALLY
+
+    return canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.wish
 
 
-def _pauses_itself(canary: "Canary") -> bool:
-    """Nobody who asked for it knows of it, unlike of a pause by hand; one that is to be ended already is none."""
-    from pilotlight.canary.steps import BY_HAND
-
-    return canary.phase == "Paused" and canary.reason != BY_HAND and not canary.wish
+def _next_commands(key: "Key") -> str:
+    return f"platformctl canary resume {service_argument(key)}, or promote, or abort"
 
 
-def _verbs(key: "Key") -> str:
-    return f"platformctl canary resume {typed(key)}, or promote, or abort"
+def _outcome(key: "Key", canary: "Canary") -> "Canary":
+    from pilotlight.canary.steps import AWAITING_PROMOTION
 
-
-def _ended(key: "Key", canary: "Canary") -> "Canary":
-    from pilotlight.canary.steps import ASKS_PROMOTION
-
-    where = "/".join(key)
-    if canary.phase == "Paused" and canary.reason != ASKS_PROMOTION:
-        message = f"the canary of {where} has paused itself at {canary.weight} %: {canary.reason}"
-        raise PlatformError(message, _verbs(key))
+    service = "/".join(key)
+    if canary.phase == "Paused" and canary.reason != AWAITING_PROMOTION:
+        message = f"the canary of {service} has paused itself at {canary.weight} %: {canary.reason}"
+        raise PlatformError(message, _next_commands(key))
     if canary.phase == "RolledBack":
-        hint = f"platformctl canary status {typed(key)} shows what was measured"
-        raise RolledBack(f"{canary.revision} of {where} was rolled back: {canary.reason}", hint)
+        hint = f"platformctl canary status {service_argument(key)} shows what was measured"
+        raise RolledBack(f"{canary.revision} of {service} was rolled back: {canary.reason}", hint)
     if canary.phase == "Superseded":
-        raise PlatformError(f"the canary {canary.revision} of {where} has ended: {canary.reason}")
+        raise PlatformError(f"the canary {canary.revision} of {service} has ended: {canary.reason}")
     return canary
 
 
-def wish(target: "Target", key: "Key", wanted: "Wish") -> None:
-    """Written down for whoever runs it."""
+def request_action(target: "Target", key: "Key", command: "CanaryCommand") -> None:
+    """Store a command for the process that ticks the canary."""
     from pilotlight.canary import keeping
 
-    for _ in range(keeping.TRIES):
-        state, version = keeping.wished(target.canary(key), key, wanted)
+    for _ in range(keeping.MAX_ATTEMPTS):
+        state, version = keeping.with_command(target.canary(key), key, command)
         with suppress(Conflict):
-            target.keep_canary(key, state, version)
+            target.save_canary(key, state, version)
             return
-    raise keeping.contested(key)
+    raise keeping.too_many_conflicts(key)
 
 
-def granted(target: "Target", key: "Key", timeout_s: float, ticker: output.Ticker) -> "Canary":
-    """Waits until whoever runs the canary has taken the wish up; done from here where nobody does."""
-    from pilotlight.canary.runner import Runner
+def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: output.ProgressLog) -> "Canary":
+    """Wait until the stored command has been executed; ticks the canary here if no other process does."""
+    from pilotlight.canary.runner import CanaryRunner
 
-    until, runner = time.monotonic() + timeout_s, Runner(target) if target.name != "local" else None
+    deadline, runner = time.monotonic() + timeout_s, CanaryRunner(target) if target.name != "local" else None
     try:
-        while (found := _stepped(target, key, runner)).wish:
-            ticker.say("Asked", f"{found.wish}; {found.holder or 'nobody'} runs it")
-            if time.monotonic() >= until:
-                hint = f"platformctl canary follow {typed(key)} runs it from here"
-                raise TimedOut(f"nobody has taken up the wish to {found.wish} within {timeout_s:g} s", hint)
-            time.sleep(max(LOOK_S, 2 * target.poll_s))
+        while True:
+            if runner is not None and running_canary(target, key) is not None:
+                runner.tick(key)
+            canary = read_history(target, key).current
+            if canary is None:
+                raise no_running_canary(key)
+            if not canary.wish:
+                return canary
+            ticker.log("Asked", f"{canary.wish}; {canary.holder or 'nobody'} runs it")
+            if time.monotonic() >= deadline:
+                hint = f"platformctl canary follow {service_argument(key)} runs it from here"
+                raise TimedOut(f"nobody has taken up the wish to {canary.wish} within {timeout_s:g} s", hint)
+            time.sleep(max(POLL_S, 2 * target.poll_s))
     finally:
         if runner is not None:
-            runner.release(key)
-    return found
+            runner.release_lease(key)
 
 
-def _stepped(target: "Target", key: "Key", runner: "Runner | None") -> "Canary":
-    if runner is not None and running(target, key) is not None:
-        runner.tick(key)
-    found = ledger(target, key).current
-    if found is None:
-        raise none_runs(key)
-    return found
-
-
-def none_runs(key: "Key") -> NotFound:
+def no_running_canary(key: "Key") -> NotFound:
     from pilotlight.canary import keeping
 
-    return keeping.none_runs(key)
-
-
-def typed(key: "Key") -> str:
-    from pilotlight.canary import keeping
-
-    return keeping.typed(key)
+    return keeping.no_running_canary(key)

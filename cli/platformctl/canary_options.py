@@ -1,6 +1,6 @@
-"""The flags of `canary start` that say what a canary must prove: the keys of a document's `spec.canary`.
+"""Flags of `canary start`: the keys of a document's `spec.canary`.
 
-`@canary_options.options` gives a verb one argument, `policy: Written`.
+`@canary_options.options` passes one argument to a command, `policy: PolicyOptions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,22 @@ import click
 from pilotlight.errors import UsageError
 
 if TYPE_CHECKING:
-    from pilotlight.canary.model import Policy
+    from pilotlight.canary.block import CanaryPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """By key, only what was typed."""
+class PolicyOptions:
+    """The flags that were given, by key of `spec.canary`."""
 
     flags: Mapping[str, Any]
 
-    def over(self, annotations: Mapping[str, str]) -> "Policy":
-        """What was typed wins, key by key, over what the document says."""
-        from pilotlight.canary.block import policy_of, read_block
+    def merged_with(self, annotations: Mapping[str, str]) -> "CanaryPolicy":
+        """Return the policy of the document's annotations with the flags on top, key by key."""
+        from pilotlight.canary.block import parse_block, parse_policy
         from pilotlight.names import ANNOTATION_CANARY
 
-        block = read_block(annotations[ANNOTATION_CANARY]) if ANNOTATION_CANARY in annotations else {}
-        return policy_of({**block, **self.flags})
+        block = parse_block(annotations[ANNOTATION_CANARY]) if ANNOTATION_CANARY in annotations else {}
+        return parse_policy({**block, **self.flags})
 
     def refuse_with_percent(self) -> None:
         if self.flags:
@@ -38,7 +38,7 @@ class Written:
             raise UsageError(message, "leave out one of them")
 
 
-# Key, what it takes, and what it says; those that may be repeated end in "...".
+# Key, metavar and help; a metavar that ends in "..." marks a repeatable option.
 FLAGS: Final = (
     ("steps", "PERCENT,…", "Shares of the requests, one after the other. [default: 5,25,50,100]"),
     ("bake", "DURATION", "At each step, at least. [default: 2m]"),
@@ -69,39 +69,39 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def called(**typed: Any) -> Any:
-        found = {key: typed.pop(f"canary_{key.replace('-', '_')}") for key in keys}
-        given = {key: value for key, value in found.items() if value is not None and value != ()}
-        if str(given.get("example", "")).startswith("@"):
-            given["example"] = _content(given["example"][1:])
-        return command(policy=Written(given), **typed)
+        values = {key: typed.pop(_parameter_name(key)) for key in keys}
+        flags = {key: value for key, value in values.items() if value is not None and value != ()}
+        if str(flags.get("example", "")).startswith("@"):
+            file = flags["example"][1:]
+            try:
+                flags["example"] = Path(file).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"--example: {file} cannot be read: {error}") from None
+        return command(policy=PolicyOptions(flags), **typed)
 
-    made = called
-    for option in reversed(list(_made())):
-        made = option(made)
-    return made
-
-
-def _made() -> "Sequence[Callable[[Callable[..., Any]], Callable[..., Any]]]":
-    made = []
-    for key, metavar, told in FLAGS:
-        many = metavar.endswith("...")
-        made.append(click.option(f"--{key}", _name(key), multiple=many, metavar=metavar.removesuffix("..."), help=told))
-    made += [click.option(f"--{key}", _name(key), type=click.Choice(kinds), help=told) for key, kinds, told in CHOICES]
-    made += [click.option(f"--{key}", _name(key), type=kind, metavar="N", help=told) for key, kind, told in NUMBERS]
-    promoting = "Whether the last step is taken without asking. [default: auto-promote]"
-    made.append(click.option("--auto-promote/--manual", _name("auto-promote"), default=None, help=promoting))
-    trying = "Measure and show all checks, but let none of them stop it: to try them out."
-    made.append(click.option("--dry-run-checks", _name("dry-run-checks"), is_flag=True, default=None, help=trying))
-    return made
+    for option in reversed(_click_options()):
+        called = option(called)
+    return called
 
 
-def _content(file: str) -> str:
-    try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--example: {file} cannot be read: {error}") from None
+def _click_options() -> "Sequence[Callable[[Callable[..., Any]], Callable[..., Any]]]":
+    def option(key: str, help_text: str, flag: str = "", **settings: Any) -> Callable[[Callable[..., Any]], Any]:
+        return click.option(flag or f"--{key}", _parameter_name(key), help=help_text, **settings)
+
+    promote = "Whether the last step is taken without asking. [default: auto-promote]"
+    dry_run = "Measure and show all checks, but let none of them stop it: to try them out."
+    return [
+        *(
+            option(key, text, multiple=metavar.endswith("..."), metavar=metavar.removesuffix("..."))
+            for key, metavar, text in FLAGS
+        ),
+        *(option(key, text, type=click.Choice(choices)) for key, choices, text in CHOICES),
+        *(option(key, text, type=kind, metavar="N") for key, kind, text in NUMBERS),
+        option("auto-promote", promote, "--auto-promote/--manual", default=None),
+        option("dry-run-checks", dry_run, is_flag=True, default=None),
+    ]
 
 
-def _name(key: str) -> str:
-    """Apart from the options of other groups, which have a --timeout and a --file."""
+def _parameter_name(key: str) -> str:
+    """Return a prefixed name: other option groups have a `timeout` and a `file` too."""
     return f"canary_{key.replace('-', '_')}"

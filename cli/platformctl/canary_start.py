@@ -1,6 +1,6 @@
-"""The start of a canary that judges itself: planned, checked before anything is changed, deployed, kept.
+"""Start of a judged canary: plan, check before any change, deploy, record.
 
-`canary start` comes here, and every `deploy` of a document that asks for a canary or takes the place of one.
+Used by `canary start` and by every `deploy` of a document that declares a canary or replaces a running one.
 """
 
 from collections.abc import Sequence
@@ -13,118 +13,127 @@ from pilotlight.errors import NotFound, PlatformError, UsageError
 from platformctl import canaries, documents, output, rollout, views
 
 if TYPE_CHECKING:
-    from pilotlight.canary.model import Canary, Policy
+    from pilotlight.canary.block import CanaryPolicy
+    from pilotlight.canary.model import Canary
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import Key, Release, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """The first release of a canary as it was planned, and the revisions that it is about."""
+class CheckedCanary:
+    """The planned first release of a canary, and the revisions it compares."""
 
-    prepared: releasing.Prepared
+    prepared: releasing.PreparedRelease
     warnings: "Sequence[Problem]"
-    fresh: str
-    stable: str
+    new_revision: str
+    stable_revision: str
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """One service's canary to be started: its document as it was given, and what it must prove."""
+class CanaryRequest:
+    """A canary to start: the release request of one service, and its policy."""
 
-    wanted: releasing.Wanted
-    policy: "Policy"
+    release_request: releasing.ReleaseRequest
+    policy: "CanaryPolicy"
     strict: bool = False
 
     @property
     def key(self) -> "Key":
-        (service,) = self.wanted.documents.services
+        (service,) = self.release_request.documents.services
         return service.namespace, service.name
 
     def document(self) -> str:
-        (service,) = self.wanted.documents.services
-        return history.document(service, self.wanted.capabilities)
+        (service,) = self.release_request.documents.services
+        return history.document_without_percent(service, self.release_request.capabilities)
 
-    def check(self, target: "Target", stable: "Release") -> "Checked":
-        """Raises NotFound, before anything is changed, where the document would make no other pods."""
+    def check(self, target: "Target", stable: "Release") -> "CheckedCanary":
+        """Plan the first release; raises NotFound if the document would not create a new revision."""
         from pilotlight.canary.looking import revision_names
 
-        (prepared,), warnings = releasing.prepare(self.shared(), target)
-        return Checked(prepared, warnings, *revision_names(prepared.release, stable))
+        (prepared,), warnings = releasing.prepare(self.at_zero_percent(), target)
+        return CheckedCanary(prepared, warnings, *revision_names(prepared.release, stable))
 
-    def shared(self) -> releasing.Wanted:
-        """Without requests at first: it gets some once it has answered."""
-        documents = history.with_share(self.wanted.documents, 0, judged=True)
-        return replace(self.wanted, documents=documents, note="canary 0 %")
+    def at_zero_percent(self) -> releasing.ReleaseRequest:
+        """Return the request without traffic: the first step follows once the revision has passed its probes."""
+        documents = history.with_canary_percent(self.release_request.documents, 0, judged=True)
+        return replace(self.release_request, documents=documents, note="canary 0 %")
 
 
-def judged(start_: Start, where: "Target", how: rollout.How) -> None:
-    """Started, and with --wait followed to its end. What only looks ends with the plan of its first release."""
-    if how.dry_run:
-        rollout.run(start_.shared(), where, how, strict=start_.strict)
+def run(request: CanaryRequest, target: "Target", apply_options: rollout.ApplyOptions) -> None:
+    """Start the canary and follow it with --wait. A dry run ends with the plan of its first release."""
+    if apply_options.dry_run:
+        rollout.run(request.at_zero_percent(), target, apply_options, strict=request.strict)
         return
-    ticker, before = output.Ticker(), canaries.running(where, start_.key)
-    canary = start(start_, where, ticker, differ=how.differ)
+    ticker, before = output.ProgressLog(), canaries.running_canary(target, request.key)
+    canary = start(request, target, ticker, show_diff=apply_options.diff)
     if before is not None and before.revision != canary.revision:
         output.note(f"took the place of the canary that ran: {before.revision}")
-    if how.wait:
-        ended = canaries.follow(where, start_.key, ticker, how.timeout, patient=False)
-        ticker.say(ended.phase, ended.revision)
+    if apply_options.wait:
+        ended = canaries.follow(target, request.key, ticker, apply_options.timeout, wait_through_pauses=False)
+        ticker.log(ended.phase, ended.revision)
     else:
-        output.note(canaries.left(where, start_.key))
-    views.show([where.status(start_.key)], one=False, default="url")
+        output.note(canaries.describe_unattended(target, request.key))
+    views.show([target.status(request.key)], one=False, default="url")
 
 
-def asked_for(target: "Target", alone: releasing.Wanted) -> "Policy | None":
-    """What a deploy of one document must prove: by its own words, or by those of the canary that it takes the place
-    of. None: nothing, as it is new, or makes the pods that serve already."""
-    from pilotlight.canary.block import annotated
+def required_policy(target: "Target", request: releasing.ReleaseRequest) -> "CanaryPolicy | None":
+    """Return the policy that a deploy of one document must pass; None if it is new or creates no new revision.
 
-    (service,) = alone.documents.services
+    The document's own policy wins over that of a running canary which the deploy replaces.
+    """
+    from pilotlight.canary.block import policy_from_annotations
+
+    (service,) = request.documents.services
     key = (service.namespace, service.name)
-    before = canaries.running(target, key)
-    policy = annotated(service.annotations) or (before.policy if before else None)
+    before = canaries.running_canary(target, key)
+    policy = policy_from_annotations(service.annotations) or (before.policy if before else None)
     if policy is None or not releasing.generation(target, key):
         return None
-    stable = history.stable(history.releases(target, key))
+    stable = history.stable_release(history.releases(target, key))
     try:
-        Start(alone, policy).check(target, stable)
+        CanaryRequest(request, policy).check(target, stable)
     except NotFound:
         return None
     return policy
 
 
-def start(start_: Start, target: "Target", ticker: output.Ticker, *, differ: bool = False) -> "Canary":
-    """Deployed beside what serves, and kept; from then on whoever looks after canaries does the rest. The document of
-    the canary that runs goes on where it stands, by what it must prove from now on."""
-    from pilotlight.canary.acting import released
-    from pilotlight.canary.runner import begin
+def start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog, *, show_diff: bool = False) -> "Canary":
+    """Deploy the canary at 0 % and record it; the canary runner does the rest.
 
-    found = history.releases(target, start_.key)
-    stable = history.stable(found)
-    checked = start_.check(target, stable)
-    documents.warn(checked.warnings, start_.strict)
-    _try_queries(target, start_, checked)
-    if differ:
+    A document equal to the running canary's is not deployed again: only its policy is replaced.
+    """
+    from pilotlight.canary.acting import apply_release
+    from pilotlight.canary.runner import start_canary
+
+    releases = history.releases(target, request.key)
+    stable = history.stable_release(releases)
+    checked = request.check(target, stable)
+    documents.warn(checked.warnings, request.strict)
+    _try_queries(target, request, checked)
+    if show_diff:
         rollout.note_changes([checked.prepared])
-    if not (canaries.running(target, start_.key) and start_.document() == history.document_of(found[0])):
-        released(target, start_.shared())
-    fresh = history.releases(target, start_.key)[0]
-    canary = begin(target, fresh, stable, start_.policy, datetime.now(UTC))
-    ticker.say("Applied", f"{canary.revision} (generation {fresh.generation})")
+    if not (
+        canaries.running_canary(target, request.key) and request.document() == history.released_document(releases[0])
+    ):
+        apply_release(target, request.at_zero_percent())
+    release = history.releases(target, request.key)[0]
+    canary = start_canary(target, release, stable, request.policy, datetime.now(UTC))
+    ticker.log("Applied", f"{canary.revision} (generation {release.generation})")
     return canary
 
 
-def _try_queries(target: "Target", start_: Start, checked: Checked) -> None:
-    """One that the target can never answer is refused before anything is changed; one without an answer yet is not."""
+def _try_queries(target: "Target", request: CanaryRequest, checked: CheckedCanary) -> None:
+    """Run custom queries before any change; raises UsageError if the target can never answer one."""
     from pilotlight.canary import queries
 
-    ours, theirs = queries.sides(*start_.key, checked.fresh, checked.stable, start_.policy, 0.0)
-    asked = queries.asked(start_.policy, ours, theirs.revision)
-    for check in start_.policy.checks:
+    ours, theirs = queries.metric_scopes(
+        *request.key, checked.new_revision, checked.stable_revision, request.policy, 0.0
+    )
+    queries_by_check = queries.display_queries(request.policy, ours, theirs.revision)
+    for check in request.policy.checks:
         if check.query:
             try:
-                target.query(asked[check.name])
+                target.query(queries_by_check[check.name])
             except UsageError:
                 raise
             except PlatformError as error:

@@ -1,28 +1,28 @@
-"""What a canary looks like to a person: its page, its history, the line that says how far it is. Pure."""
+"""Text views of a canary: page, history and progress line. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from platformctl import output
 
 if TYPE_CHECKING:
-    from pilotlight.canary.model import Canary, Ledger, Measurement
+    from pilotlight.canary.model import Canary, CanaryHistory, Measurement
 
 BARS: Final = "▁▂▃▄▅▆▇█"
-TREND: Final = 20  # of the last measurements
+TREND: Final = 20  # latest measurements per check
 HEADING: Final = ("CHECK", "VALUE", "BASELINE", "REQUESTS", "VERDICT", "TREND")
 
 
-def told(ledger: "Ledger") -> dict[str, Any]:
-    """With -o json or yaml: all that is kept, numbers as they are."""
+def canary_document(canary_history: "CanaryHistory") -> dict[str, Any]:
+    """Return the whole stored history for -o json and yaml."""
     from msgspec import to_builtins
 
-    found = {"canary": to_builtins(ledger.current), "past": to_builtins(ledger.past)}
-    return {name: value for name, value in found.items() if value}
+    document = {"canary": to_builtins(canary_history.current), "past": to_builtins(canary_history.past)}
+    return {name: value for name, value in document.items() if value}
 
 
 def page(key: tuple[str, str], canary: "Canary") -> list[str]:
-    """Where it stands, why, and what every check last said with the query that was asked."""
+    """Return phase, reason, and the latest measurement of every check with its query."""
     latest = latest_by_check(canary.measurements)
     lines = [
         f"{'/'.join(key)}: {canary.phase}, {canary.weight} % to {canary.revision}",
@@ -37,12 +37,15 @@ def page(key: tuple[str, str], canary: "Canary") -> list[str]:
     ]  # fmt: skip
     if latest:
         rows = [_row(each, canary.measurements) for each in latest.values()]
-        lines += ["", *output.columns([HEADING, *rows]), *_remarks(latest.values())]
+        lines += ["", *output.columns([HEADING, *rows])]
+        for field in ("reason", "query"):
+            if remarks := [(each.check, getattr(each, field)) for each in latest.values() if getattr(each, field)]:
+                lines += ["", *output.columns(remarks)]
     return [line for index, line in enumerate(lines) if line or index > 1]
 
 
 def steps(canary: "Canary") -> str:
-    """`5 % → [25 %] → 50 % → 100 %`: the one in brackets is where it is."""
+    """`5 % → [25 %] → 50 % → 100 %`: the current step in brackets."""
     parts = [f"[{step} %]" if step == canary.weight and canary.weight else f"{step} %" for step in canary.policy.steps]
     return " → ".join(parts)
 
@@ -52,23 +55,16 @@ def latest_by_check(measurements: "Sequence[Measurement]") -> "dict[str, Measure
 
 
 def _row(latest: "Measurement", measurements: "Sequence[Measurement]") -> tuple[str, ...]:
-    from pilotlight.canary.checks import figure
+    from pilotlight.canary.checks import format_value
 
     values = [each.value for each in measurements if each.check == latest.check and each.value is not None]
-    baseline = figure(latest.check, latest.baseline) if latest.baseline is not None else "-"
-    value = figure(latest.check, latest.value) if latest.value is not None else "-"
+    baseline = format_value(latest.check, latest.baseline) if latest.baseline is not None else "-"
+    value = format_value(latest.check, latest.value) if latest.value is not None else "-"
     return latest.check, value, baseline, str(latest.requests), latest.verdict, sparkline(values[-TREND:])
 
 
-def _remarks(latest: "Iterable[Measurement]") -> list[str]:
-    found = [(each.check, each.reason) for each in latest if each.reason]
-    queries = [(each.check, each.query) for each in latest if each.query]
-    lines = ["", *output.columns(found)] if found else []
-    return [*lines, *(["", *output.columns(queries)] if queries else [])]
-
-
 def sparkline(values: Sequence[float]) -> str:
-    """From the lowest to the highest of them; equal ones lie flat."""
+    """Return one bar per value, scaled from lowest to highest; equal values are flat."""
     finite = [value for value in values if value == value and abs(value) != float("inf")]
     if not finite:
         return ""
@@ -78,7 +74,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def line(canary: "Canary") -> tuple[str, str]:
-    """Phase and message for who waits; without figures that change by themselves every second."""
+    """Return phase and message for the progress log, without figures that change every second."""
     checks = ", ".join(f"{each.check} {each.verdict}" for each in latest_by_check(canary.measurements).values())
     if canary.phase == "Paused":
         return "Paused", canary.reason
@@ -87,13 +83,13 @@ def line(canary: "Canary") -> tuple[str, str]:
     return f"{canary.weight} %", f"{canary.revision}" + (f": {checks}" if checks else "")
 
 
-def history(ledger: "Ledger") -> list[str]:
-    """Newest first."""
-    found = [*([ledger.current] if ledger.current else []), *ledger.past]
-    rows = [(each.started_at, each.revision, each.phase, f"{_reached(each)} %", each.reason or "-") for each in found]
+def history(canary_history: "CanaryHistory") -> list[str]:
+    """Return one row per canary, newest first."""
+    canaries = [*([canary_history.current] if canary_history.current else []), *canary_history.past]
+    # The highest weight it had: a rollback sets the weight to 0.
+    reached = [max(each.weight, each.policy.steps[each.step] if each.step_at else 0) for each in canaries]
+    rows = [
+        (each.started_at, each.revision, each.phase, f"{weight} %", each.reason or "-")
+        for each, weight in zip(canaries, reached, strict=True)
+    ]
     return output.columns([("STARTED", "REVISION", "PHASE", "REACHED", "REASON"), *rows], indent="")
-
-
-def _reached(canary: "Canary") -> int:
-    """The weight that it had at most; a rollback leaves it none."""
-    return max(canary.weight, canary.policy.steps[canary.step] if canary.step_at else 0)

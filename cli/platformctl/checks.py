@@ -1,10 +1,10 @@
-"""What `doctor` looks at: each check is a function that returns one finding with its fix. Nothing is changed."""
+"""Checks of `doctor` for this machine: each returns one finding with its fix and changes nothing."""
 
 import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,7 +18,7 @@ Level = Literal["ok", "warn", "fail"]
 
 LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
-# What runs models, by import name, with the extra that brings it.
+# Model runtimes by import name, with the extra that installs each.
 RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
 
 
@@ -40,7 +40,7 @@ def findings(home: "Home") -> Iterator[Finding]:
     yield folder(home)
     yield daemon(home, address)
     yield gateway(address)
-    yield from ports(address, _outlived(home) if address is None else 0)
+    yield from ports(address, _orphaned_gateway_port(home) if address is None else 0)
     yield prometheus(home, address)
     yield limits(home)
     yield forks()
@@ -55,24 +55,24 @@ def python() -> Finding:
 
 
 def runtimes() -> Iterator[Finding]:
-    """One that is missing matters only to models that need it; none at all matters to everybody."""
+    """A missing runtime matters only to its models; without any, only Python models run."""
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 
-    found = []
+    installed = []
     for name in RUNTIMES:
         if find_spec(name) is not None:
             try:
-                found.append(f"{name} {version(name)}")
+                installed.append(f"{name} {version(name)}")
             except PackageNotFoundError:
-                found.append(name)
+                installed.append(name)
     missing = [name for name in RUNTIMES if find_spec(name) is None]
     extras = ", ".join(f"pilotlight[{RUNTIMES[name]}]" for name in missing)
-    if not found:
+    if not installed:
         yield Finding("warn", "runtimes", "none is installed: only Python models can run", f"pip install {extras}")
     else:
         yield Finding(
-            "ok", "runtimes", ", ".join(found) + (f"; not installed: {', '.join(missing)}" if missing else "")
+            "ok", "runtimes", ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
         )
 
 
@@ -91,19 +91,19 @@ def gpus() -> Finding:
 
 
 def folder(home: "Home") -> Finding:
-    """The nearest folder that exists must take what is to be made below it."""
-    there = next(path for path in (home.root, *home.root.parents) if path.exists())
-    if not _takes_files(there):
-        return Finding("fail", "home", f"{there} cannot be written to", "set PILOTLIGHT_HOME to a folder of yours")
-    free = shutil.disk_usage(there).free
+    """The nearest existing parent of the home folder must be writable."""
+    existing = next(path for path in (home.root, *home.root.parents) if path.exists())
+    if not _is_writable(existing):
+        return Finding("fail", "home", f"{existing} cannot be written to", "set PILOTLIGHT_HOME to a folder of yours")
+    free = shutil.disk_usage(existing).free
     if free < LEAST_DISK:
         message = f"{home.root}: {free >> 20} MiB free; state, logs and models need room"
         return Finding("warn", "home", message, "free some, or set PILOTLIGHT_HOME to a larger disk")
     return Finding("ok", "home", f"{home.root}, {free >> 30} GiB free")
 
 
-def _takes_files(folder: Path) -> bool:
-    """Tried with a file that has no name: permissions do not tell of a file system such as /proc."""
+def _is_writable(folder: Path) -> bool:
+    """Try an unnamed temporary file: permissions say nothing about file systems such as /proc."""
     try:
         with TemporaryFile(dir=folder):
             return True
@@ -137,7 +137,7 @@ def gateway(address: "Address | None") -> Finding:
         return Finding("ok", "gateway", "not running")
     url = f"http://{address.host}:{address.gateway_port}"
     try:
-        reply = Gateway(url).ask("GET", "/healthz", timeout=5)
+        reply = Gateway(url).request("GET", "/healthz", timeout=5)
     except PlatformError as error:
         return Finding("fail", "gateway", str(error), "platformctl down && platformctl up")
     if reply.status != 200:
@@ -146,39 +146,39 @@ def gateway(address: "Address | None") -> Finding:
 
 
 def prometheus(home: "Home", address: "Address | None") -> Finding:
-    """It is optional: one that is missing is worth knowing, and nothing worse."""
+    """Prometheus is optional, so its absence is `ok`."""
     from pilotlight.errors import NotFound
     from pilotlight.targets.local.prometheus_beside import find, running, url_of
 
-    beside = running(home)
-    if beside is not None:
-        return _asked(f"process {beside.pid} runs beside the platform, {url_of(beside)}", url_of(beside))
+    process = running(home)
+    if process is not None:
+        return _http_check(f"process {process.pid} runs beside the platform, {url_of(process)}", url_of(process))
     if address is not None and address.prometheus:
-        return _asked(f"{address.prometheus} is asked", address.prometheus)
+        return _http_check(f"{address.prometheus} is asked", address.prometheus)
     try:
         return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
     except NotFound as error:
         return Finding("ok", "prometheus", f"not installed, and not needed; to have one: {error.hint}")
 
 
-def _asked(message: str, url: str) -> Finding:
-    from pilotlight.canary.prometheus import INSTALL, installed, silent
+def _http_check(message: str, url: str) -> Finding:
+    from pilotlight.canary.prometheus import INSTALL, installed, unavailable_reason
 
-    if why := silent(url):
+    if why := unavailable_reason(url):
         return Finding("warn", "prometheus", f"{message}, and does not answer: {why}", "is its address right?")
     if not installed():
         return Finding("warn", "prometheus", f"{message}, but not by canaries: its client library is missing", INSTALL)
     return Finding("ok", "prometheus", message)
 
 
-def _outlived(home: "Home") -> int:
-    """The port of a gateway that serves on without its control process; 0: there is none."""
+def _orphaned_gateway_port(home: "Home") -> int:
+    """Return the port of a gateway that outlived its control process; 0: none."""
     from msgspec import DecodeError, ValidationError, json
 
-    from pilotlight.gateway.link import lives
+    from pilotlight.gateway.link import is_running
     from pilotlight.targets.local.launching import Announcement
 
-    if not home.root.is_dir() or not lives(home.root):
+    if not home.root.is_dir() or not is_running(home.root):
         return 0
     try:
         return json.decode(home.address.read_bytes(), type=Announcement).gateway_port
@@ -186,27 +186,27 @@ def _outlived(home: "Home") -> int:
         return 0
 
 
-def ports(address: "Address | None", outlived: int = 0) -> Iterator[Finding]:
-    """Those that the next start needs; held by the platform itself they are as they should be."""
+def ports(address: "Address | None", orphaned_port: int = 0) -> Iterator[Finding]:
+    """Ports of the next start must be free or held by the platform itself."""
     from pilotlight.contract import API_PORT, GATEWAY_PORT
-    from pilotlight.gateway.addresses import Address as Place
+    from pilotlight.gateway.addresses import Address as ListenAddress
     from pilotlight.gateway.addresses import CannotListen, bind
     from pilotlight.targets.local.launching import port_setting
 
-    wanted = (
+    settings = (
         ("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT, address.gateway_port if address else 0),
         ("PILOTLIGHT_API_PORT", API_PORT, address.port if address else 0),
     )
-    for setting, usual, held in wanted:
+    for setting, usual, held in settings:
         port = port_setting(setting, usual)
-        if outlived and setting == "PILOTLIGHT_GATEWAY_PORT":
-            yield Finding("ok", f"port {outlived}", "held by the platform's gateway")
+        if orphaned_port and setting == "PILOTLIGHT_GATEWAY_PORT":
+            yield Finding("ok", f"port {orphaned_port}", "held by the platform's gateway")
             continue
         if held:
             yield Finding("ok", f"port {held}", "held by the platform")
             continue
         try:
-            bind(Place("127.0.0.1", port), setting).close()
+            bind(ListenAddress("127.0.0.1", port), setting).close()
             yield Finding("ok", f"port {port}", "free")
         except CannotListen as error:
             sentence, _, fix = str(error).partition("; ")
@@ -216,18 +216,17 @@ def ports(address: "Address | None", outlived: int = 0) -> Iterator[Finding]:
 def limits(home: "Home") -> Finding:
     from pilotlight.targets.local.supervisor.limits import Limits
 
-    way = Limits(home).name
-    if way == "watchdog":
+    mode = Limits(home).name
+    if mode == "watchdog":
         message = "no control group is ours: memory is watched each second, CPU limits are not enforced"
         return Finding(
             "warn", "limits", message, "run where cgroup v2 is delegated, such as systemd-run --user --scope"
         )
-    return Finding("ok", "limits", way)
+    return Finding("ok", "limits", mode)
 
 
 def forks() -> Finding:
-    able: list[Callable[[], bool]] = [lambda: hasattr(os, "fork"), lambda: hasattr(os, "pidfd_open")]
-    if sys.platform == "linux" and all(each() for each in able):
+    if sys.platform == "linux" and hasattr(os, "fork") and hasattr(os, "pidfd_open"):
         return Finding("ok", "fork", "replicas can be forked from a pilot light and watched by pidfd")
     return Finding(
         "warn", "fork", f"{sys.platform}: replicas start without a pilot light", "use Linux for quicker starts"

@@ -1,7 +1,7 @@
-"""What `doctor --target kubernetes` looks at: each check is a function of the cluster that returns one finding.
+"""Checks of `doctor --target kubernetes`: each returns one finding and changes nothing.
 
-A finding names what is there with its version. What is not installed is a warning where some services need it; what may
-not be looked at is said and not judged. Nothing is changed.
+A finding names what is installed and its version. A missing component is a warning if some services need it; what RBAC
+hides is reported as such.
 """
 
 import re
@@ -16,17 +16,17 @@ from platformctl.checks import Finding
 from platformctl.cluster_metrics import metrics
 
 if TYPE_CHECKING:
-    from pilotlight.targets.kubernetes.cluster import Cluster, Kind
+    from pilotlight.targets.kubernetes.cluster import Cluster, ResourceKind
 
 CONNECT_S: Final = 5.0
 LEAST_KEDA: Final = (2, 18)
 CHART: Final = "helm upgrade --install pilotlight helm/inference-platform -n pilotlight-system --create-namespace"
-SEEN: Final = "no right to look"
+NO_RIGHT: Final = "no right to look"
 
 
 def findings(cluster: "Cluster", namespace: str) -> Iterator[Finding]:
-    """In the order in which they matter; after a cluster that does not answer there is nothing else to ask."""
-    cluster = impatient(cluster)
+    """Yield findings by importance; stops after the first if the cluster does not answer."""
+    cluster = without_retries(cluster)
     first = reachable(cluster)
     yield first
     if first.level == "fail":
@@ -35,57 +35,57 @@ def findings(cluster: "Cluster", namespace: str) -> Iterator[Finding]:
         ("knative", lambda: knative(cluster)), ("ingress", lambda: ingress(cluster)), ("keda", lambda: keda(cluster)),
         ("http add-on", lambda: http_add_on(cluster)), ("gateway", lambda: gateway(cluster)),
         ("gateway api", lambda: gateway_api(cluster)), ("prometheus operator", lambda: prometheus_operator(cluster)),
-        ("kinds of ours", lambda: kinds_of_ours(cluster)),
-        ("namespace", lambda: in_namespace(cluster, namespace)), ("rights", lambda: may_write(cluster, namespace)),
+        ("kinds of ours", lambda: custom_resources(cluster)),
+        ("namespace", lambda: namespace_exists(cluster, namespace)), ("rights", lambda: may_write(cluster, namespace)),
         ("reading", lambda: may_read(cluster, namespace)), ("metrics", lambda: metrics(cluster)),
         ("gpus", lambda: gpus(cluster)),
     )  # fmt: skip
     for name, check in checks:
-        yield _judged(name, check)
+        yield _run_check(name, check)
 
 
-def in_namespace(cluster: "Cluster", namespace: str) -> Finding:
+def namespace_exists(cluster: "Cluster", namespace: str) -> Finding:
     if cluster.get("v1", "Namespace", "", namespace) is None:
         return Finding("warn", "namespace", f"{namespace} is not there", f"kubectl create namespace {namespace}")
     return Finding("ok", "namespace", namespace)
 
 
-def _judged(name: str, check: Callable[[], Finding]) -> Finding:
-    from pilotlight.targets.kubernetes.connection import Refused
+def _run_check(name: str, check: Callable[[], Finding]) -> Finding:
+    from pilotlight.targets.kubernetes.connection import KubeApiError
     from pilotlight.targets.kubernetes.rights import FORBIDDEN
 
     try:
         return check()
     except PlatformError as error:
-        if isinstance(error, Refused) and error.code == FORBIDDEN:
+        if isinstance(error, KubeApiError) and error.code == FORBIDDEN:
             kind = (error.status.get("details") or {}).get("kind") or "it"
-            where = re.search(r'in the namespace "([^"]+)"', str(error))
-            message = f"{SEEN} at {kind} of {where[1] if where else 'the whole cluster'}"
+            namespace = re.search(r'in the namespace "([^"]+)"', str(error))
+            message = f"{NO_RIGHT} at {kind} of {namespace[1] if namespace else 'the whole cluster'}"
             return Finding("warn", name, message, "let an administrator run this check")
         return Finding("fail", name, str(error), error.hint or "see the cluster's own log")
 
 
-def impatient(cluster: "Cluster") -> "Cluster":
-    """The wire waits for servers that restart; here one failure is the answer: each look at this clock takes long."""
+def without_retries(cluster: "Cluster") -> "Cluster":
+    """Return the cluster with a clock that exhausts the retry budget at once: one failure is the answer."""
     from pilotlight.targets.kubernetes.cluster import Cluster
-    from pilotlight.targets.kubernetes.connection import PATIENCE_S, Connection
+    from pilotlight.targets.kubernetes.connection import RETRY_S, KubeConnection
 
-    return Cluster(Connection(cluster.connection.api, clock=count(0.0, PATIENCE_S).__next__))
+    return Cluster(KubeConnection(cluster.connection.api, clock=count(0.0, RETRY_S).__next__))
 
 
 def reachable(cluster: "Cluster") -> Finding:
-    """A connection first, which need not wait as long as an answer may take."""
+    """Connect first: the connect timeout is shorter than that of a response."""
     configuration = cluster.connection.api.configuration
     url = urlsplit(configuration.host)
     try:
         if not configuration.proxy:
             port = url.port or (443 if url.scheme == "https" else 80)
             socket.create_connection((url.hostname or "", port), CONNECT_S).close()
-        told = cluster.connection.ask("GET", "/version").document
+        version = cluster.connection.request("GET", "/version").document
     except (OSError, PlatformError) as error:
         fix = "is KUBECONFIG the right one? kubectl config get-contexts, then --context NAME"
         return Finding("fail", "cluster", f"{configuration.host} does not answer: {error}", fix)
-    return Finding("ok", "cluster", f"{configuration.host}, Kubernetes {str(told['gitVersion']).removeprefix('v')}")
+    return Finding("ok", "cluster", f"{configuration.host}, Kubernetes {str(version['gitVersion']).removeprefix('v')}")
 
 
 def knative(cluster: "Cluster") -> Finding:
@@ -95,7 +95,7 @@ def knative(cluster: "Cluster") -> Finding:
     if cluster.kind(*kinds.KNATIVE_SERVICE) is None:
         message = "not installed: services run raw, none of them serverless"
         return Finding("warn", "knative", message, "knative.dev/docs/install, for services that scale to zero")
-    settings = rights.allowed(lambda: cluster.get("v1", "ConfigMap", KNATIVE, "config-features"), None)
+    settings = rights.unless_forbidden(lambda: cluster.get("v1", "ConfigMap", KNATIVE, "config-features"), None)
     if settings is None:
         return Finding("ok", "knative", "installed; its version and its flags are not to be seen")
     version = kinds.labels(settings).get("app.kubernetes.io/version") or "of unknown version"
@@ -106,16 +106,16 @@ def knative(cluster: "Cluster") -> Finding:
 
 def ingress(cluster: "Cluster") -> Finding:
     from pilotlight.targets.kubernetes import kinds
-    from pilotlight.targets.kubernetes.doors import ingress_of, service_door
-    from pilotlight.targets.kubernetes.ingress import connects
+    from pilotlight.targets.kubernetes.doors import ingress_of, service_endpoint
+    from pilotlight.targets.kubernetes.ingress import can_connect
 
     if cluster.kind(*kinds.KNATIVE_SERVICE) is None:
         return Finding("ok", "ingress", "Knative has none, since it is not installed")
     namespace, name = ingress_of(cluster)
-    door = service_door(cluster, namespace, name)
-    answering = next((f"{address}:{port}" for address, port in door.addresses if connects(address, port)), "")
+    endpoint = service_endpoint(cluster, namespace, name)
+    answering = next((f"{address}:{port}" for address, port in endpoint.addresses if can_connect(address, port)), "")
     if not answering:
-        message = f"{door.told} has no address that answers here; requests go by a port-forward"
+        message = f"{endpoint.description} has no address that answers here; requests go by a port-forward"
         return Finding("warn", "ingress", message, "set PILOTLIGHT_INGRESS to a URL that reaches it")
     return Finding("ok", "ingress", f"{name} of {namespace} answers at {answering}")
 
@@ -127,7 +127,7 @@ def keda(cluster: "Cluster") -> Finding:
         message = "not installed: raw services scale by CPU and memory only"
         fix = "helm install keda kedacore/keda -n keda --create-namespace"
         return Finding("warn", "keda", message, fix)
-    version = str(rights.allowed(lambda: offers.keda(cluster), {}).get("keda", ""))
+    version = str(rights.unless_forbidden(lambda: offers.keda(cluster), {}).get("keda", ""))
     if version and tuple(map(int, version.split(".")[:2])) < LEAST_KEDA:
         return Finding("fail", "keda", f"{version} has no fallback for Value metrics", "upgrade it to 2.18 or later")
     return Finding("ok", "keda", version or "installed; it does not tell its version")
@@ -136,9 +136,9 @@ def keda(cluster: "Cluster") -> Finding:
 def http_add_on(cluster: "Cluster") -> Finding:
     from pilotlight.targets.kubernetes import offers
 
-    found = offers.http_add_on(cluster)
-    if found["http_add_on"]:
-        return Finding("ok", "http add-on", f"its scaler is {found['http_scaler']}")
+    add_on = offers.http_add_on(cluster)
+    if add_on["http_add_on"]:
+        return Finding("ok", "http add-on", f"its scaler is {add_on['http_scaler']}")
     return Finding("ok", "http add-on", "not installed; our gateway does the same")
 
 
@@ -147,15 +147,18 @@ def gateway(cluster: "Cluster") -> Finding:
     from pilotlight.targets.kubernetes.doors import OUR_GATEWAY
 
     namespace, name = OUR_GATEWAY
-    found = cluster.get(*kinds.DEPLOYMENT, namespace, name)
-    if found is None:
+    deployment = cluster.get(*kinds.DEPLOYMENT, namespace, name)
+    if deployment is None:
         message = f"there is no {name} in {namespace}: raw services cannot be woken from zero by it"
         return Finding("warn", "gateway", message, CHART)
-    ready, wanted = int((found.get("status") or {}).get("readyReplicas") or 0), int(found["spec"].get("replicas") or 0)
-    message = f"{ready} of {wanted} replicas of {name} are ready"
+    ready, desired = (
+        int((deployment.get("status") or {}).get("readyReplicas") or 0),
+        int(deployment["spec"].get("replicas") or 0),
+    )
+    message = f"{ready} of {desired} replicas of {name} are ready"
     if not ready:
         return Finding("fail", "gateway", message, f"kubectl describe pods -n {namespace} says why")
-    return Finding("warn" if ready < wanted else "ok", "gateway", message, CHART if ready < wanted else "")
+    return Finding("warn" if ready < desired else "ok", "gateway", message, CHART if ready < desired else "")
 
 
 def gateway_api(cluster: "Cluster") -> Finding:
@@ -165,22 +168,26 @@ def gateway_api(cluster: "Cluster") -> Finding:
     if cluster.kind(*kinds.HTTP_ROUTE) is None:
         message = "not installed: raw services have no address outside the cluster"
         return Finding("warn", "gateway api", message, "gateway-api.sigs.k8s.io, and one of its implementations")
-    there = cluster.list(GATEWAY_API, "Gateway")
-    parent = offers.parent_among(there).get("route_parent")
+    gateways = cluster.list(GATEWAY_API, "Gateway")
+    parent = offers.select_route_parent(gateways).get("route_parent")
     if parent is None:
-        listed = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in there)
-        message = f"no Gateway is ours, and there are {listed}" if there else "there is no Gateway"
+        listed = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in gateways)
+        message = f"no Gateway is ours, and there are {listed}" if gateways else "there is no Gateway"
         fix = (
-            "name one as routeParent in --capabilities" if there else "create a Gateway pilotlight in pilotlight-system"
+            "name one as routeParent in --capabilities"
+            if gateways
+            else "create a Gateway pilotlight in pilotlight-system"
         )
         return Finding("warn", "gateway api", message, fix)
-    place = f"{parent['namespace']}/{parent['name']}"
-    chosen = next(each for each in there if f"{each['metadata']['namespace']}/{each['metadata']['name']}" == place)
-    told = (chosen.get("status") or {}).get("conditions") or ()
-    if not any(each["type"] == "Programmed" and each["status"] == "True" for each in told):
+    parent_name = f"{parent['namespace']}/{parent['name']}"
+    chosen = next(
+        each for each in gateways if f"{each['metadata']['namespace']}/{each['metadata']['name']}" == parent_name
+    )
+    conditions = (chosen.get("status") or {}).get("conditions") or ()
+    if not any(each["type"] == "Programmed" and each["status"] == "True" for each in conditions):
         fix = f"kubectl describe gateway {parent['name']} -n {parent['namespace']} says why"
-        return Finding("warn", "gateway api", f"the Gateway {place} is not programmed", fix)
-    return Finding("ok", "gateway api", f"routes hang on the Gateway {place}")
+        return Finding("warn", "gateway api", f"the Gateway {parent_name} is not programmed", fix)
+    return Finding("ok", "gateway api", f"routes hang on the Gateway {parent_name}")
 
 
 def prometheus_operator(cluster: "Cluster") -> Finding:
@@ -194,46 +201,52 @@ def prometheus_operator(cluster: "Cluster") -> Finding:
     return Finding("ok", "prometheus operator", ", ".join(OPTIONAL))
 
 
-def kinds_of_ours(cluster: "Cluster") -> Finding:
+def custom_resources(cluster: "Cluster") -> Finding:
     from pilotlight.targets.kubernetes import kept
 
     known = [version for version in kept.GROUPS if cluster.kind(version, kept.KIND) is not None]
     if not known:
         message = f"{kept.KIND} is no kind here: kubectl shows services by their parts only"
         return Finding("ok", "kinds of ours", message)
-    told = [f"{version} ({'ours' if kept.ours(cluster, version) else 'of another controller'})" for version in known]
-    return Finding("ok", "kinds of ours", f"{kept.KIND} of {', '.join(told)}")
+    descriptions = [
+        f"{version} ({'ours' if kept.is_our_crd(cluster, version) else 'of another controller'})" for version in known
+    ]
+    return Finding("ok", "kinds of ours", f"{kept.KIND} of {', '.join(descriptions)}")
 
 
 def may_write(cluster: "Cluster", namespace: str) -> Finding:
-    """Kinds that the cluster does not know need no rights."""
+    """Check write permissions on all installed kinds of a service."""
     from pilotlight.targets.kubernetes import canaries, kinds, releases, rights
 
-    wanted = [
-        found for each in (*kinds.OWNED, releases.API, canaries.API) if (found := cluster.kind(*each)) is not None
+    kinds_present = [
+        known for each in (*kinds.OWNED, releases.API, canaries.API) if (known := cluster.kind(*each)) is not None
     ]
-    denied = rights.lacking(cluster, [(kind, namespace) for kind in wanted], ("create", "patch", "delete"))
+    denied = rights.missing_permissions(
+        cluster, [(kind, namespace) for kind in kinds_present], ("create", "patch", "delete")
+    )
     if not denied:
-        return Finding("ok", "rights", f"may write all {len(wanted)} kinds of a service in {namespace}")
+        return Finding("ok", "rights", f"may write all {len(kinds_present)} kinds of a service in {namespace}")
     return Finding("fail", "rights", _denied(denied, namespace), _bind("pilotlight-deployer", namespace))
 
 
 def may_read(cluster: "Cluster", namespace: str) -> Finding:
     from pilotlight.targets.kubernetes import kinds, rights
-    from pilotlight.targets.kubernetes.cluster import Kind
+    from pilotlight.targets.kubernetes.cluster import ResourceKind
 
-    plain = [cluster.known(*each) for each in (kinds.POD, kinds.EVENT)]
+    plain = [cluster.require_kind(*each) for each in (kinds.POD, kinds.EVENT)]
     denied = [
-        *rights.lacking(cluster, [(kind, namespace) for kind in plain], ("get", "list", "watch")),
-        *rights.lacking(cluster, [(Kind("v1", "Pod", "pods/log", True), namespace)], ("get",)),
-        *rights.lacking(cluster, [(Kind("v1", "Pod", "pods/portforward", True), namespace)], ("get", "create")),
+        *rights.missing_permissions(cluster, [(kind, namespace) for kind in plain], ("get", "list", "watch")),
+        *rights.missing_permissions(cluster, [(ResourceKind("v1", "Pod", "pods/log", True), namespace)], ("get",)),
+        *rights.missing_permissions(
+            cluster, [(ResourceKind("v1", "Pod", "pods/portforward", True), namespace)], ("get", "create")
+        ),
     ]
     if not denied:
         return Finding("ok", "reading", f"may read pods, logs and events of {namespace}, and forward ports")
     return Finding("warn", "reading", _denied(denied, namespace), _bind("pilotlight-viewer", namespace))
 
 
-def _denied(denied: "Sequence[tuple[Kind, str, tuple[str, ...]]]", namespace: str) -> str:
+def _denied(denied: "Sequence[tuple[ResourceKind, str, tuple[str, ...]]]", namespace: str) -> str:
     """`in models: no create, patch of deployments, services; no get of pods/log`."""
     by_verbs: dict[tuple[str, ...], list[str]] = {}
     for kind, _, verbs in denied:
@@ -247,16 +260,19 @@ def _bind(role: str, namespace: str) -> str:
 
 
 def gpus(cluster: "Cluster") -> Finding:
-    from pilotlight.quantities import is_gpu, number
+    from pilotlight.quantities import is_gpu, quantity_or_zero
     from pilotlight.targets.kubernetes import kinds, offers
 
     nodes = cluster.list("v1", "Node")
-    having = [
+    gpu_nodes = [
         node
         for node in nodes
-        if any(is_gpu(name) and number(count) > 0 for name, count in (node["status"].get("allocatable") or {}).items())
+        if any(
+            is_gpu(name) and quantity_or_zero(count) > 0
+            for name, count in (node["status"].get("allocatable") or {}).items()
+        )
     ]
-    if not having:
+    if not gpu_nodes:
         return Finding("ok", "gpus", f"none of the {len(nodes)} nodes has any; models run on CPUs")
     free = offers.free_gpus(nodes, cluster.list(*kinds.POD))
-    return Finding("ok", "gpus", f"{len(having)} of {len(nodes)} nodes have some; {free} are free")
+    return Finding("ok", "gpus", f"{len(gpu_nodes)} of {len(nodes)} nodes have some; {free} are free")

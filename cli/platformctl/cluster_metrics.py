@@ -1,4 +1,4 @@
-"""Whether metrics of services arrive in the cluster's Prometheus: one check of `doctor --target kubernetes`."""
+"""Check of `doctor --target kubernetes`: do metrics of services arrive in the cluster's Prometheus?"""
 
 import json
 from collections.abc import Mapping
@@ -24,52 +24,52 @@ def metrics(cluster: "Cluster") -> Finding:
     from pilotlight.targets.kubernetes.causes import is_ready
     from pilotlight.targets.kubernetes.offers import PROMETHEUS
 
-    there = [found for place in PROMETHEUS if (found := cluster.get("v1", "Service", *place)) is not None]
-    if not there:
+    services = [service for place in PROMETHEUS if (service := cluster.get("v1", "Service", *place)) is not None]
+    if not services:
         message = "no Service prometheus-operated or prometheus in monitoring: triggers need its address"
         return Finding("warn", "metrics", message, "set prometheus in --capabilities to its URL")
     pods = [pod for pod in cluster.list(*kinds.POD, None, names.LABEL_SERVICE) if is_ready(pod)]
-    arrived = counted(_answer(cluster, there[0]))
-    name = there[0]["metadata"]["name"]
+    scraped = instance_count(_query(cluster, services[0]))
+    name = services[0]["metadata"]["name"]
     ready = "1 pod of a service is ready" if len(pods) == 1 else f"{len(pods)} pods of services are ready"
-    if pods and not arrived:
+    if pods and not scraped:
         message = f"{ready}, and {name} has no metrics of {'it' if len(pods) == 1 else 'any of them'}"
         return Finding("warn", "metrics", message, "is there an operator that acts on PodMonitors and ServiceMonitors?")
-    message = f"{name} answers; {ready}, and it has metrics of {arrived}"
+    message = f"{name} answers; {ready}, and it has metrics of {scraped}"
     return Finding("ok", "metrics", message)
 
 
-def counted(answer: Document) -> int:
-    """Instances whose metrics Prometheus has; a query that finds nothing has no result rather than a zero."""
-    found = (answer.get("data") or {}).get("result") or ()
-    return int(found[0]["value"][1]) if found else 0
+def instance_count(answer: Document) -> int:
+    """Return the number of scraped instances; PromQL's `count` of nothing has no result instead of 0."""
+    result = (answer.get("data") or {}).get("result") or ()
+    return int(result[0]["value"][1]) if result else 0
 
 
-def _answer(cluster: "Cluster", service: Document) -> Document:
-    """Through the API server, since its address may be known in the cluster only; else by an address that answers."""
+def _query(cluster: "Cluster", service: Document) -> Document:
+    """Query through the API server's proxy, else directly at an address that accepts connections."""
     metadata, port = service["metadata"], service["spec"]["ports"][0]["port"]
-    place = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}:{port}"
+    service_path = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}:{port}"
     try:
-        told: Document = cluster.connection.ask("GET", f"{place}/proxy/api/v1/query", QUERY).document
+        answer: Document = cluster.connection.request("GET", f"{service_path}/proxy/api/v1/query", QUERY).document
     except PlatformError:
-        found = _directly(service)
-        if found is None:
+        direct = _query_directly(service)
+        if direct is None:
             raise
-        return found
-    return told
+        return direct
+    return answer
 
 
-def _directly(service: Document) -> Document | None:
-    from pilotlight.targets.kubernetes.doors import door_of
-    from pilotlight.targets.kubernetes.ingress import connects
+def _query_directly(service: Document) -> Document | None:
+    from pilotlight.targets.kubernetes.doors import endpoint_of
+    from pilotlight.targets.kubernetes.ingress import can_connect
 
-    for address, port in door_of(service).addresses:
-        if connects(address, port):
+    for address, port in endpoint_of(service).addresses:
+        if can_connect(address, port):
             url = f"http://{address}:{port}/api/v1/query?{urlencode(QUERY)}"
             try:
-                with build_opener(ProxyHandler({})).open(url, timeout=ANSWER_S) as answer:
-                    told: Document = json.load(answer)
+                with build_opener(ProxyHandler({})).open(url, timeout=ANSWER_S) as response:
+                    answer: Document = json.load(response)
             except (OSError, ValueError):
                 continue
-            return told
+            return answer
     return None

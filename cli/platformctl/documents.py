@@ -1,6 +1,7 @@
-"""What verbs that read documents have in common: their options, and the way from those to plans.
+"""Options of the verbs that read documents, and the steps from options to plans.
 
-`@documents.options` gives a verb one argument, `given: Given`. Heavy modules are imported when something is read.
+`@documents.document_options` passes one argument to a command, `document_options: DocumentOptions`. Heavy modules are
+imported on use.
 """
 
 import os
@@ -8,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
@@ -18,8 +18,8 @@ from platformctl import output, targets
 
 if TYPE_CHECKING:
     from pilotlight.deploy import Documents, Planned, Sources
-    from pilotlight.plan.model import Capabilities, Current
-    from pilotlight.spec.cluster_catalogue import There
+    from pilotlight.plan.model import Capabilities
+    from pilotlight.spec.cluster_catalogue import ClusterDocument
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import Target
 
@@ -38,8 +38,8 @@ N = TypeVar("N", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The common options as they were typed."""
+class DocumentOptions:
+    """Values of the common options."""
 
     names: tuple[str, ...]
     files: tuple[str, ...]
@@ -52,91 +52,84 @@ class Given:
     default_mode: str | None
     capabilities: str | None
     pod_security: str | None
-    there: str | None  # the target that these are planned for; the local one has nothing to tell
+    target_name: str | None  # the target to plan for; the local one reports no capabilities
 
-    def documents(self) -> "Documents":
-        """The documents read and nothing decided; their warnings are printed."""
-        documents = self.read(self._where())
+    def read_and_warn(self) -> "Documents":
+        """Read the documents and print their warnings."""
+        documents = self.read(self._connect())
         warn(documents.warnings, self.strict)
         return documents
 
     def read(self, target: "Target | None" = None) -> "Documents":
-        """The same without a word: whoever plans them has their warnings with those of planning."""
+        """Read the documents without printing: planning reports their warnings with its own."""
         from pilotlight.deploy import read
 
         return read(self._sources(target))
 
     def plan(self) -> "Planned":
-        """Everything planned; the warnings are printed, or raised with --strict. Only the services that are named."""
+        """Plan all services and return the selected ones; warnings are printed, or raised with --strict."""
         from dataclasses import replace
 
         from pilotlight.deploy import plan_all
-
-        where = self._where()
-        planned = plan_all(self._sources(where), self.offered(where), self._current())
-        warn(planned.warnings, self.strict)
-        return replace(planned, plans=tuple(self.only(planned.plans)))
-
-    def only(self, services: Iterable[N]) -> list[N]:
-        """Those whose `name` or `namespace/name` was given; all where none was."""
-        found = list(services)
-        known = {text for service in found for text in (service.name, f"{service.namespace}/{service.name}")}
-        unknown = [name for name in self.names if name not in known]
-        if unknown:
-            there = ", ".join(service.name for service in found) or "none"
-            raise NotFound(f"no service is called {', '.join(unknown)}; the documents have {there}")
-        wanted = set(self.names)
-        return [
-            service for service in found if not wanted or {service.name, f"{service.namespace}/{service.name}"} & wanted
-        ]
-
-    def _where(self) -> "Target | None":
-        return targets.connect(self.there) if self.there and self.there != targets.LOCAL else None
-
-    def _sources(self, target: "Target | None") -> "Sources":
-        from pilotlight.deploy import Sources
-
-        existing((*self.files, *self.catalog))
-        environ: Mapping[str, str] | None = os.environ if self.env else None
-        there = _told(target) if target is not None else None
-        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, there)
-
-    def offered(self, target: "Target | None" = None) -> "Capabilities":
-        from platformctl.capabilities import capabilities
-
-        offers = target.offers() if target else {}
-        return capabilities(self.capabilities, self.default_mode, self.pod_security, offers)
-
-    def _current(self) -> "Mapping[tuple[str, str], Current]":
         from pilotlight.running import current_of
         from platformctl.manifest_files import manifests
 
-        return current_of(manifests([self.current])) if self.current else {}
+        target = self._connect()
+        current = current_of(manifests([self.current])) if self.current else {}
+        planned = plan_all(self._sources(target), self.target_capabilities(target), current)
+        warn(planned.warnings, self.strict)
+        return replace(planned, plans=tuple(self.select(planned.plans)))
+
+    def select(self, services: Iterable[N]) -> list[N]:
+        """Return the services given by `name` or `namespace/name`; all if none was given."""
+        candidates = list(services)
+        known = {text for service in candidates for text in (service.name, f"{service.namespace}/{service.name}")}
+        unknown = [name for name in self.names if name not in known]
+        if unknown:
+            there = ", ".join(service.name for service in candidates) or "none"
+            raise NotFound(f"no service is called {', '.join(unknown)}; the documents have {there}")
+        names = set(self.names)
+        return [
+            service
+            for service in candidates
+            if not names or {service.name, f"{service.namespace}/{service.name}"} & names
+        ]
+
+    def _connect(self) -> "Target | None":
+        return targets.connect(self.target_name) if self.target_name and self.target_name != targets.LOCAL else None
+
+    def _sources(self, target: "Target | None") -> "Sources":
+        from pilotlight.deploy import Sources
+        from platformctl.manifest_files import check_exist
+
+        check_exist((*self.files, *self.catalog))
+        environ: Mapping[str, str] | None = os.environ if self.env else None
+        catalogue = _target_catalogue(target) if target is not None else None
+        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
+
+    def target_capabilities(self, target: "Target | None" = None) -> "Capabilities":
+        from platformctl.capabilities import capabilities
+
+        reported = target.capabilities() if target else {}
+        return capabilities(self.capabilities, self.default_mode, self.pod_security, reported)
 
 
-def _told(target: "Target") -> "Callable[[Sequence[str]], Sequence[There]]":
-    """What the target has of the catalogue; what it will not show is said."""
+def _target_catalogue(target: "Target") -> "Callable[[Sequence[str]], Sequence[ClusterDocument]]":
+    """Return a reader of the target's own catalogue; its remarks are printed."""
 
-    def there(namespaces: Sequence[str]) -> "Sequence[There]":
-        found, remarks = target.catalogue(namespaces)
+    def read_catalogue(namespaces: Sequence[str]) -> "Sequence[ClusterDocument]":
+        documents, remarks = target.catalogue(namespaces)
         for sentence in remarks:
             output.note(sentence)
-        return found
+        return documents
 
-    return there
-
-
-def existing(files: Sequence[str]) -> None:
-    """All that is missing at once. `-` is standard input."""
-    missing = [name for name in files if name != "-" and not Path(name).exists()]
-    if missing:
-        raise NotFound(f"no such file or directory: {', '.join(missing)}")
+    return read_catalogue
 
 
 def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
-    """Numbered on stderr; with --strict each of them is an error."""
+    """Print numbered warnings on stderr; with --strict raise them as errors."""
     if strict and warnings:
-        from pilotlight.errors import InvalidDocument
+        from pilotlight.spec.problems import InvalidDocument
 
         raise InvalidDocument([warning._replace(severity="error") for warning in warnings])
     output.problems(warnings)
@@ -185,34 +178,34 @@ _PLANNING = (
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The common options on a verb, handed over as one `given`."""
-    return _given(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
+def document_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options to a command, passed as `document_options`."""
+    return _with_options(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
 
 
-def planning(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with --target: what it has is chosen from, what it offers is planned for."""
-    made = options(command)
+def planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options and --target, whose catalogue and capabilities are used for planning."""
+    decorated = document_options(command)
 
-    @wraps(made)
+    @wraps(decorated)
     def called(target: str, **typed: Any) -> Any:
-        return made(there=target, **typed)
+        return decorated(target_name=target, **typed)
 
     return targets.target_option(called)
 
 
-def deploying(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a verb that asks a target what runs, and that may take documents which the target keeps."""
-    return _given(command, (_NAMES, _files(required=False), *_READING, *_PLANNING))
+def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of verbs that apply to a target and may take its stored documents instead of files."""
+    return _with_options(command, (_NAMES, _files(required=False), *_READING, *_PLANNING))
 
 
-def _given(command: Callable[..., Any], added: Sequence[Decorator]) -> Callable[..., Any]:
+def _with_options(command: Callable[..., Any], added: Sequence[Decorator]) -> Callable[..., Any]:
     @wraps(command)
     def called(**typed: Any) -> Any:
-        own = {field.name: typed.pop(field.name, None) for field in fields(Given)}
-        return command(given=Given(**own), **typed)
+        own = {field.name: typed.pop(field.name, None) for field in fields(DocumentOptions)}
+        return command(document_options=DocumentOptions(**own), **typed)
 
-    made: Callable[..., Any] = called
+    decorated: Callable[..., Any] = called
     for option in reversed(added):
-        made = option(made)
-    return made
+        decorated = option(decorated)
+    return decorated

@@ -1,6 +1,6 @@
-"""The real helm, run on our chart with the values of a plan: `render --with helm`, `deploy --with helm`.
+"""Helm with our chart and a plan's values, for `render --with helm` and `deploy --with helm`.
 
-What it installs it owns, in the sense of `pilotlight.targets.kubernetes.owner`; waiting and telling are as ever.
+Helm owns what it installs (see `pilotlight.targets.kubernetes.owner`); waiting and output stay the same.
 """
 
 import json
@@ -16,86 +16,77 @@ if TYPE_CHECKING:
     from pilotlight.deploy import Planned
     from pilotlight.manifests import Manifest
     from pilotlight.plan.model import Plan
-    from pilotlight.releasing import Prepared, Wanted
+    from pilotlight.releasing import PreparedRelease, ReleaseRequest
     from pilotlight.targets.target import ServiceStatus, Target
 
-# Without a cluster helm asks charts to fit the version that it was built for, which may be years old.
+# Without a cluster helm checks a chart's kubeVersion against the version it was built for, which may be old.
 KUBERNETES: Final = "1.34.0"
-TIMEOUT_S: Final = 300  # helm that is ended in the middle leaves a release that nobody can upgrade
+TIMEOUT_S: Final = 300  # killing helm midway leaves a release that cannot be upgraded
 FOREIGN: Final = "invalid ownership metadata"
 
 
-def rendered(planned: "Planned") -> "list[Manifest]":
-    """The same as `planned.manifests()`, by helm; objects beside the services are in no chart and stay as they are."""
-    from pilotlight.manifests import in_order
+def render(planned: "Planned") -> "list[Manifest]":
+    """Return the same as `planned.manifests()`, rendered by helm; companions are in no chart and stay as they are."""
+    from pilotlight.manifests import in_apply_order
 
-    return [*in_order(planned.companions), *(manifest for plan in planned.plans for manifest in release(plan))]
+    return [*in_apply_order(planned.companions), *(manifest for plan in planned.plans for manifest in template(plan))]
 
 
-def release(plan: "Plan") -> "list[Manifest]":
-    """What `helm install` would send for the service, in the order of applying; the chart's own tests are left out."""
-    from pilotlight.manifests import Manifest, in_order
+def template(plan: "Plan") -> "list[Manifest]":
+    """Return what `helm install` would send for the service, in apply order, without the chart's tests."""
+    from pilotlight.manifests import Manifest, in_apply_order
     from pilotlight.render import values_of
     from pilotlight.spec.nodes import parse
     from pilotlight.spec.problems import Problems
 
     flags = ("--namespace", plan.namespace, "--kube-version", KUBERNETES, "--skip-tests", "--values", "-")
     text = _run(("template", plan.name, str(chart()), *flags), json.dumps(values_of(plan)))
-    return in_order(Manifest(node.plain()) for node in parse(text, "helm template", Problems()))
+    return in_apply_order(Manifest(node.plain()) for node in parse(text, "helm template", Problems()))
 
 
-def applied(
-    wanted: "Wanted", prepared: "Sequence[Prepared]", target: "Target", *, dry_run: bool = False
-) -> "list[tuple[Prepared, ServiceStatus]]":
-    """As `releasing.apply`, by `helm upgrade --install`: each service is a release of its own name."""
+def apply(
+    request: "ReleaseRequest", prepared: "Sequence[PreparedRelease]", target: "Target", *, dry_run: bool = False
+) -> "list[tuple[PreparedRelease, ServiceStatus]]":
+    """Apply like `releasing.apply`, by `helm upgrade --install` with one Helm release per service."""
     if target.name != "kubernetes":
         raise UsageError(f"--with helm needs a cluster, and the target is {target.name}", "add --target kubernetes")
-    return [(_uncounted(one), _upgraded(wanted, one, target, dry_run)) for one in prepared]
-
-
-def _uncounted(one: "Prepared") -> "Prepared":
-    """Helm counts its own revisions: the generation that we know stays, whatever was changed."""
     from dataclasses import replace
 
     from msgspec import structs
 
-    return replace(one, release=structs.replace(one.release, expected=None))
+    # Helm counts its own revisions, so our generation does not change.
+    uncounted = [replace(one, release=structs.replace(one.release, expected=None)) for one in prepared]
+    return [(each, _upgrade(request, one, target, dry_run)) for each, one in zip(uncounted, prepared, strict=True)]
 
 
-def _upgraded(wanted: "Wanted", one: "Prepared", target: "Target", dry_run: bool) -> "ServiceStatus":
+def _upgrade(request: "ReleaseRequest", one: "PreparedRelease", target: "Target", dry_run: bool) -> "ServiceStatus":
     from pilotlight.targets.target import ServiceStatus
+    from platformctl.targets import context
 
-    flags = [*_context(), *_new_namespace(wanted, one), *(["--dry-run=server"] if dry_run else [])]
+    flags = ["--kube-context", context()] if context() else []
+    # Created only if a document declares it.
+    if any(each.kind == "Namespace" and each.name == one.plan.namespace for each in request.documents.companions):
+        flags.append("--create-namespace")
+    if dry_run:
+        flags.append("--dry-run=server")
     command = ("upgrade", one.plan.name, str(chart()), "--install", "--namespace", one.plan.namespace)
     _run((*command, *flags, "--values", "-"), json.dumps(values(one)))
     return ServiceStatus(*one.key, 0, "Progressing", "") if dry_run else target.status(one.key)
 
 
-def values(one: "Prepared") -> dict[str, Any]:
-    """Those of the plan. What came beside the document goes along, so that the release is whole."""
+def values(one: "PreparedRelease") -> dict[str, Any]:
+    """Return the plan's values with the document's companions, so that the Helm release is complete."""
     from pilotlight.manifests import Manifest
     from pilotlight.render import render, values_of
 
-    made = values_of(one.plan)
+    chart_values = values_of(one.plan)
     planned = {manifest.key for manifest in render(one.plan)}
-    beside = [each for each in one.release.manifests if Manifest(each).key not in planned]
-    return {**made, "objects": [*beside, *made["objects"]]}
-
-
-def _new_namespace(wanted: "Wanted", one: "Prepared") -> list[str]:
-    """Helm makes it only where a document asks for it."""
-    names = {each.name for each in wanted.documents.companions if each.kind == "Namespace"}
-    return ["--create-namespace"] if one.plan.namespace in names else []
-
-
-def _context() -> list[str]:
-    from platformctl.targets import context
-
-    return ["--kube-context", context()] if context() else []
+    companions = [each for each in one.release.manifests if Manifest(each).key not in planned]
+    return {**chart_values, "objects": [*companions, *chart_values["objects"]]}
 
 
 def chart() -> Path:
-    """helm/inference-service: in the installed package, else in the checkout."""
+    """Return helm/inference-service of the installed package, else of the checkout."""
     from pilotlight.render.templates import folder
 
     return folder("helm") / "inference-service"
@@ -112,11 +103,8 @@ def _run(arguments: tuple[str, ...], values: str) -> str:
     except subprocess.TimeoutExpired:
         raise PlatformError(f"helm {arguments[0]} did not end within {TIMEOUT_S} s") from None
     if done.returncode:
-        raise _failed(arguments, done.stderr.strip() or done.stdout.strip())
+        message = done.stderr.strip() or done.stdout.strip()
+        # Helm does not adopt objects of other owners.
+        hint = f"leave --with helm out, or first: platformctl delete {arguments[1]}" if FOREIGN in message else ""
+        raise PlatformError(f"helm {arguments[0]} failed: {message}", hint)
     return done.stdout
-
-
-def _failed(arguments: tuple[str, ...], said: str) -> PlatformError:
-    """Helm does not take over what somebody else has made: then that must be given up first, or gone on with."""
-    hint = f"leave --with helm out, or first: platformctl delete {arguments[1]}" if FOREIGN in said else ""
-    return PlatformError(f"helm {arguments[0]} failed: {said}", hint)

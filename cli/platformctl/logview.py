@@ -1,4 +1,4 @@
-"""Lines of a replica's log as a person reads them: the predictor writes JSON, one object a line."""
+"""Readable lines from the predictor's JSON log."""
 
 import json
 from typing import Any, Final
@@ -7,21 +7,21 @@ SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "tracebac
 
 
 def readable(line: str) -> str:
-    """`12:00:00.123 INFO model.loaded iris (version=1)`; what is not JSON stays as it is."""
+    """`12:00:00.123 INFO model.loaded iris (version=1)`; a line that is not JSON stays as it is."""
     if not line.startswith("{"):
         return line
     try:
-        found: dict[str, Any] = json.loads(line)
+        record: dict[str, Any] = json.loads(line)
     except ValueError:
         return line
-    if "ts" not in found or "event" not in found:
+    if "ts" not in record or "event" not in record:
         return line
-    clock = str(found["ts"]).partition("T")[2].rstrip("Z")
-    fields = ", ".join(f"{name}={_plain(value)}" for name, value in found.items() if name not in SHOWN)
-    words = [clock, str(found.get("level", "")), str(found["event"]), str(found.get("message", ""))]
-    told = " ".join(filter(None, words)) + (f" ({fields})" if fields else "")
-    return told + (f"\n{str(found['traceback']).rstrip()}" if found.get("traceback") else "")
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    clock = str(record["ts"]).partition("T")[2].rstrip("Z")
+    fields = ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in record.items()
+        if name not in SHOWN
+    )
+    words = [clock, str(record.get("level", "")), str(record["event"]), str(record.get("message", ""))]
+    text = " ".join(filter(None, words)) + (f" ({fields})" if fields else "")
+    return text + (f"\n{str(record['traceback']).rstrip()}" if record.get("traceback") else "")

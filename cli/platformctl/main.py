@@ -1,6 +1,6 @@
-"""The program: finds the verb, runs it, and turns what went wrong into a sentence and an exit code.
+"""Entry point: finds the verb, runs it, and turns errors into messages and exit codes.
 
-A verb's module is imported when it is called or when its own help is asked for, so `platformctl --help` loads none.
+A verb's module is imported when it is called or its own help is shown, so `platformctl --help` imports none.
 """
 
 import os
@@ -52,7 +52,7 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """Knows every verb by name and line of help, and loads the one that is called."""
+    """Group of all verbs that imports a verb's module when it is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(VERBS)
@@ -99,12 +99,12 @@ def platformctl(context: click.Context, version: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The console script. PLATFORMCTL_DEBUG=1 shows the traceback of an internal error."""
+    """Console script. PLATFORMCTL_DEBUG=1 shows the traceback of an internal error."""
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command line; the exit code."""
+    """Run one command line and return its exit code."""
     try:
         result = platformctl.main(args=list(argv), prog_name="platformctl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -117,13 +117,14 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:
-        return _failed(error)
+        return _report_error(error)
     return result if isinstance(result, int) else 0
 
 
-def _failed(error: Exception) -> int:
-    """Our own errors, which are imported only now: `--help` needs none of them. Anything else is a defect."""
-    from pilotlight.errors import InternalError, InvalidDocument, PlatformError
+def _report_error(error: Exception) -> int:
+    """Print an error and return its exit code. Error classes are imported here: `--help` needs none."""
+    from pilotlight.errors import InternalError, PlatformError
+    from pilotlight.spec.problems import InvalidDocument
 
     if isinstance(error, InvalidDocument):
         output.problems(error.problems)
@@ -131,19 +132,19 @@ def _failed(error: Exception) -> int:
     elif isinstance(error, PlatformError) and not isinstance(error, InternalError):
         output.error(str(error), error.hint)
     else:
-        _tell_internal(error)
+        _report_internal_error(error)
         return InternalError.exit_code
     return error.exit_code
 
 
 def summary(problems: "Sequence[Problem]") -> str:
-    """`2 errors and 1 warning; nothing was done`: the end of a list, however long."""
+    """`2 errors and 1 warning; nothing was done`: the last line of a list of problems."""
     counts = {word: sum(problem.severity == word for problem in problems) for word in ("error", "warning")}
-    told = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
-    return f"{' and '.join(told)}; nothing was done"
+    parts = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    return f"{' and '.join(parts)}; nothing was done"
 
 
-def _tell_internal(error: Exception) -> None:
+def _report_internal_error(error: Exception) -> None:
     if os.environ.get("PLATFORMCTL_DEBUG"):
         import traceback
 

@@ -1,4 +1,4 @@
-"""Manifests in files, whoever made them: read for `diff`, `lint` and --current, written by `render --split`."""
+"""Manifest files: read for `diff`, `lint` and --current, written by `render --split`."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from platformctl.documents import existing
+from pilotlight.errors import NotFound
 
 if TYPE_CHECKING:
     from pilotlight.manifests import Manifest
@@ -15,48 +15,51 @@ if TYPE_CHECKING:
     from pilotlight.spec.problems import Problems
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-# What `file_name` makes: rank, namespace, kind, name.
+# File names of `file_name`: rank, namespace, kind, name.
 SPLIT: Final = re.compile(r"\d\d-[a-z0-9.-]+\.(?:yaml|json)")
 OURS: Final = ("app.kubernetes.io/managed-by", "pilotlight")
 
 
-def nodes(files: Sequence[str]) -> "list[Node]":
-    """Every object under the files, the items of Lists among them. What cannot be read is raised all at once."""
-    from pilotlight.errors import InvalidDocument
-    from pilotlight.spec.nodes import parse
-    from pilotlight.spec.problems import Problems
+def check_exist(files: Sequence[str]) -> None:
+    """Raise NotFound with every missing file or directory. `-` is standard input."""
+    missing = [name for name in files if name != "-" and not Path(name).exists()]
+    if missing:
+        raise NotFound(f"no such file or directory: {', '.join(missing)}")
 
-    existing(files)
+
+def nodes(files: Sequence[str]) -> "list[Node]":
+    """Return every object in the files, with Lists expanded. Raises InvalidDocument with all read errors."""
+    from pilotlight.spec.nodes import parse
+    from pilotlight.spec.problems import InvalidDocument, Problems
+
+    check_exist(files)
     problems = Problems()
-    found = [node for file in _members(files) for node in parse(_text(file, problems), file, problems)]
+    members: list[str] = []
+    for file in files:
+        inside = sorted(os.listdir(file)) if os.path.isdir(file) else None
+        members += (
+            [file] if inside is None else [os.path.join(file, name) for name in inside if name.endswith(SUFFIXES)]
+        )
+    documents = [node for file in members for node in parse(_text(file, problems), file, problems)]
     if problems.errors:
         raise InvalidDocument(problems.errors)
-    return [item for node in found for item in _items(node)]
+    return [item for node in documents for item in _items(node)]
 
 
 def manifests(files: Sequence[str]) -> "list[Manifest]":
-    """The same as objects; one without kind or name is refused with its place."""
-    from pilotlight.errors import InvalidDocument
+    """Return the objects as manifests. Raises InvalidDocument if one lacks apiVersion, kind or name."""
     from pilotlight.manifests import Manifest
-    from pilotlight.spec.problems import Problems
+    from pilotlight.spec.problems import InvalidDocument, Problems
 
     problems = Problems()
-    found = [Manifest(node.plain()) for node in nodes(files) if _identified(node, problems)]
+    objects = [Manifest(node.plain()) for node in nodes(files) if _check_identity(node, problems)]
     if problems.errors:
         raise InvalidDocument(problems.errors)
-    return found
-
-
-def _members(files: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for file in files:
-        inside = sorted(os.listdir(file)) if os.path.isdir(file) else None
-        found += [file] if inside is None else [os.path.join(file, name) for name in inside if name.endswith(SUFFIXES)]
-    return found
+    return objects
 
 
 def _text(file: str, problems: "Problems") -> str:
-    from pilotlight.spec.problems import Place
+    from pilotlight.spec.problems import SourceLocation
 
     if file == "-":
         return sys.stdin.read()
@@ -64,7 +67,7 @@ def _text(file: str, problems: "Problems") -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        problems.error("PL112", Place(file), "", f"cannot be read: {reason}")
+        problems.error("PL112", SourceLocation(file), "", f"cannot be read: {reason}")
         return ""
 
 
@@ -74,7 +77,7 @@ def _items(node: "Node") -> "list[Node]":
     return items.value if is_list else [node]  # type: ignore[union-attr,return-value]
 
 
-def _identified(node: "Node", problems: "Problems") -> bool:
+def _check_identity(node: "Node", problems: "Problems") -> bool:
     metadata = node.get("metadata")
     parts = {
         "apiVersion": node.text("apiVersion"),
@@ -83,15 +86,24 @@ def _identified(node: "Node", problems: "Problems") -> bool:
     }
     missing = [path for path, text in parts.items() if not text]
     if missing:
-        problems.error("PL110", node.place, missing[0], "is missing, so this is no object of Kubernetes")
+        problems.error("PL110", node.location, missing[0], "is missing, so this is no object of Kubernetes")
     return not missing
 
 
-def write(folder: Path, found: "Sequence[Manifest]", as_json: bool) -> tuple[list[str], list[str]]:
-    """One file per object. Returns the names written, and those of an earlier rendering that were removed."""
+def write(folder: Path, manifests: "Sequence[Manifest]", as_json: bool) -> tuple[list[str], list[str]]:
+    """Write one file per object. Returns the names written, and those of stale files that were removed."""
+    import json
+
+    from pilotlight.manifests import to_yaml
+
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {file_name(manifest, as_json): _written(manifest, as_json) for manifest in found}
-    stale = [path for path in sorted(folder.iterdir()) if path.name not in texts and _rendered(path)]
+    texts = {
+        file_name(each, as_json): json.dumps(each.document, indent=2, ensure_ascii=False) + "\n"
+        if as_json
+        else to_yaml([each])
+        for each in manifests
+    }
+    stale = [path for path in sorted(folder.iterdir()) if path.name not in texts and _is_rendered(path)]
     for name, text in texts.items():
         temporary = folder / f".{name}.new"
         temporary.write_text(text, encoding="utf-8")
@@ -102,30 +114,22 @@ def write(folder: Path, found: "Sequence[Manifest]", as_json: bool) -> tuple[lis
 
 
 def file_name(manifest: "Manifest", as_json: bool = False) -> str:
-    """`12-default-deployment-iris-engine.yaml`: unique to the object, and in the order of applying."""
-    from pilotlight.manifests import rank
+    """`12-default-deployment-iris-engine.yaml`: unique to the object, sorted in apply order."""
+    from pilotlight.manifests import apply_rank
 
-    words = (f"{rank(manifest):02d}", manifest.namespace, manifest.kind.lower(), manifest.name)
+    words = (f"{apply_rank(manifest):02d}", manifest.namespace, manifest.kind.lower(), manifest.name)
     return f"{'-'.join(filter(None, words))}.{'json' if as_json else 'yaml'}"
 
 
-def _written(manifest: "Manifest", as_json: bool) -> str:
-    import json
-
-    from pilotlight.manifests import to_yaml
-
-    return json.dumps(manifest.document, indent=2, ensure_ascii=False) + "\n" if as_json else to_yaml([manifest])
-
-
-def _rendered(path: Path) -> bool:
-    """Whether an earlier `--split` wrote it: by its name and its label, so that nobody else's file is ever removed."""
+def _is_rendered(path: Path) -> bool:
+    """Whether `--split` wrote the file, by name and label: other files are never removed."""
     if not SPLIT.fullmatch(path.name) or not path.is_file():
         return False
     from pilotlight.spec.nodes import parse
     from pilotlight.spec.problems import Problems
 
-    found = parse(path.read_text(encoding="utf-8", errors="replace"), path.name, Problems())
-    return len(found) == 1 and labels(found[0].plain()).get(OURS[0]) == OURS[1]
+    documents = parse(path.read_text(encoding="utf-8", errors="replace"), path.name, Problems())
+    return len(documents) == 1 and labels(documents[0].plain()).get(OURS[0]) == OURS[1]
 
 
 def labels(document: Any) -> Mapping[str, Any]:

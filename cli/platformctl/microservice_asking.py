@@ -1,69 +1,73 @@
-"""One microservice over the way to it: waited for, asked by chat or by tensors, and looked at; for the verbs."""
+"""Requests to one microservice: wait for the model, infer by chat or tensors, probe."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import asking
-from pilotlight.microservices.model import Entry, Seen
+from pilotlight.microservices.model import Entry, PlatformStatus
 from platformctl import diagnosing, microservices, output, refused_requests, tensor_asking
 
 PROBE_S: Final = 10.0
 
 
-def await_model(job_id: str, entry: Entry, patience: float) -> None:
-    """Returns once the model is loaded."""
-    place, ticker = microservices.reached(entry), output.Ticker()
-    with place.way(job_id, entry) as url, microservices.hints_for(job_id):
+def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:
+    """Return once the model is loaded."""
+    target, ticker = microservices.platform_of(entry), output.ProgressLog()
+    with target.open_route(job_id, entry) as url, microservices.hints_for(job_id):
         try:
-            asking.await_model(url, lambda: place.look(job_id, entry), patience=patience, say=_sayer(ticker))
+            asking.wait_for_model(
+                url, lambda: target.status(job_id, entry), max_wait_s=max_wait_s, report=_reporter(ticker)
+            )
         finally:
             ticker.close()
 
 
-def _sayer(ticker: output.Ticker) -> Callable[[str], None]:
-    return lambda message: ticker.say("loading", microservices.shown(message))
+def _reporter(ticker: output.ProgressLog) -> Callable[[str], None]:
+    return lambda message: ticker.log("loading", microservices.redacted(message))
 
 
-def answer(
-    job_id: str, entry: Entry, request: Mapping[str, Any], tensors: bool, timeout: float, patience: float
-) -> asking.Reply:
-    """To a chat, or to V2's tensors; waits while the model loads."""
-    place, ticker = microservices.reached(entry), output.Ticker()
-    say = _sayer(ticker)
+def infer(
+    job_id: str, entry: Entry, request: Mapping[str, Any], tensors: bool, timeout: float, max_wait_s: float
+) -> asking.ChatResponse:
+    """Send a chat or V2 tensor request; waits while the model loads."""
+    target, ticker = microservices.platform_of(entry), output.ProgressLog()
+    report = _reporter(ticker)
 
-    def look() -> Seen:
-        return place.look(job_id, entry)
+    def read_status() -> PlatformStatus:
+        return target.status(job_id, entry)
 
-    with place.way(job_id, entry) as url, microservices.hints_for(job_id):
+    with target.open_route(job_id, entry) as url, microservices.hints_for(job_id):
         try:
-            if tensors:  # only to a chat does it say whether its model will ever be there
-                asking.await_model(url, look, patience=patience, say=say)
-            send = asking.post_tensors if tensors else asking.post
-            reply = asking.ask(url, request, look, timeout=timeout, patience=patience, say=say, send=send)
-            refused_requests.forget(job_id)
+            if tensors:  # only chat responses tell a loading model from a failed one
+                asking.wait_for_model(url, read_status, max_wait_s=max_wait_s, report=report)
+            send = asking.post_tensors if tensors else asking.post_chat
+            reply = asking.send_chat(
+                url, request, read_status, timeout=timeout, max_wait_s=max_wait_s, report=report, send=send
+            )
+            refused_requests.clear(job_id)
             return reply
         except UsageError as error:
-            refused_requests.note(job_id, microservices.shown(str(error).removeprefix(asking.REFUSED)))
-            raise tensor_asking.instead(url, job_id, error) from None
+            refused_requests.record(job_id, microservices.redacted(str(error).removeprefix(asking.REFUSED)))
+            raise tensor_asking.explain_refusal(url, job_id, error) from None
         finally:
             ticker.close()
 
 
-def model(job_id: str, entry: Entry) -> diagnosing.Model:
-    place = microservices.reached(entry)
+def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> diagnosing.ModelStatus:
+    target = microservices.platform_of(entry)
     try:
-        with place.way(job_id, entry) as url:
-            verdict = asking.judge(asking.post(url, asking.PROBE, PROBE_S))
-            return diagnosing.model(verdict, asking.status_of(url, PROBE_S))
+        with target.open_route(job_id, entry) as url:
+            verdict = asking.classify(asking.post_chat(url, asking.PROBE, timeout_s))
+            return diagnosing.model_status(verdict, asking.get_status(url, timeout_s))
     except (PlatformError, OSError):
         return diagnosing.UNREACHABLE
 
 
-def takes_tensors(job_id: str, entry: Entry) -> bool | None:
-    """None: it does not say, so its network tells."""
+def accepts_tensors(job_id: str, entry: Entry) -> bool | None:
+    """Return None if the model's metadata does not say."""
     try:
-        with microservices.reached(entry).way(job_id, entry) as url:
+        with microservices.platform_of(entry).open_route(job_id, entry) as url:
             inputs = asking.metadata(url, PROBE_S).get("inputs")
     except (PlatformError, OSError):
         return None

@@ -1,4 +1,4 @@
-"""What `doctor` says of microservices and batch jobs of this machine: those that are ill, and what to do."""
+"""Checks of `doctor` for microservices and batch jobs of this machine."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PROBE_S = 5.0
 
 def findings(home: Home) -> Iterator[Finding]:
     yield from _microservices()
-    yield from _stops(home)
+    yield from _stuck_stops(home)
     yield from _batch_jobs(home)
 
 
@@ -24,60 +24,54 @@ def _microservices() -> Iterator[Finding]:
     except PlatformError as error:
         yield Finding("fail", "microservices", str(error), error.hint)
         return
-    ill = [found for job_id in entries for found in _ill(job_id)]
-    yield from ill
-    if entries and not ill:
+    problems = [finding for job_id in entries for finding in _problems(job_id)]
+    yield from problems
+    if entries and not problems:
         yield Finding("ok", "microservices", f"{len(entries)} in the registry, nothing is wrong with them")
 
 
-def _ill(job_id: str) -> Iterator[Finding]:
-    """`pending` and `loading` for a while is no illness: only what has a likely cause is told."""
+def _problems(job_id: str) -> Iterator[Finding]:
+    """Yield findings with a likely cause; `pending` and `loading` alone are not problems."""
     from pilotlight.microservices import asking
-    from platformctl import diagnosing, microservices
+    from platformctl import diagnosing, microservice_asking, microservices
 
-    entry = microservices.opened().read().entries.get(job_id)
+    entry = microservices.open_registry().read().entries.get(job_id)
     if entry is None:
         return
-    seen = microservices.looked_at(job_id, entry)
-    model = diagnosing.UNREACHABLE
-    try:
-        with microservices.reached(entry).way(job_id, entry) as url:
-            verdict = asking.judge(asking.post(url, asking.PROBE, PROBE_S))
-            model = diagnosing.model(verdict, asking.status_of(url, PROBE_S))
-    except (PlatformError, OSError):
-        pass
-    level: Level = "fail" if seen.state in (*asking.ENDED, "unknown") or model.phase == "failed" else "warn"
-    for each in diagnosing.findings(job_id, entry, seen, model):
+    status = microservices.platform_status(job_id, entry)
+    model = microservice_asking.probe_model(job_id, entry, PROBE_S)
+    level: Level = "fail" if status.state in (*asking.ENDED, "unknown") or model.phase == "failed" else "warn"
+    for each in diagnosing.findings(job_id, entry, status, model):
         yield Finding(level, f"microservice {job_id[:8]}", each["cause"], each["advice"])
 
 
-def _stops(home: Home) -> Iterator[Finding]:
-    """Those of the API that have been stopping for long; their records tell, whether the API runs or not."""
+def _stuck_stops(home: Home) -> Iterator[Finding]:
+    """Yield microservices of the API that have been stopping for long, from its records."""
     from contextlib import closing
     from datetime import UTC, datetime
 
     from pilotlight.microservices.diagnosis import Evidence
-    from pilotlight.microservices.diagnosis import findings as diagnosed
+    from pilotlight.microservices.diagnosis import diagnose as diagnosed
     from pilotlight.microservices.directory import FILE, Directory
     from platformctl import diagnosing
-    from platformctl.microservices import shown
+    from platformctl.microservices import redacted
 
     if not (home.root / FILE).exists():
         return
     with closing(Directory.open(home)) as directory:
-        stopping = directory.of_kind("inference_microservice", "stopping")
+        stopping = directory.jobs_of_kind("inference_microservice", "stopping")
     for record in stopping:
-        age = diagnosing.age(record.updated_at, datetime.now(UTC))
-        errors = (shown(record.message),) if record.message else ()
-        for each in diagnosed(Evidence(job_id=record.id, phase="stopping", phase_s=age, errors=errors)):
+        age_s = diagnosing.age_s(record.updated_at, datetime.now(UTC))
+        errors = (redacted(record.message),) if record.message else ()
+        for each in diagnosed(Evidence(job_id=record.id, phase="stopping", phase_s=age_s, errors=errors)):
             yield Finding("fail", f"microservice {record.id[:8]}", each.cause, each.advice)
 
 
 def _batch_jobs(home: Home) -> Iterator[Finding]:
     from pilotlight.microservices.batch import jobs
-    from platformctl.microservices import shown
+    from platformctl.microservices import redacted
 
-    for each in jobs.listed(home, os.environ):
+    for each in jobs.list_jobs(home, os.environ):
         if each.state == "failed":
             fix = f"platformctl microservice batch resume {each.job_id}"
-            yield Finding("warn", f"batch {each.job_id[:8]}", shown(f"it failed: {each.message}"), fix)
+            yield Finding("warn", f"batch {each.job_id[:8]}", redacted(f"it failed: {each.message}"), fix)

@@ -1,54 +1,56 @@
-"""`microservice logs -f`: platforms tell the last lines of a log; what is new in them since the last look goes on."""
+"""`microservice logs -f`: new lines between successive tails of a platform's log."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pilotlight.microservices.model import Seen
+from pilotlight.microservices.model import PlatformStatus
 
-EVERY_S: Final = 1.0
+POLL_S: Final = 1.0
 ENDED: Final = ("failed", "stopped", "gone")
 MISSED: Final = "lines between were written faster than they were read"
-Look = Callable[[], Seen]
+ReadStatus = Callable[[], PlatformStatus]
 Note = Callable[[str], None]
 
 
 def follow(
-    first: Seen, look: Look, tail: int, note: Note, sleep: Callable[[float], None] = time.sleep
+    first: PlatformStatus, read_status: ReadStatus, tail: int, note: Note, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Until it ends. What cannot be asked for a moment is asked again: a log goes on when its platform is back."""
+    """Yield log lines until the job ends; an unreachable platform is polled again."""
     yield from first.tail[-tail:] if tail > 0 else ()
-    before, seen = first.tail, first
-    while seen.state not in ENDED:
-        sleep(EVERY_S)
-        seen = look()
-        if seen.state == "unknown" or not seen.tail:
+    before, status = first.tail, first
+    while status.state not in ENDED:
+        sleep(POLL_S)
+        status = read_status()
+        if status.state == "unknown" or not status.tail:
             continue
-        new = fresh(before, seen.tail)
+        new = new_lines(before, status.tail)
         if new is None:
             note(MISSED)
-        yield from seen.tail if new is None else new
-        before = seen.tail
+        yield from status.tail if new is None else new
+        before = status.tail
 
 
-def fresh(before: Sequence[str], now: Sequence[str]) -> Sequence[str] | None:
-    """The lines of `now` after those that were seen: where the end of one window meets the beginning of the next.
-    None where they do not meet. A last line that has grown meanwhile is new, as a whole."""
+def new_lines(before: Sequence[str], after: Sequence[str]) -> Sequence[str] | None:
+    """Return the lines of `after` that follow those of `before`; None if the two windows do not overlap.
+
+    A last line that has grown is returned whole.
+    """
     if not before:
-        return now
-    for kept in range(min(len(before), len(now)), 0, -1):
-        if _meet(before[-kept:], now[:kept]):
-            return now[kept:] if before[-1] == now[kept - 1] else now[kept - 1 :]
+        return after
+    for overlap in range(min(len(before), len(after)), 0, -1):
+        if _overlaps(before[-overlap:], after[:overlap]):
+            return after[overlap:] if before[-1] == after[overlap - 1] else after[overlap - 1 :]
     return None
 
 
-def _meet(end: Sequence[str], start: Sequence[str]) -> bool:
-    """Where a window is cut by bytes its first line may lack its beginning, and the last one may not be finished."""
+def _overlaps(end: Sequence[str], start: Sequence[str]) -> bool:
+    """Compare lines; windows cut by bytes may lack the start of the first line and the end of the last."""
     if len(end) == 1:
-        return _grown(end[0], start[0])
+        return _continues(end[0], start[0])
     first = end[0] == start[0] or bool(start[0] and end[0].endswith(start[0]))
-    return first and list(end[1:-1]) == list(start[1:-1]) and _grown(end[-1], start[-1])
+    return first and list(end[1:-1]) == list(start[1:-1]) and _continues(end[-1], start[-1])
 
 
-def _grown(line: str, later: str) -> bool:
+def _continues(line: str, later: str) -> bool:
     return line == later or bool(line and later.startswith(line))

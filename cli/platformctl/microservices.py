@@ -1,4 +1,4 @@
-"""What the verbs of `platformctl microservice` share: registry, platforms with their options as flags, views."""
+"""Registry, platforms, platform flags and views shared by the verbs of `platformctl microservice`."""
 
 import os
 import sys
@@ -11,56 +11,56 @@ import click
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import routing, secrets, starting
-from pilotlight.microservices.model import Entry, Seen
+from pilotlight.microservices.model import Entry, PlatformStatus
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
-from pilotlight.microservices.registry import Registry, State, registry
+from pilotlight.microservices.registry import Registry, RegistryState, registry
 from platformctl import output, tensor_asking
 
 AT_ONCE: Final = 8
-HIDDEN: Final = "platform_job_id"  # for platforms, not for people
+HIDDEN: Final = "platform_job_id"  # internal to the platform
 
 
-class Verbs(click.Group):
-    """Whatever goes wrong is told without the values of secrets: containers and other programs repeat what they got."""
+class RedactingGroup(click.Group):
+    """Redacts secrets in errors: containers and other programs may repeat what they were given."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except PlatformError as error:
-            error.args = tuple(shown(str(each)) for each in error.args)
-            error.hint = shown(error.hint)
+            error.args = tuple(redacted(str(each)) for each in error.args)
+            error.hint = redacted(error.hint)
             raise
 
 
 def on_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Whether the user can be prompted."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def opened() -> Registry:
+def open_registry() -> Registry:
     return registry(os.environ)
 
 
-def reached(entry: Entry) -> Platform:
+def platform_of(entry: Entry) -> Platform:
     return platform(entry.platform, os.environ)
 
 
-def every_option() -> dict[str, tuple[Option, list[str]]]:
-    """Options of all platforms by name, each with the platforms that take it."""
-    found: dict[str, tuple[Option, list[str]]] = {}
+def all_options() -> dict[str, tuple[Option, list[str]]]:
+    """Return the options of all platforms by name, each with the platforms that take it."""
+    options: dict[str, tuple[Option, list[str]]] = {}
     for name in PLATFORMS:
         try:
-            taken = platform(name, os.environ).options
+            platform_options = platform(name, os.environ).options
         except ModuleNotFoundError:
             continue
-        for each in taken:
-            found.setdefault(each.name, (each, []))[1].append(name)
-    return found
+        for each in platform_options:
+            options.setdefault(each.name, (each, []))[1].append(name)
+    return options
 
 
 def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One flag for each option, handed over by the option's name."""
-    for name, (option, platforms) in reversed(every_option().items()):
+    """Add one flag per platform option to a command."""
+    for name, (option, platforms) in reversed(all_options().items()):
         variables = f" [env: {', '.join(option.variables)}]" if option.variables else ""
         needed = ", needed" if option.required else ""
         command = click.option(
@@ -70,93 +70,97 @@ def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def options_of(place: Platform, given: Mapping[str, str | None], image: str = "") -> dict[str, str]:
-    """What the platform takes. What it needs and nobody gave is asked for on a terminal, and refused elsewhere."""
-    typed = {name: value for name, value in given.items() if value is not None}
-    values, missing = starting.options(place.options, typed, os.environ, image)
+def resolve_options(target: Platform, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
+    """Return the platform's options. Missing required ones are prompted for on a terminal, else refused."""
+    typed = {name: value for name, value in flags.items() if value is not None}
+    values, missing = starting.resolve_options(target.options, typed, os.environ, image)
     if not on_terminal():
-        starting.refuse_missing(missing, place.name)
+        starting.check_missing(missing, target.name)
     for each in missing:
-        values[each.name] = asked(f"{each.name} ({each.help})")
+        values[each.name] = prompt(f"{each.name} ({each.help})")
     return values
 
 
-def asked(question: str) -> str:
+def prompt(question: str) -> str:
     return str(click.prompt(question, err=True)).strip()
 
 
-def chosen(state: State, job_id: str, network_arch: str) -> str:
-    """By the routing rule; on a terminal a person chooses among several, and there is no default."""
+def select_job(state: RegistryState, job_id: str, network_arch: str) -> str:
+    """Select a job by the routing rule; prompts on a terminal if several match."""
     try:
         return routing.choose(state, job_id, network_arch)
     except routing.Ambiguous as error:
         if not on_terminal():
             raise
         output.note(str(error))
-        return routing.known(state, asked("job id"))
+        return routing.check_known(state, prompt("job id"))
 
 
-def variables(texts: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE, as typed."""
-    found = {}
+def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=VALUE arguments."""
+    parsed = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--env {name or text}, must be NAME=VALUE")
-        found[name] = value
-    return found
+        parsed[name] = value
+    return parsed
 
 
-def looked_at(job_id: str, entry: Entry) -> Seen:
-    """What its platform says; one that cannot be asked is no reason to show nothing."""
+def platform_status(job_id: str, entry: Entry) -> PlatformStatus:
+    """Return the platform's status; `unknown` with the cause if it cannot be queried."""
     try:
-        seen = reached(entry).look(job_id, entry)
+        status = platform_of(entry).status(job_id, entry)
     except (PlatformError, ModuleNotFoundError) as error:
-        told = "; ".join(filter(None, (str(error), getattr(error, "hint", ""))))
-        return Seen("unknown", pod_status="Unknown", reason=shown(f"its platform cannot be asked: {told}"))
-    return Seen(seen.state, seen.pod_name, seen.pod_status, shown(seen.reason), tuple(map(shown, seen.tail)))
+        cause = "; ".join(filter(None, (str(error), getattr(error, "hint", ""))))
+        return PlatformStatus(
+            "unknown", pod_status="Unknown", reason=redacted(f"its platform cannot be asked: {cause}")
+        )
+    return PlatformStatus(
+        status.state, status.pod_name, status.pod_status, redacted(status.reason), tuple(map(redacted, status.tail))
+    )
 
 
 def stop(job_id: str, entry: Entry) -> None:
-    """Where its platform refuses, the entry stays; how to be rid of it is told too."""
+    """Stop the job. If its platform refuses, the registry entry stays and the hint names --forget."""
     try:
-        reached(entry).stop(job_id, entry)
+        platform_of(entry).stop(job_id, entry)
     except PlatformError as error:
         forget = f"platformctl microservice stop {job_id} --forget only takes it off the registry"
         error.hint = "; ".join(filter(None, (error.hint, forget)))
         raise
 
 
-def all_looked_at(state: State) -> dict[str, Seen]:
-    """At once: a platform that does not answer holds up none of the others."""
+def platform_statuses(state: RegistryState) -> dict[str, PlatformStatus]:
+    """Query all platforms in parallel: a slow one does not delay the others."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(state.entries, pool.map(looked_at, state.entries, state.entries.values()), strict=True))
+        return dict(zip(state.entries, pool.map(platform_status, state.entries, state.entries.values()), strict=True))
 
 
-def shown(text: str) -> str:
-    """Whatever others wrote, without the values of secrets."""
-    return secrets.redacted(text, os.environ)
+def redacted(text: str) -> str:
+    """Replace the values of secrets."""
+    return secrets.redact(text, os.environ)
 
 
-def document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
-    """As -o json prints it."""
+def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
+    """Return the job as -o json prints it."""
     from msgspec import to_builtins
 
-    told = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value is not None}
-    return {"job_id": job_id, **told, "url": address(entry, tensors=tensors)}
+    fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value is not None}
+    return {"job_id": job_id, **fields, "url": inference_url(entry, tensors=tensors)}
 
 
-def address(entry: Entry, *, tensors: bool | None = None) -> str:
-    """Where it is asked: by chat, or by V2's tensors, which the network tells where nothing else has told it."""
+def inference_url(entry: Entry, *, tensors: bool | None = None) -> str:
+    """Return the URL of chat or V2 inference; by the network's protocol if `tensors` is None."""
     from pilotlight.microservices.asking import PATH, TENSORS
 
-    by_tensors = tensor_asking.by_tensors(entry.network_arch) if tensors is None else tensors
-    return f"{entry.host_url.rstrip('/')}{TENSORS if by_tensors else PATH}"
+    use_tensors = tensor_asking.takes_tensors(entry.network_arch) if tensors is None else tensors
+    return f"{entry.host_url.rstrip('/')}{TENSORS if use_tensors else PATH}"
 
 
 @contextmanager
 def hints_for(job_id: str) -> Iterator[None]:
-    """Several may run: a hint that leaves open which one is meant would be refused."""
+    """Add the job id to hints that name `logs`: without it they are ambiguous."""
     from pilotlight.microservices.asking import LOGS
 
     try:

@@ -1,4 +1,4 @@
-"""The only place that prints. Data goes to stdout, everything said about it to stderr; colour only on a terminal."""
+"""The only module that prints: data on stdout, notes on stderr, colour on terminals only."""
 
 import sys
 import time
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Everything that some verb can print; each names its own with `formats`, the first of which is its default.
-START = time.monotonic()  # of this program, from which elapsed time is told
+START = time.monotonic()  # of this program: elapsed times count from it
+# All formats; each verb names its own with `formats`, its default first.
 FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def chosen() -> str:
-    """The format of the running command; empty where its default holds."""
+    """Return the output format of the running command; empty: its default."""
     return str(click.get_current_context().meta.get("output", ""))
 
 
 def data(value: Any, lines: Iterable[str]) -> None:
-    """A command's result: `value` with -o json or yaml, else `lines`."""
+    """Print a command's result: `value` with -o json or yaml, else `lines`."""
     if chosen() == "json":
         import json
 
@@ -39,24 +39,24 @@ def data(value: Any, lines: Iterable[str]) -> None:
             click.echo(line)
 
 
-def flowing(line: str) -> None:
-    """One line of data that goes on, such as a log's; it must reach a pipe at once."""
+def stream_line(line: str) -> None:
+    """Print one line of a stream and flush it."""
     click.echo(line)
     sys.stdout.flush()
 
 
 def text(whole: str) -> None:
-    """Data that is a text already, such as manifests."""
+    """Print text as it is, such as manifests."""
     click.echo(whole, nl=False)
 
 
 def note(sentence: str) -> None:
-    """Something a person wants to know and a pipe does not."""
+    """Print a note on stderr."""
     click.echo(sentence, err=True)
 
 
 def page_break() -> None:
-    """Between two states of the same thing: on a terminal the later one takes the place of the earlier."""
+    """Separate two states of a watched page: clear a terminal, else print an empty line."""
     if sys.stdout.isatty():
         click.clear()
     else:
@@ -73,17 +73,17 @@ def error(sentence: str, hint: str = "") -> None:
         click.echo(f"  {hint}", err=True)
 
 
-def problems(found: "Iterable[Problem]") -> None:
-    """Every problem on a line of its own with its place, as editors follow it. Warnings are numbered."""
+def problems(items: "Iterable[Problem]") -> None:
+    """Print each problem on its own line with its location. Warnings are numbered."""
     number = 0
-    for problem in found:
+    for problem in items:
         number += problem.severity == "warning"
         counted = f"[{number}] " if problem.severity == "warning" else ""
         click.echo(counted + severity_coloured(str(problem), problem.severity), err=True)
 
 
 def severity_coloured(line: str, severity: str) -> str:
-    """`file:1:2: error PL101: …` with the word of the severity in its colour."""
+    """Colour the severity in `file:1:2: error PL101: …`."""
     before, word, after = line.partition(f"{severity} ")
     return before + click.style(word.rstrip(), fg=SEVERITIES[severity], bold=True) + " " + after if word else line
 
@@ -93,10 +93,10 @@ def diff_coloured(line: str) -> str:
     return click.style(line, fg=colour) if colour else line
 
 
-class Ticker:
-    """Lines of `elapsed  phase  message` about work that goes on, each when it changes.
+class ProgressLog:
+    """Progress lines of `elapsed  phase  message`, printed on change.
 
-    On a terminal the amount that goes with a line is redrawn in place; elsewhere it is left out.
+    On a terminal the amount of the last line is redrawn in place; elsewhere it is omitted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, start: float = START) -> None:
@@ -110,15 +110,15 @@ class Ticker:
     def elapsed(self) -> float:
         return self._clock() - self._start
 
-    def say(self, phase: str, message: str, amount: str = "", of: Hashable = None) -> None:
-        """`of`: what the line is about, where several things go on at once."""
-        said = f"{phase:<11} {message}"
-        if said != self._last.get(of):
+    def log(self, phase: str, message: str, amount: str = "", of: Hashable = None) -> None:
+        """Print a line if it changed; `of` is its subject if several are in progress."""
+        line = f"{phase:<11} {message}"
+        if line != self._last.get(of):
             self._end_line()
-            self._last[of] = said
-            click.echo(f"{self.elapsed:6.1f}s  {said}", err=True, nl=not (amount and self._terminal))
+            self._last[of] = line
+            click.echo(f"{self.elapsed:6.1f}s  {line}", err=True, nl=not (amount and self._terminal))
         if amount and self._terminal and amount != self._amount:
-            click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {said}  {amount}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {line}  {amount}", err=True, nl=False)
             self._amount = amount
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def size(count: float) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Rows as lines with aligned columns."""
+    """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -153,14 +153,14 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 
 def formats(*names: str) -> Callable[[F], F]:
-    """-o on a command, and the same on the whole program: the nearer one holds, if the command knows it."""
+    """Add -o to a command; it wins over the program's own -o, which must be one of the command's formats."""
 
     def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        wanted = value or context.meta.get("output")
-        if wanted and wanted not in names:
-            raise click.BadParameter(f"{wanted} is not one of {', '.join(names)}", context, parameter)
-        if wanted:
-            context.meta["output"] = wanted
+        chosen_format = value or context.meta.get("output")
+        if chosen_format and chosen_format not in names:
+            raise click.BadParameter(f"{chosen_format} is not one of {', '.join(names)}", context, parameter)
+        if chosen_format:
+            context.meta["output"] = chosen_format
 
     return click.option(
         "-o", "--output", type=click.Choice(names), expose_value=False, callback=remember,

@@ -1,4 +1,4 @@
-"""A canary that somebody judges by hand: what it stands beside, whether it may be promoted, what it looks like."""
+"""Canaries without automatic judgement (`--percent`): checks before start and promotion, and their view."""
 
 from typing import TYPE_CHECKING
 
@@ -11,54 +11,56 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
 
 
-def check(where: "Target", service: "Service", wanted: releasing.Wanted) -> None:
-    """There must be another document to stand beside, and nobody's hand on the shares."""
+def check(target: "Target", service: "Service", request: releasing.ReleaseRequest) -> None:
+    """Raise UsageError if the document equals the stable one or the traffic is set manually."""
     key = (service.namespace, service.name)
-    written = where.status(key).overrides
-    found = history.releases(where, key)
-    if history.document(service, wanted.capabilities) == history.document_of(history.stable(found)):
+    written = target.status(key).overrides
+    releases = history.releases(target, key)
+    if history.document_without_percent(service, request.capabilities) == history.released_document(
+        history.stable_release(releases)
+    ):
         message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
         raise UsageError(message, "change it, or give another: -f FILE")
     if any(each.get("traffic") for each in written.values()):
         raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
 
 
-def tell_replaced(where: "Target", key: "Key") -> None:
-    """One service has one canary: another takes the place of the one that runs."""
-    running = history.canary(history.releases(where, key))
+def note_replaced(target: "Target", key: "Key") -> None:
+    """Print a note if another canary of the service is replaced."""
+    running = history.running_canary(history.releases(target, key))
     if running is not None:
-        output.note(f"takes the place of the canary that runs: {', '.join(sorted(running.fresh))}")
+        output.note(f"takes the place of the canary that runs: {', '.join(sorted(running.new_revisions))}")
 
 
-def found_in(target: "Target", key: "Key") -> history.Canary:
-    found = history.canary(history.releases(target, key))
-    if found is None:
+def find_canary(target: "Target", key: "Key") -> history.RunningCanary:
+    canary = history.running_canary(history.releases(target, key))
+    if canary is None:
         hint = f"platformctl canary start {key[1]} -f FILE --percent 20"
         raise NotFound(f"no canary of {'/'.join(key)} runs", hint)
-    return found
+    return canary
 
 
 def show_plain(target: "Target", key: "Key", name: str) -> None:
-    """Nobody judges it: both sides with their shares, latency and errors."""
-    found, present = found_in(target, key), target.status(key)
-    new = ", ".join(sorted(found.fresh)) or name
+    """Show both variants with traffic, latency and errors."""
+    canary, status = find_canary(target, key), target.status(key)
+    new = ", ".join(sorted(canary.new_revisions)) or name
     output.note(
-        f"{new} {share(found, present)} since {found.release.at}; before it: generation {found.stable.generation}"
+        f"{new} {share(canary, status)} since {canary.release.at}; before it: generation {canary.stable.generation}"
     )
-    views.show([present], one=True, default="table")
+    views.show([status], one=True, default="table")
 
 
-def share(found: history.Canary, present: "ServiceStatus") -> str:
-    """What the canary has, and what it will have where that is another share."""
-    has = max((each.percent for each in present.revisions if each.name in found.fresh), default=found.percent)
-    if has == found.percent:
+def share(canary: history.RunningCanary, status: "ServiceStatus") -> str:
+    """Return the current share, and the requested one if it differs."""
+    has = max((each.percent for each in status.revisions if each.name in canary.new_revisions), default=canary.percent)
+    if has == canary.percent:
         return f"has {has} %"
-    by_hand = any(each.get("traffic") for each in present.overrides.values())
-    return f"wants {found.percent} %, has {has} % {'as set by hand' if by_hand else 'until it answers'}"
+    overridden = any(each.get("traffic") for each in status.overrides.values())
+    return f"wants {canary.percent} %, has {has} % {'as set by hand' if overridden else 'until it answers'}"
 
 
-def check_answers(revision: "RevisionStatus", name: str) -> None:
-    """One that has a share has answered; without one it must be known to."""
+def check_promotable(revision: "RevisionStatus", name: str) -> None:
+    """Raise PlatformError unless the revision has traffic or has passed its probes."""
     if revision.model_state == "FailedToLoad":
         why = f"does not start: {revision.reason or 'its model cannot be loaded'}"
     elif not revision.percent and revision.model_state not in waiting.PROVEN:

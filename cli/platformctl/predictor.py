@@ -1,4 +1,4 @@
-"""The predictor as a program: the command line that starts one with the Python that runs this program."""
+"""Command line of the predictor, run by the same Python interpreter."""
 
 import os
 import sys
@@ -12,6 +12,6 @@ def command(*words: str) -> list[str]:
 
 
 def become(verb: str, *words: str) -> NoReturn:
-    """Puts the predictor in this program's place: signals and the exit code are then its own, its help names `verb`."""
+    """Replace this process with the predictor, so that signals and the exit code are its own; its help names `verb`."""
     environ = {**os.environ, contract.ENV_PROGRAM: f"platformctl {verb}"}
     os.execve(sys.executable, command(*words), environ)  # noqa: S606 - itself, no shell

@@ -1,6 +1,6 @@
-"""Why a microservice refused the last request of `infer`, kept for `status` and `doctor` until one succeeds.
+"""Reason of the last refused `microservice infer`, stored for `status` and `doctor`.
 
-A server forgets what it refused, and a person who asks what is wrong has often closed that terminal.
+Servers do not record refusals. The next successful request clears it.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Final
 from pilotlight.targets.local.home import home
 
 LONGEST: Final = 500
-_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # of a registry that others write too
+_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
 
 
-def note(job_id: str, why: str) -> None:
-    """`why` has no secret in it. Where nothing can be written, nothing is kept."""
+def record(job_id: str, reason: str) -> None:
+    """Store the reason, which must not contain secrets. Write errors are ignored."""
     path = _path(job_id)
     if path is None:
         return
@@ -25,18 +25,18 @@ def note(job_id: str, why: str) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with open(os.open(path, flags, 0o600), "w") as file:
-            file.write(why[:LONGEST])
+            file.write(reason[:LONGEST])
 
 
-def noted(job_id: str) -> str:
-    """Empty where its last request was answered."""
+def last_refusal(job_id: str) -> str:
+    """Return the stored reason; empty if the last request succeeded."""
     path = _path(job_id)
     with suppress(OSError):
         return path.read_text(errors="replace") if path is not None else ""
     return ""
 
 
-def forget(job_id: str) -> None:
+def clear(job_id: str) -> None:
     path = _path(job_id)
     if path is not None:
         with suppress(OSError):

@@ -1,18 +1,18 @@
-"""The way of a release that `deploy`, `rollback` and `canary` share: planned, shown, applied, followed, its URL told.
+"""Plan, show, apply and follow a release: shared by `deploy`, `rollback` and `canary`.
 
-`@rollout.options` gives a verb one argument, `how: How`.
+`@rollout.apply_options` passes one argument to a command, `apply_options: ApplyOptions`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pilotlight import releasing
-from pilotlight.errors import PlatformError
-from platformctl import documents, output, views, waiting
+from pilotlight import history, releasing
+from pilotlight.errors import PlatformError, UsageError
+from platformctl import documents, output, targets, views, waiting
 
 if TYPE_CHECKING:
     from pilotlight.manifests import Change
@@ -23,51 +23,54 @@ TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """What was typed about waiting, and about doing nothing."""
+class ApplyOptions:
+    """Values of --wait, --timeout, --dry-run and --diff."""
 
     wait: bool
     timeout: float
     dry_run: str | None
-    differ: bool
+    diff: bool
 
 
 def run(
-    wanted: releasing.Wanted, where: "Target | None", how: How, *, strict: bool = False,
+    request: releasing.ReleaseRequest, target: "Target | None", apply_options: ApplyOptions, *, strict: bool = False,
     apply: releasing.Apply = releasing.apply,
 ) -> None:  # fmt: skip
-    """Everything is planned before anything is applied. Without a target it ends with the plan."""
-    ticker = output.Ticker()
-    prepared, warnings = releasing.prepare(wanted, where)
+    """Plan everything, then apply it. Without a target it stops after the plan."""
+    ticker = output.ProgressLog()
+    prepared, warnings = releasing.prepare(request, target)
     documents.warn(warnings, strict)
     for one in prepared:
-        ticker.say("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
-        for sentence in waiting.kept(one.key, one.overrides):
+        ticker.log("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
+        for sentence in waiting.override_notes(one.key, one.overrides):
             output.note(sentence)
-    if how.dry_run or where is None:
-        if how.dry_run == "server" and where is not None:
-            apply(wanted, prepared, where, dry_run=True)
-            ticker.say("Checked", f"by {where.name}; nothing was changed")
-        _show_plan(prepared, how.differ)
+    if apply_options.dry_run or target is None:
+        if apply_options.dry_run == "server" and target is not None:
+            apply(request, prepared, target, dry_run=True)
+            ticker.log("Checked", f"by {target.name}; nothing was changed")
+        _show_plan(prepared, apply_options.diff)
         return
-    if how.differ:
+    if apply_options.diff:
         note_changes(prepared)
     if len(prepared) > 1:
-        _refuse(wanted, prepared, where, apply)
-    applied = apply(wanted, prepared, where)
-    if wanted.retake:
-        applied = [(one, _shared_as_written(where, status)) for one, status in applied]
-    views.show(_followed(applied, where, how, ticker), one=False, default="url")
+        _check_all(request, prepared, target, apply)
+    applied = apply(request, prepared, target)
+    if request.reset_traffic:
+        applied = [(one, _clear_traffic_overrides(target, status)) for one, status in applied]
+    views.show(_follow(applied, target, apply_options, ticker), one=False, default="url")
 
 
-def _refuse(
-    wanted: releasing.Wanted, prepared: "Sequence[releasing.Prepared]", where: "Target", apply: releasing.Apply
+def _check_all(
+    request: releasing.ReleaseRequest,
+    prepared: "Sequence[releasing.PreparedRelease]",
+    target: "Target",
+    apply: releasing.Apply,
 ) -> None:
-    """All that the target will not run are told at once, before any of the others is deployed."""
+    """Dry-run every service first and raise all refusals in one PlatformError, before any is deployed."""
     refused = []
     for one in prepared:
         try:
-            apply(wanted, [one], where, dry_run=True)
+            apply(request, [one], target, dry_run=True)
         except PlatformError as error:
             refused.append((one.plan.name, error))
     if refused:
@@ -77,18 +80,21 @@ def _refuse(
         raise PlatformError("\n".join([message, *lines]), "; ".join(hints))
 
 
-def _shared_as_written(where: "Target", status: "ServiceStatus") -> "ServiceStatus":
-    """Shares set by hand would hold against the release; they end once it is there, so that nothing else gets more."""
+def _clear_traffic_overrides(target: "Target", status: "ServiceStatus") -> "ServiceStatus":
+    """Remove manual traffic splits, which would override those of the release, once it is applied."""
     written = {name: {"traffic": each["traffic"]} for name, each in status.overrides.items() if each.get("traffic")}
     for workload, shares in written.items():
-        output.note(f"cleared what was set by hand: {workload} {views.overridden(shares)}")
-    return where.traffic((status.namespace, status.name), None) if written else status
+        output.note(f"cleared what was set by hand: {workload} {views.format_overrides(shares)}")
+    return target.traffic((status.namespace, status.name), None) if written else status
 
 
-def _followed(
-    applied: "Sequence[tuple[releasing.Prepared, ServiceStatus]]", where: "Target", how: How, ticker: output.Ticker
+def _follow(
+    applied: "Sequence[tuple[releasing.PreparedRelease, ServiceStatus]]",
+    target: "Target",
+    apply_options: ApplyOptions,
+    ticker: output.ProgressLog,
 ) -> "list[ServiceStatus]":
-    """The statuses at the end; without waiting, those that applying gave."""
+    """Return the final statuses; without --wait those that apply returned."""
     expected = [
         waiting.Expected(one.key, status.generation, tuple(work.revision for work in one.plan.workloads))
         for one, status in applied
@@ -97,9 +103,13 @@ def _followed(
         output.note(sentence)
     for (one, status), each in zip(applied, expected, strict=True):
         change = "unchanged" if status.generation == one.release.expected else f"generation {status.generation}"
-        ticker.say("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
+        ticker.log("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
     try:
-        return waiting.wait(where, expected, how.timeout, ticker) if how.wait else [status for _, status in applied]
+        return (
+            waiting.wait(target, expected, apply_options.timeout, ticker)
+            if apply_options.wait
+            else [status for _, status in applied]
+        )
     except KeyboardInterrupt:
         names = " ".join("/".join(one.key) for one, _ in applied)
         output.note(f"\nnobody waits any more, but it goes on: platformctl status {names}")
@@ -108,62 +118,88 @@ def _followed(
         ticker.close()
 
 
-def note_changes(prepared: "Sequence[releasing.Prepared]") -> None:
-    """Said before they are made."""
+def note_changes(prepared: "Sequence[releasing.PreparedRelease]") -> None:
+    """Print the differences to the live manifests on stderr."""
     for line in _changed_lines(_changes(prepared)):
         output.note(line)
 
 
-def _changes(prepared: "Sequence[releasing.Prepared]") -> "list[Change]":
+def _changes(prepared: "Sequence[releasing.PreparedRelease]") -> "list[Change]":
     from pilotlight.manifests import diff
 
-    found = [change for one in prepared for change in diff(one.before, one.manifests)]
-    if not found:
+    changes = [change for one in prepared for change in diff(one.live_manifests, one.manifests)]
+    if not changes:
         output.note("no difference")
-    return found
+    return changes
 
 
 def _changed_lines(changes: "Sequence[Change]") -> list[str]:
     return [output.diff_coloured(line) for change in changes for line in change.lines]
 
 
-def _show_plan(prepared: "Sequence[releasing.Prepared]", differ: bool) -> None:
-    """What would be done; with --diff the difference is what was asked for."""
-    from platformctl.commands.diff import told
-
-    services = [_planned(one) for one in prepared]
-    if differ:
+def _show_plan(prepared: "Sequence[releasing.PreparedRelease]", show_diff: bool) -> None:
+    """Print the plan; with --diff the differences."""
+    services = [
+        {
+            "namespace": one.plan.namespace, "name": one.plan.name, "mode": one.plan.mode,
+            "objects": len(one.manifests), "revisions": [work.revision for work in one.plan.workloads],
+        }
+        for one in prepared
+    ]  # fmt: skip
+    if show_diff:
         changes = _changes(prepared)
-        output.data({"services": services, "changes": [told(each) for each in changes]}, _changed_lines(changes))
+        output.data(
+            {"services": services, "changes": [views.change_document(each) for each in changes]},
+            _changed_lines(changes),
+        )
         return
     names = [f"{'/'.join(one.key)} {work.revision}" for one in prepared for work in one.plan.workloads]
     output.data({"services": services}, names)
 
 
-def _planned(one: releasing.Prepared) -> dict[str, Any]:
-    return {
-        "namespace": one.plan.namespace, "name": one.plan.name, "mode": one.plan.mode, "objects": len(one.manifests),
-        "revisions": [work.revision for work in one.plan.workloads],
-    }  # fmt: skip
+def request_from_files(
+    document_options: documents.DocumentOptions, target: "Target | None"
+) -> releasing.ReleaseRequest:
+    """Read and check all documents; the request holds the selected services."""
+    read = document_options.read(target)
+    return releasing.ReleaseRequest(
+        replace(read, services=tuple(document_options.select(read.services))),
+        document_options.target_capabilities(target),
+    )
+
+
+def request_from_target(
+    document_options: documents.DocumentOptions, target: "Target | None"
+) -> releasing.ReleaseRequest:
+    """Return a request from the stored document of one service, changed by --set."""
+    if not document_options.names:
+        raise UsageError("neither -f FILE nor a NAME is given", "platformctl deploy -f service.yaml")
+    if len(document_options.names) > 1:
+        raise UsageError("without -f only one service can be deployed at a time")
+    assert target is not None
+    release = history.releases(
+        target, targets.ServiceOptions("", document_options.namespace).key(document_options.names[0])
+    )[0]
+    return releasing.ReleaseRequest(*releasing.read_release(release, document_options.sets))
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--wait and --timeout, as `wait` and `timeout`."""
+    """Add --wait and --timeout to a command."""
     command = click.option(
         "--timeout", default=TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait."
     )(command)
     return click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is done.")(command)
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
+def apply_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def called(**typed: Any) -> Any:
-        own = {field.name: typed.pop(field.name) for field in fields(How)}
-        return command(how=How(**own), **typed)
+        own = {field.name: typed.pop(field.name) for field in fields(ApplyOptions)}
+        return command(apply_options=ApplyOptions(**own), **typed)
 
-    made = click.option("--diff", "differ", is_flag=True, help="Show what changes, object by object.")(called)
-    made = click.option(
+    decorated = click.option("--diff", is_flag=True, help="Show what changes, object by object.")(called)
+    decorated = click.option(
         "--dry-run", type=click.Choice(["client", "server"]), is_flag=False, flag_value="client",
         help="Change nothing: plan here alone, or let the target check it too.",
-    )(made)  # fmt: skip
-    return waiting_options(made)
+    )(decorated)  # fmt: skip
+    return waiting_options(decorated)

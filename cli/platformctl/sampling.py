@@ -1,7 +1,7 @@
-"""How `microservice infer` makes its request: prompt and media, and every sampling field by flag, prompt or default.
+"""Request body of `microservice infer`: prompt, media and sampling fields by flag, prompt or default.
 
-Defaults are never taken silently: on a terminal all fields are asked for in one round, elsewhere each needs its flag or
---accept-defaults. What is given goes into the request as it stands.
+Defaults are never used silently: on a terminal every field is prompted for, elsewhere it needs its flag or --accept-
+defaults.
 """
 
 import base64
@@ -21,78 +21,71 @@ from pilotlight.microservices.kinds import Parameter
 from platformctl import microservices, output, tensor_asking
 
 
-def every_field() -> dict[str, Parameter]:
-    """Of all networks."""
-    return {name: each for arch in kinds.networks() for name, each in chat_body.fields(arch).items()}
+def all_fields() -> dict[str, Parameter]:
+    """Return the sampling fields of all networks."""
+    return {name: each for arch in kinds.networks() for name, each in chat_body.sampling_fields(arch).items()}
 
 
 def field_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, parameter in reversed(every_field().items()):
+    for name, parameter in reversed(all_fields().items()):
         command = click.option(
             f"--{name.replace('_', '-')}", name, metavar=parameter.type.upper(), help=f"{parameter.help}."
         )(command)
     return command
 
 
-def body(
+def build_request(
     network_arch: str, whole: dict[str, Any] | None, prompt: str, system: str, images: tuple[str, ...],
-    videos: tuple[str, ...], given: Mapping[str, str | None], accept_defaults: bool,
+    videos: tuple[str, ...], flags: Mapping[str, str | None], accept_defaults: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The request, checked against the network that gets it. A whole one lacks nothing, so nothing is asked for."""
+    """Build and check the request for a network. A whole body is not prompted for fields."""
     if whole is not None and (prompt or images or videos or system):
         raise UsageError("--body is the whole request: --prompt, --system, --image and --video do not go with it")
-    typed = {name: text for name, text in given.items() if text is not None}
-    if whole is not None and tensor_asking.is_tensors(network_arch, whole):
-        if typed:
-            raise UsageError(f"--{next(iter(typed)).replace('_', '-')} is for chats, and --body FILE has tensors")
-        made = whole
+    values = {name: text for name, text in flags.items() if text is not None}
+    if whole is not None and tensor_asking.is_tensor_request(network_arch, whole):
+        if values:
+            raise UsageError(f"--{next(iter(values)).replace('_', '-')} is for chats, and --body FILE has tensors")
+        request = whole
     else:
-        made = whole or {"messages": _messages(network_arch, prompt, system, images, videos)}
-        made |= sampled(network_arch, made, typed, accept_defaults, complete=whole is not None)
-        chat_body.check(network_arch, made)
-    secrets.check_absent("the request", json.dumps(made, ensure_ascii=False), os.environ)
-    return made
+        request = whole or {"messages": _messages(network_arch, prompt, system, images, videos)}
+        request |= sampling_values(network_arch, request, values, accept_defaults, complete=whole is not None)
+        chat_body.check(network_arch, request)
+    secrets.check_absent("the request", json.dumps(request, ensure_ascii=False), os.environ)
+    return request
 
 
-def sampled(
-    network_arch: str, made: Mapping[str, Any], given: Mapping[str, str], accept_defaults: bool, *,
+def sampling_values(
+    network_arch: str, request: Mapping[str, Any], flags: Mapping[str, str], accept_defaults: bool, *,
     complete: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Values of all fields that the network takes. One that it does not take stays, for `check` to refuse by name."""
-    known = chat_body.fields(network_arch)
-    every = every_field()
-    values = {name: chat_body.value_of(name, text, every[name]) for name, text in given.items()}
-    open_fields = {name: each for name, each in known.items() if name not in values and name not in made}
+    """Return the sampling fields. A field unknown to the network is left for `check` to refuse by name."""
+    known = chat_body.sampling_fields(network_arch)
+    every = all_fields()
+    values = {name: chat_body.parse_value(name, text, every[name]) for name, text in flags.items()}
+    open_fields = {name: each for name, each in known.items() if name not in values and name not in request}
     if not open_fields or (complete and not accept_defaults):
         return values
     if accept_defaults:
-        return {**_defaults(open_fields), **values}
+        # A field without a default is omitted: the model's own applies.
+        defaults = {name: each.default for name, each in open_fields.items() if each.default not in (None, "")}
+        output.note("defaults: " + ", ".join(f"{name}={json.dumps(value)}" for name, value in defaults.items()))
+        return {**defaults, **values}
     if not microservices.on_terminal():
-        raise UsageError(_refusal(open_fields), "give them as flags, or --accept-defaults")
-    return {**_asked(open_fields), **values}
+        missing = ", ".join(f"--{name.replace('_', '-')} ({_describe(each)})" for name, each in open_fields.items())
+        message = f"sampling parameters are not given, and defaults are not taken silently: {missing}"
+        raise UsageError(message, "give them as flags, or --accept-defaults")
+    return {**_prompt_fields(open_fields), **values}
 
 
-def _refusal(fields: Mapping[str, Parameter]) -> str:
-    told = ", ".join(f"--{name.replace('_', '-')} ({_told(each)})" for name, each in fields.items())
-    return f"sampling parameters are not given, and defaults are not taken silently: {told}"
-
-
-def _told(parameter: Parameter) -> str:
+def _describe(parameter: Parameter) -> str:
     default = "the model's own" if parameter.default in (None, "") else json.dumps(parameter.default)
     return f"{parameter.type}, default {default}"
 
 
-def _defaults(fields: Mapping[str, Parameter]) -> dict[str, Any]:
-    """A field without a default is left out, and the model's own holds."""
-    taken = {name: each.default for name, each in fields.items() if each.default not in (None, "")}
-    output.note("defaults: " + ", ".join(f"{name}={json.dumps(value)}" for name, value in taken.items()))
-    return taken
-
-
-def _asked(fields: Mapping[str, Parameter]) -> dict[str, Any]:
-    """One round: all of them are listed, then each is asked for; Enter keeps its default."""
+def _prompt_fields(fields: Mapping[str, Parameter]) -> dict[str, Any]:
+    """List all fields, then prompt for each; Enter selects the default."""
     output.note("Sampling parameters; Enter keeps the default:")
-    for line in output.columns([(name, _told(each), each.help) for name, each in fields.items()]):
+    for line in output.columns([(name, _describe(each), each.help) for name, each in fields.items()]):
         output.note(line)
     answers = {name: _answer(name, each) for name, each in fields.items()}
     return {name: value for name, value in answers.items() if value not in (None, "")}
@@ -100,15 +93,17 @@ def _asked(fields: Mapping[str, Parameter]) -> dict[str, Any]:
 
 def _answer(name: str, parameter: Parameter) -> Any:
     while True:
-        text = click.prompt(name, default="", show_default=False, prompt_suffix=f" [{_told(parameter)}]: ", err=True)
+        text = click.prompt(
+            name, default="", show_default=False, prompt_suffix=f" [{_describe(parameter)}]: ", err=True
+        )
         try:
-            return chat_body.value_of(name, text, parameter) if text else parameter.default
+            return chat_body.parse_value(name, text, parameter) if text else parameter.default
         except UsageError as error:
             output.note(str(error))
 
 
-def whole(file: str) -> dict[str, Any]:
-    """What --body names."""
+def read_body(file: str) -> dict[str, Any]:
+    """Return the JSON object of --body."""
     try:
         document = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
     except OSError as error:
@@ -125,17 +120,17 @@ def _messages(
 ) -> list[dict[str, Any]]:  # fmt: skip
     tensor_asking.refuse_prompt(network_arch)
     if not prompt and microservices.on_terminal():
-        prompt = microservices.asked("prompt")
+        prompt = microservices.prompt("prompt")
     if not prompt:
         raise UsageError("--prompt is missing: what is asked of the model", "or --body FILE with the whole request")
     ours = archs.arch(network_arch, os.environ).command == "pilotlight"
     before = [{"role": "system", "content": system}] if system else []
-    named = [[_sent(each) if ours else each for each in group] for group in (images, videos)]
-    return [*before, chat_body.message(prompt, *named)]
+    media = [[_inline_media(each) if ours else each for each in group] for group in (images, videos)]
+    return [*before, chat_body.message(prompt, *media)]
 
 
-def _sent(reference: str) -> str:
-    """A file of this machine travels in the request, since our predictor reads no paths that clients name."""
+def _inline_media(reference: str) -> str:
+    """Encode a local file as a data URI: the predictor reads no paths named by clients."""
     path = Path(reference)
     if "://" in reference or reference.startswith("data:") or not path.is_file():
         return reference

@@ -1,11 +1,10 @@
-"""From a model and a few answers to a commented service.yaml: what `init` writes. Looks at the model's files alone.
+"""Commented service.yaml from a model and a few answers, for `init`. Reads the model's files only.
 
-Which mode is recommended follows the usual advice: several nodes where one is not enough, Deployments where nobody may
-wait for a cold start or the load is steady, serverless for everything else.
+The mode: multi-node if one node is not enough, raw if cold starts are not acceptable or the load is steady, else
+serverless.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
@@ -13,30 +12,30 @@ from typing import Final, Literal
 Mode = Literal["serverless", "raw", "multi-node"]
 Load = Literal["steady", "variable"]
 
-# The format of a model by how its file ends.
+# Model formats by file suffix.
 SUFFIXES: Final = {
     ".onnx": "onnx", ".pt": "torchscript", ".ts": "torchscript", ".torchscript": "torchscript", ".pt2": "torch-export",
     ".safetensors": "safetensors", ".py": "python", ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn",
     ".bst": "xgboost", ".ubj": "xgboost", ".pmml": "pmml", ".mar": "pytorch",
 }  # fmt: skip
-# The format of a directory by a file in it, the surest sign first.
+# Model formats by a file in the directory, the most reliable sign first.
 SIGNS: Final = {
     "config.pbtxt": "triton", "*/config.pbtxt": "triton", "saved_model.pb": "tensorflow",
     "*/saved_model.pb": "tensorflow", "model.py": "python", "*/model.py": "python", "MLmodel": "mlflow",
     "config.json": "huggingface",
 }  # fmt: skip
-# Those of our own predictor, which speaks V2.
+# Formats of our own predictor, which serves V2.
 OURS: Final = ("onnx", "torchscript", "torch-export", "safetensors", "python", "triton")
-# What people call a model's file or folder when the folder above it has the name.
+# Generic names of model files and folders: the parent folder names the model.
 ANONYMOUS: Final = ("model", "models", "repository", "1")
-# What some reader of YAML takes for a truth value or for nothing.
+# Scalars that a YAML reader may take for a boolean or null.
 WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
 LEAST_MEMORY: Final = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a mode depends on. `nodes`: how many one replica needs. `latency` in seconds; 0: scale by load alone."""
+    """Inputs of the recommendation. `nodes` per replica; `latency` in seconds, 0: scale by load alone."""
 
     load: Load = "variable"
     cold_starts: bool = True
@@ -57,7 +56,7 @@ class Model:
 
 
 def recommend(answers: Answers) -> tuple[Mode, str]:
-    """The mode, and the sentence that says why."""
+    """Return the mode and its reason."""
     if answers.nodes > 1:
         return "multi-node", f"one replica needs {answers.nodes} nodes"
     if not answers.cold_starts:
@@ -68,19 +67,15 @@ def recommend(answers: Answers) -> tuple[Mode, str]:
 
 
 def format_of(uri: str) -> str:
-    """What the file's name or the directory's content says; empty: they say nothing."""
+    """Detect the format by the file's suffix or the directory's content; empty: unknown."""
     if uri.startswith(("hf://", "hf_model://")) and not PurePosixPath(uri).suffix:
         return "huggingface"
     path = Path(uri)
     if path.is_dir():
         signs = (known for sign, known in SIGNS.items() if any(path.glob(sign)))
-        return next(signs, "") or _only(SUFFIXES.get(each.suffix, "") for each in path.iterdir())
+        formats = {SUFFIXES[each.suffix] for each in path.iterdir() if each.suffix in SUFFIXES}
+        return next(signs, "") or (formats.pop() if len(formats) == 1 else "")
     return SUFFIXES.get(PurePosixPath(uri).suffix, "")
-
-
-def _only(formats: Iterable[str]) -> str:
-    known = set(filter(None, formats))
-    return known.pop() if len(known) == 1 else ""
 
 
 def size_of(uri: str) -> int:
@@ -91,7 +86,7 @@ def size_of(uri: str) -> int:
 
 
 def name_for(uri: str) -> str:
-    """A service's name out of a path: of the folder where the file is called like any other."""
+    """Derive a service name from a path; a generic file name is replaced by its folder's."""
     path = PurePosixPath(uri.partition("://")[2] or uri)
     parts = [*path.parent.parts, path.stem if path.suffix in SUFFIXES else path.name]
     words = next((part for part in reversed(parts) if part not in ANONYMOUS), parts[-1])
@@ -99,7 +94,7 @@ def name_for(uri: str) -> str:
 
 
 def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str) -> str:
-    """The whole file, comments and all."""
+    """Return the whole file with comments."""
     head = [
         f"# {mode.capitalize()}: {reason}.",
         f"#   platformctl explain -f {file}    every decision and its reason",
@@ -110,7 +105,7 @@ def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str)
 
 
 def _kserve(model: Model, answers: Answers, mode: Mode) -> list[str]:
-    """A model by its address."""
+    """A KServe document: the model by its storage URI."""
     workers = ["    workerSpec:", f"      pipelineParallelSize: {answers.nodes}  # nodes of one replica"]
     return [
         "apiVersion: serving.kserve.io/v1beta1", "kind: InferenceService", "metadata:", f"  name: {model.name}",
@@ -126,7 +121,7 @@ def _kserve(model: Model, answers: Answers, mode: Mode) -> list[str]:
 
 
 def _ome(model: Model, answers: Answers, mode: Mode) -> list[str]:
-    """A model by its name in the catalogue, which knows its size, its format and the engines that serve it."""
+    """An OME document: the model by its name in the catalogue, which knows size, format and runtimes."""
     latency = _latency(answers, mode, "ome.io")
     workers = ["    worker:", f"      size: {answers.nodes - 1}  # nodes beside the leader"]
     runner = ["    runner:", *_indented(["resources:", "  limits:", f'    nvidia.com/gpu: "{answers.gpus}"'], "      ")]
@@ -175,12 +170,12 @@ def _indented(lines: list[str], indent: str) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """As YAML reads it back: in quotes wherever it could be taken for anything else."""
+    """Return a YAML scalar, quoted if it could be read as another type."""
     plain = re.fullmatch(r"(?:\.{0,2}/|[A-Za-z])[A-Za-z0-9_./@+-]*(?:://[A-Za-z0-9_./@+-]+)?", value)
     if plain and value.lower() not in WORDS:
         return value
     import yaml
 
-    # Not JSON's quotes: it writes a character beyond the first 65,536 as two, which YAML reads as two.
+    # Not json.dumps: it escapes characters beyond U+FFFF as surrogate pairs, which YAML reads as two characters.
     quoted: str = yaml.safe_dump(value, default_style='"', width=2**31)
     return quoted.strip()

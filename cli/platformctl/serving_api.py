@@ -1,4 +1,4 @@
-"""Puts `platformctl api` together: flags and home folder on one side, the API over a target on the other."""
+"""Settings and start of the standalone control API for `platformctl api`."""
 
 import asyncio
 import logging
@@ -12,24 +12,24 @@ from platformctl import output, targets
 def serve(
     host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None, token_file: str | None
 ) -> None:  # fmt: skip
-    """Until a signal ends it."""
+    """Serve until a signal ends it."""
     from pilotlight.api.standalone import LOOPBACK, Settings
     from pilotlight.api.standalone import serve as served
     from pilotlight.targets.local.home import home
 
     folder = home().create()
-    given = Settings(
+    settings = Settings(
         folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "", os.environ,
         lambda address: output.data({"url": address}, [address]),
     )  # fmt: skip
     if host not in LOOPBACK and not tls_cert:
         output.note("without --tls-cert tokens travel in the clear: let something before it end TLS")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(served(targets.connect(target), given))
+    asyncio.run(served(targets.connect(target), settings))
 
 
 def _token(file: str | None) -> str:
-    """The operator's own; without a file that of the home folder, which is made where it is not there."""
+    """Return the operator token of the file, else of the home folder, where one is created if missing."""
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import token
 

@@ -1,7 +1,7 @@
-"""Where services run, as verbs name it: one table of targets, and the options that every verb about a service has.
+"""Targets by name, and the options that every verb about a service has.
 
-`@targets.options` gives a verb one argument, `at: At`. Packages add targets by the entry point group
-`pilotlight.targets`: a function of the folder's environment that returns a `pilotlight.targets.target.Target`.
+`@targets.options` passes one argument to a command, `service_options: ServiceOptions`. Packages add targets by the
+entry point group `pilotlight.targets`: a function of the environment that returns a `pilotlight.targets.target.Target`.
 """
 
 import os
@@ -21,45 +21,39 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "pilotlight.targets"
 LOCAL: Final = "local"
-CONTEXT: Final = "platformctl.context"  # where click keeps what --context says
+CONTEXT: Final = "platformctl.context"  # key of --context in click's meta
 FORCE: Final = "platformctl.force"
 PROMETHEUS: Final = "platformctl.prometheus"
-# Known by name, so that whoever asks for one learns what to do instead.
-PLANNED: Final[Mapping[str, str]] = {
-    "docker": "run it here with --target local",
-    "slurm": "run it here with --target local",
-    "lepton": "run it here with --target local",
-    "brev": "run it here with --target local",
-}
+PLANNED: Final = ("docker", "slurm", "lepton", "brev")
 
 
 class NotRunning(NotFound):
-    """The embedded platform is down, and the verb is none that starts it."""
+    """The embedded platform is down, and the verb does not start it."""
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """The target and the namespace as they were typed."""
+class ServiceOptions:
+    """Values of --target and --namespace."""
 
     target: str
     namespace: str
 
     def connect(self, *, start: bool = True) -> "Target":
-        """`start`: whether a platform that does not run is started for this."""
+        """Connect to the target; `start` starts the embedded platform if it is down."""
         return connect(self.target, start=start)
 
-    def reach(self) -> "Target":
-        """For verbs about a service that must be there: where nothing was ever deployed, nothing is started."""
-        return connect(self.target, start=_deployed_before())
+    def connect_running(self) -> "Target":
+        """Connect for a verb about an existing service: starts the platform only if anything was ever deployed."""
+        return connect(self.target, start=_has_state())
 
-    def look(self) -> "Target":
-        """For verbs that only look: nothing is started, and one that does not run is NotRunning."""
+    def connect_read_only(self) -> "Target":
+        """Connect without starting anything; raises NotRunning if the platform is down."""
         return connect(self.target, start=False)
 
-    def glance(self) -> "Target | None":
-        """The same for verbs that have an answer also where nothing runs; that it does not is said."""
+    def connect_if_running(self) -> "Target | None":
+        """Connect without starting anything; prints a note and returns None if the platform is down."""
         try:
-            return self.look()
+            return self.connect_read_only()
         except NotRunning as error:
             output.note(f"{error}; {error.hint}")
             return None
@@ -73,21 +67,26 @@ class At:
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
-    given = _given()
+    meta = _command_meta()
     if name == "kubernetes":
         from pilotlight.targets.kubernetes.target import KubernetesTarget
 
-        asked = str(given.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
-        return KubernetesTarget.connect(context(), force=bool(given.get(FORCE)), prometheus=asked)
+        prometheus = str(meta.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
+        return KubernetesTarget.connect(context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
     if context():
         raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
     if name == "local":
         return local(start=start)
-    found = _plugin(name)
-    if found is None:
-        raise _unknown(name)
-    made: Target = found(os.environ)
-    return made
+    from importlib.metadata import entry_points
+
+    plugins = entry_points(group=ENTRY_POINTS)
+    for plugin in plugins.select(name=name):
+        target: Target = plugin.load()(os.environ)
+        return target
+    if name in PLANNED:
+        raise UsageError(f"--target {name} is not built yet", "run it here with --target local")
+    known = ["local", "kubernetes", *sorted(plugin.name for plugin in plugins)]
+    raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
 
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
@@ -98,7 +97,7 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     folder = home()
     if living(folder) is None:
         if not start:
-            back = " and brings back what was deployed" if _deployed_before() else ""
+            back = " and brings back what was deployed" if _has_state() else ""
             raise NotRunning("the platform is not running", f"platformctl up starts it{back}")
         output.note(f"starting the platform; its state is in {folder.root}")
     try:
@@ -109,50 +108,35 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
 
 
 def context() -> str:
-    """What --context says; empty: the kubeconfig's own."""
-    return str(_given().get(CONTEXT) or "")
+    """Return the value of --context; empty: the kubeconfig's current context."""
+    return str(_command_meta().get(CONTEXT) or "")
 
 
-def _given() -> Mapping[str, Any]:
-    """What --context and --force-conflicts say; nothing where no command is being run."""
+def _command_meta() -> Mapping[str, Any]:
+    """Return the options that callbacks stored on the click context; empty outside of a command."""
     running = click.get_current_context(silent=True)
     return running.meta if running else {}
 
 
-def _deployed_before() -> bool:
+def _has_state() -> bool:
     from pilotlight.targets.local.home import home
 
     return home().database.exists()
 
 
-def _plugin(name: str) -> Callable[[Mapping[str, str]], Any] | None:
-    from importlib.metadata import entry_points
+def _store_in_meta(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a click callback that stores a value for `connect` instead of passing it to the command."""
 
-    return next((entry.load() for entry in entry_points(group=ENTRY_POINTS, name=name)), None)
-
-
-def _unknown(name: str) -> Exception:
-    if name in PLANNED:
-        return UsageError(f"--target {name} is not built yet", PLANNED[name])
-    from importlib.metadata import entry_points
-
-    known = ["local", "kubernetes", *sorted(entry.name for entry in entry_points(group=ENTRY_POINTS))]
-    return NotFound(f"no target is called {name}; there are {', '.join(known)}")
-
-
-def _kept(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """An option that only `connect` asks for: kept beside the command and not handed to it."""
-
-    def keep(running: click.Context, _: click.Parameter, value: Any) -> Any:
-        running.meta[name] = value
+    def store(command_context: click.Context, _: click.Parameter, value: Any) -> Any:
+        command_context.meta[name] = value
         return value
 
-    return keep
+    return store
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
-        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_kept(CONTEXT),
+        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
         help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
     )(command)  # fmt: skip
     return click.option(
@@ -163,24 +147,24 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--force-conflicts", is_flag=True, expose_value=False, callback=_kept(FORCE),
+        "--force-conflicts", is_flag=True, expose_value=False, callback=_store_in_meta(FORCE),
         help="On a cluster: take over fields that others have set.",
     )(command)  # fmt: skip
 
 
 def prometheus_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--prometheus", metavar="URL", expose_value=False, callback=_kept(PROMETHEUS),
+        "--prometheus", metavar="URL", expose_value=False, callback=_store_in_meta(PROMETHEUS),
         help="On a cluster: who is asked; the one in monitoring unless told. [env: PILOTLIGHT_PROMETHEUS]",
     )(command)  # fmt: skip
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--target and -n on a verb, handed over as one `at`."""
+    """Add --target and --namespace to a command, passed as `service_options`."""
 
     @wraps(command)
     def called(target: str, namespace: str, **typed: Any) -> Any:
-        return command(at=At(target, namespace), **typed)
+        return command(service_options=ServiceOptions(target, namespace), **typed)
 
     called = click.option(
         "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",

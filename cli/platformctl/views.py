@@ -1,4 +1,4 @@
-"""What services look like to a person: a line each for `list`, a page for `status`. Values in, lines out."""
+"""Text views of services: rows for `list`, a page for `status`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from platformctl import output
 
 if TYPE_CHECKING:
-    from pilotlight.targets.target import Condition, Event, RevisionStatus, ServiceStatus, Target
+    from pilotlight.manifests import Change
+    from pilotlight.targets.target import Event, RevisionStatus, ServiceStatus, Target
 
 REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
 REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS")
@@ -14,31 +15,31 @@ SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 
 
 def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> None:
-    """As -o says. `one`: the command is about a single service, whose status is the whole of the data."""
+    """Print statuses in the chosen format. `one`: the document is a single status instead of a list."""
     from msgspec import to_builtins
 
     chosen = output.chosen() or default
-    told = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
+    document = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
     lines = {
         "url": lambda: [status.url for status in statuses if status.url],
         "name": lambda: [label(status) for status in statuses],
         "table": lambda: page(statuses[0]) if one else listing(statuses),
         "wide": lambda: page(statuses[0], wide=True) if one else listing(statuses, wide=True),
     }
-    output.data(told, lines.get(chosen, list)())
+    output.data(document, lines.get(chosen, list)())
 
 
-def with_figures(statuses: "Sequence[ServiceStatus]", target: "Target") -> "Sequence[ServiceStatus]":
-    """Latency and errors, on a cluster: there a Prometheus has them, here the gateway's own counts came along."""
+def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") -> "Sequence[ServiceStatus]":
+    """Add latency and errors from Prometheus on a cluster; the local gateway reports its own."""
     if target.name != "kubernetes":
         return statuses
-    from pilotlight.observability.latency import measured
+    from pilotlight.observability.latency import with_latency
 
-    return measured(statuses, target.query)
+    return with_latency(statuses, target.query)
 
 
 def rounded(value: Any) -> Any:
-    """Three decimals: more of a latency, a share or a duration is noise."""
+    """Round floats to three decimals, recursively."""
     if isinstance(value, Mapping):
         return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -51,7 +52,7 @@ def label(status: "ServiceStatus") -> str:
 
 
 def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
-    """Within 80 columns for a service with a short name; `wide` has the rest."""
+    """Return the table of services, within 80 columns for short names; `wide` adds columns."""
     heading = ["NAME", "NAMESPACE", "PHASE", "REPLICAS", "TRAFFIC", "URL"]
     rows = [
         [status.name, status.namespace, status.phase, replicas(status.revisions), traffic(status), status.url]
@@ -67,19 +68,19 @@ def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str
 
 def replicas(revisions: "Iterable[RevisionStatus]") -> str:
     """`1/2`: ready of desired."""
-    found = list(revisions)
-    return f"{sum(each.ready for each in found)}/{sum(each.desired for each in found)}"
+    rows = list(revisions)
+    return f"{sum(each.ready for each in rows)}/{sum(each.desired for each in rows)}"
 
 
 def traffic(status: "ServiceStatus") -> str:
-    """`80 % 1f3a9c07, 20 % 77aa01de`: the ends of revisions' names, which `traffic` and `rollback` take.
+    """`80 % 1f3a9c07, 20 % 77aa01de`: suffixes of revision names, as `traffic` and `rollback` take them.
 
-    Where several components have requests, each is named: `100 % transformer-5d2c8e10, 100 % predictor-1f3a9c07`.
+    With several workloads each is named: `100 % transformer-5d2c8e10, 100 % predictor-1f3a9c07`.
     """
-    asked = [each for each in status.revisions if each.percent]
-    alone = len({each.workload for each in asked}) == 1
-    names = [each.name.rpartition("-")[2] if alone else each.name.removeprefix(f"{status.name}-") for each in asked]
-    return ", ".join(f"{each.percent} % {name}" for each, name in zip(asked, names, strict=True)) or "-"
+    receiving = [each for each in status.revisions if each.percent]
+    alone = len({each.workload for each in receiving}) == 1
+    names = [each.name.rpartition("-")[2] if alone else each.name.removeprefix(f"{status.name}-") for each in receiving]
+    return ", ".join(f"{each.percent} % {name}" for each, name in zip(receiving, names, strict=True)) or "-"
 
 
 def worst(status: "ServiceStatus", field: str) -> str:
@@ -93,7 +94,7 @@ def cold_starts(status: "ServiceStatus") -> str:
 
 
 def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
-    """One service in full: who gets requests, what runs, how fast it answers and why it has its size."""
+    """Return one service in full: addresses, revisions, latency, reasons and decisions."""
     head = [f"{label(status)}: {status.phase}" + (f", {status.mode}" if status.mode else "")]
     if status.message:
         head.append(f"  {status.message}")
@@ -108,7 +109,7 @@ def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
 
 
 def short(status: "ServiceStatus", revision: str, wide: bool) -> str:
-    """Without the service's name, which the page has said; verbs take a revision by the end of its name."""
+    """Return the revision's name without the service's prefix, unless `wide`."""
     return revision if wide else revision.removeprefix(f"{status.name}-")
 
 
@@ -122,39 +123,36 @@ def _revision(each: "RevisionStatus", name: str) -> tuple[str, ...]:
 
 
 def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
-    """What is not a number: why something is not ready, the last decision, what was set by hand."""
-    found: list[tuple[str, str]] = []
+    """Return reasons, last decisions, cold starts, manual overrides, warnings and conditions."""
+    remarks: list[tuple[str, str]] = []
     for each in status.revisions:
         name = short(status, each.name, wide)
         if each.reason and each.reason not in status.message:
-            found.append((name, each.reason))
+            remarks.append((name, each.reason))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
-            found.append((name, f"last decision: {each.decision}{when}"))
+            remarks.append((name, f"last decision: {each.decision}{when}"))
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
-            found.append((name, f"latest start: {phases}"))
-    found += [(name, f"set by hand: {overridden(set_)}") for name, set_ in status.overrides.items() if set_]
-    found += [("warning", sentence) for sentence in status.warnings]
-    found += [(f"condition {each.type}", _condition(each)) for each in status.conditions if wide]
-    return ["", *output.columns(found)] if found else []
+            remarks.append((name, f"latest start: {phases}"))
+    remarks += [(name, f"set by hand: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
+    remarks += [("warning", sentence) for sentence in status.warnings]
+    for condition in status.conditions if wide else ():
+        why = " ".join(filter(None, (condition.reason, condition.message)))
+        remarks.append((f"condition {condition.type}", condition.status + (f": {why}" if why else "")))
+    return ["", *output.columns(remarks)] if remarks else []
 
 
-def _condition(condition: "Condition") -> str:
-    why = " ".join(filter(None, (condition.reason, condition.message)))
-    return condition.status + (f": {why}" if why else "")
-
-
-def overridden(written: Mapping[str, Any]) -> str:
+def format_overrides(written: Mapping[str, Any]) -> str:
     """`maxReplicas 5, traffic iris-1 90 %`."""
     shares = [f"{share['revision'] or 'latest'} {share['percent']} %" for share in written.get("traffic") or ()]
     plain = [f"{name} {value}" for name, value in written.items() if name != "traffic"]
     return ", ".join([*plain, *([f"traffic {' '.join(shares)}"] if shares else [])])
 
 
-def event(found: "Event") -> str:
-    whose = f"{found.namespace}/{found.service}"
-    return f"{found.at}  {found.type:<7}  {whose}  {found.object}  {found.reason}: {found.message}"
+def event_line(event: "Event") -> str:
+    whose = f"{event.namespace}/{event.service}"
+    return f"{event.at}  {event.type:<7}  {whose}  {event.object}  {event.reason}: {event.message}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -163,3 +161,12 @@ def milliseconds(value: float | None) -> str:
 
 def percentage(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
+
+
+def change_document(change: "Change") -> dict[str, Any]:
+    """Return a difference between manifests as `-o json` prints it."""
+    group, kind, namespace, name = change.key
+    return {
+        "change": change.kind, "group": group, "kind": kind, "namespace": namespace, "name": name,
+        "diff": list(change.lines),
+    }  # fmt: skip

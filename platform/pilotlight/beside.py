@@ -1,4 +1,4 @@
-"""Files beside a document, which `storageUri` names by a relative path: where they lie, who can read them. Pure."""
+"""Relative `storageUri` paths of a document: made absolute, and refused for remote targets. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Target
 
 
-def located(service: "Service") -> Any:
-    """The document's `spec` with such paths absolute: what is kept of it leaves its folder."""
-    return _located(service.document.get("spec", {}), "spec", service)
+def with_absolute_paths(service: "Service") -> Any:
+    """Return the document's `spec` with absolute paths: the stored text leaves its folder."""
+    return _resolve_paths(service.document.get("spec", {}), "spec", service)
 
 
-def check(services: "Sequence[Service]", target: "Target | None") -> None:
-    """A file beside the document is on this machine; pods of a cluster run elsewhere."""
+def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
+    """Raise UsageError for relative paths on a cluster: pods cannot read files of this machine."""
     if target is None or target.name != "kubernetes":
         return
     for service in services:
         for path, value in _uris(service.document.get("spec") or {}, "spec"):
             if value.startswith(("./", "../")):
-                message = f"{service.place(path)}: {path}: {value} lies on this machine, where no pod can read it"
+                message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
                 raise UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
 
 
@@ -34,12 +34,13 @@ def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, value
 
 
-def _located(value: Any, path: str, service: "Service") -> Any:
-    """Paths beside the document are absolute from here on: the text leaves its folder."""
-    from pilotlight.spec.storage import located
+def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
+    from pilotlight.spec.storage import resolve_uri
 
     if isinstance(value, Mapping):
-        return {key: _located(item, f"{path}.{key}", service) for key, item in value.items()}
+        return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
     if isinstance(value, list):
-        return [_located(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
-    return located(value, service.place(path)) if path.endswith("storageUri") and isinstance(value, str) else value
+        return [_resolve_paths(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
+    return (
+        resolve_uri(value, service.location(path)) if path.endswith("storageUri") and isinstance(value, str) else value
+    )

@@ -1,12 +1,12 @@
-"""What control plane, gateway and predictor must agree on: ports, variables, headers, labels, metric names.
+"""Constants shared by control plane, gateway and predictor: ports, variables, headers, labels, metric names.
 
-Standard library only: this module is imported before anything heavy, by every process of the system.
+Standard library only, since every process imports it first.
 """
 
 import re
 from typing import Final
 
-# Ports a predictor listens on by default, and those of Triton and its ancestor (`--compat triton|trtis`).
+# Default ports of a predictor, and those of Triton and TRTIS (`--compat triton|trtis`).
 HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8081
 METRICS_PORT: Final = 8082
@@ -15,22 +15,22 @@ COMPAT_GRPC_PORT: Final = 8001
 COMPAT_METRICS_PORT: Final = 8002
 SERVING_GRPC_PORT: Final = 50051
 
-# Ports of the embedded platform: the one address of all services, and the control API.
+# Ports of the embedded platform: the gateway of all services, and the control API.
 GATEWAY_PORT: Final = 8090
 API_PORT: Final = 8091
-# First segments of the gateway's own paths; no service may be called so.
+# First segments of the gateway's own paths; not allowed as service names.
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
-# The one image that a target without containers can run, since it has the program itself: any registry, any tag.
+# The only image that a target without containers can run, of any registry and tag.
 _OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
 
 
-def ours(image: str) -> bool:
-    """Does this image hold our predictor? `registry.local:5000/pilotlight/predictor:0.1.0` does."""
+def is_predictor_image(image: str) -> bool:
+    """Return whether an image is our predictor, such as `registry.local:5000/pilotlight/predictor:0.1.0`."""
     return re.fullmatch(_OWN_IMAGE, image) is not None
 
 
-# Environment that a supervisor sets for a predictor; the predictor's own settings use INFERENCE_*.
+# Variables that a supervisor sets for a predictor; its own settings use INFERENCE_*.
 ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
 ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"
 ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
@@ -38,9 +38,9 @@ ENV_REVISION: Final = "PILOTLIGHT_REVISION"
 ENV_PARK_MEMORY: Final = f"{ENV_SETTINGS_PREFIX}PARK_MEMORY"  # host memory for the weights of parked models
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
-ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # where a component reaches the others of its service
+ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # base URL for requests to other components of the service
 ENV_ENDPOINTS_DIR: Final = "PILOTLIGHT_ENDPOINTS_DIR"  # <dir>/<namespace>/<workload>.json: replicas, for a router
-ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # what a person typed to start the predictor, for its help
+ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # command name to show in the predictor's help
 
 # Headers.
 HEADER_REQUEST_ID: Final = "x-request-id"
@@ -49,10 +49,10 @@ HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
 HEADER_TAG: Final = "x-pilotlight-tag"
 HEADER_TAG_KNATIVE: Final = "knative-serving-tag"
-HEADER_VERSION: Final = "x-pilotlight-version"  # of whoever speaks, between platformctl and the control API
+HEADER_VERSION: Final = "x-pilotlight-version"  # of client and server, between platformctl and the control API
 HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
 
-# Metrics. Dashboards, rules and scaling triggers use only these names.
+# Metrics: the only names that dashboards, rules and scaling triggers use.
 METRIC_REQUEST_DURATION: Final = "pilotlight_request_duration_seconds"
 METRIC_IN_FLIGHT: Final = "pilotlight_requests_in_flight"
 METRIC_QUEUE_DEPTH: Final = "pilotlight_queue_depth"
@@ -67,10 +67,10 @@ METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
 METRIC_GATEWAY_WAITING: Final = "pilotlight_gateway_requests_waiting"
 METRIC_GATEWAY_IN_FLIGHT: Final = "pilotlight_gateway_requests_in_flight"
 METRIC_GATEWAY_DURATION: Final = "pilotlight_gateway_request_duration_seconds"
-METRIC_GATEWAY_HELD: Final = "pilotlight_gateway_held_seconds"  # time before a replica took the request
+METRIC_GATEWAY_HELD: Final = "pilotlight_gateway_held_seconds"  # queueing time before a replica took the request
 METRIC_GATEWAY_REFUSED: Final = "pilotlight_gateway_requests_refused_total"
 METRIC_GATEWAY_ERRORS: Final = "pilotlight_gateway_errors_total"
-METRIC_GATEWAY_LOST: Final = "pilotlight_gateway_requests_lost_total"  # their replica ended without an answer
+METRIC_GATEWAY_LOST: Final = "pilotlight_gateway_requests_lost_total"  # their replica exited without a response
 METRIC_GATEWAY_COLD_STARTS: Final = "pilotlight_gateway_cold_starts_total"
 METRIC_REPLICAS: Final = "pilotlight_replicas"
 METRIC_REPLICA_LIMITS: Final = "pilotlight_replica_limits"
@@ -93,7 +93,7 @@ LABEL_SERVICE: Final = "inference_service"
 LABEL_NAMESPACE: Final = "namespace"
 LABEL_REVISION: Final = "revision"
 
-# Latency objectives must be bucket edges, or a query can only interpolate across them.
+# Latency objectives must be bucket bounds, since queries interpolate between them.
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25,
     0.3, 0.5, 0.75, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0,

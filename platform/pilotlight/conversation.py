@@ -1,7 +1,7 @@
-"""Requests to one address, one after the other, as any client of a service sends them. Blocking; standard library only.
+"""Blocking HTTP client for sequential requests to one address. Standard library only.
 
-For probes of canaries, microservices and verbs. What it means that no answer came, each of them says in its own words:
-failures are those of the library (FAILURES, TimeoutError among them).
+For canary probes, microservices and the CLI. Errors are those of the library (FAILURES, TimeoutError among them);
+callers word their own messages.
 """
 
 import time
@@ -16,8 +16,8 @@ FAILURES: Final = (OSError, HTTPException)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """`headers` have lower-case names; `seconds` went by from the first byte sent to the last one received."""
+class HttpReply:
+    """`headers` have lower-case names; `seconds` from the first byte sent to the last one received."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,8 +26,8 @@ class Reply:
     reason: str = ""
 
 
-class Conversation:
-    """On a connection that is kept for as long as the other side keeps it. `headers` go with every request."""
+class HttpClient:
+    """Keep-alive HTTP client. `headers` are sent with every request."""
 
     def __init__(self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
@@ -45,18 +45,18 @@ class Conversation:
         self._connection.close()
 
     def connect(self) -> None:
-        """Ahead of the first request, for who has to tell that nobody listens from that nobody answers."""
+        """Connect before the first request, to tell a refused connection from a missing response."""
         self._connection.connect()
 
-    def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
-        """`path` is below the path of the address. After a failure the next request begins with a new connection."""
+    def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpReply:
+        """Send a request; `path` is relative to the URL. After a failure the next request reconnects."""
         begin = time.monotonic()
         try:
             self._connection.request(method, self._path + path, body or None, {**self._headers, **(headers or {})})
-            answer = self._connection.getresponse()
-            content = answer.read()
+            response = self._connection.getresponse()
+            content = response.read()
         except FAILURES:
             self._connection.close()
             raise
-        told = {name.lower(): value for name, value in answer.getheaders()}
-        return Reply(answer.status, told, content, time.monotonic() - begin, answer.reason)
+        response_headers = {name.lower(): value for name, value in response.getheaders()}
+        return HttpReply(response.status, response_headers, content, time.monotonic() - begin, response.reason)

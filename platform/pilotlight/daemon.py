@@ -1,7 +1,7 @@
-"""`python -m pilotlight.daemon`: the control process of the embedded platform. Puts API and engine together.
+"""`python -m pilotlight.daemon`: the control process of the embedded platform, with control API and engine.
 
-One per home folder: it holds a lock for as long as it lives, and a second one gives way. Its end is either asked for
-over the API (everything stops) or by a signal (replicas and gateway live on, and the next one takes them over).
+One per home folder: it holds a lock while it runs, and a second one exits. A shutdown over the API stops everything; a
+signal stops only this process, and the next one adopts replicas and gateway.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
 from pilotlight.targets.local.home import ENV_HOME, Home, home
 
-HOLDER: Final = "the control process"  # of canaries; the lock of the home folder lets there be one only
+HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
 log = logging.getLogger("pilotlight.daemon")
 
 
@@ -39,21 +39,21 @@ class Options:
     zero_grace_s: float
 
     def command(self) -> tuple[str, ...]:
-        """What starts the same control process again."""
+        """Return the command that starts the same control process again."""
         flags = (
             "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
             "--scale-to-zero-grace", self.zero_grace_s,
         )  # fmt: skip
-        told = ("--prometheus", self.prometheus) if self.prometheus else ()
-        dark = () if self.pilot_light else ("--no-pilot-light",)
+        prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
+        pilot_light = () if self.pilot_light else ("--no-pilot-light",)
         return (
             sys.executable, "-m", "pilotlight.daemon", "--home", str(self.home.root),
-            *map(str, flags), *told, *dark,
+            *map(str, flags), *prometheus, *pilot_light,
         )  # fmt: skip
 
 
 def options(argv: Sequence[str]) -> Options:
-    """Flags, else variables, else what is usual."""
+    """Parse flags; defaults come from environment variables."""
     variable = os.environ.get
     parser = argparse.ArgumentParser("python -m pilotlight.daemon", description=__doc__)
     parser.add_argument("--home", default=None, help="folder of the platform's state [PILOTLIGHT_HOME]")
@@ -72,11 +72,11 @@ def options(argv: Sequence[str]) -> Options:
         help="seconds beyond the window before the last replica ends (Knative: 30)",
     )  # fmt: skip
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
-    given = parser.parse_args(argv)
-    folder = Home(Path(given.home).absolute()) if given.home else home()
+    args = parser.parse_args(argv)
+    folder = Home(Path(args.home).absolute()) if args.home else home()
     return Options(
-        folder, given.gateway_port or free_port(), given.api_port or free_port(), given.service_ports,
-        given.prometheus, not given.no_pilot_light, given.scale_to_zero_grace,
+        folder, args.gateway_port or free_port(), args.api_port or free_port(), args.service_ports,
+        args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace,
     )  # fmt: skip
 
 
@@ -95,25 +95,25 @@ def free_port() -> int:
 
 def main(argv: Sequence[str]) -> int:
     try:
-        given = options(argv)
+        settings = options(argv)
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    given.home.create()
-    held = lock(given.home)
+    settings.home.create()
+    held = lock(settings.home)
     if held is None:
-        log.info("another control process serves %s", given.home.root)
+        log.info("another control process serves %s", settings.home.root)
         return 0
     from pilotlight.targets.local.supervisor.tending import rotate_all
 
     with held:
-        rotate_all(given.home.process_logs)  # while no replica lives nobody else does
-        return loop.run(serve(given))
+        rotate_all(settings.home.process_logs)  # the supervisor rotates them only while replicas run
+        return loop.run(serve(settings))
 
 
 def lock(folder: Home) -> IO[bytes] | None:
-    """Held until this process ends, however it ends."""
+    """Take the home folder's lock, which the kernel releases with the process; None: held by another."""
     file = folder.lock.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,115 +123,115 @@ def lock(folder: Home) -> IO[bytes] | None:
     return file
 
 
-async def serve(given: Options) -> int:
-    """The API's port is taken before anything is started: a start that fails leaves nothing behind."""
+async def serve(settings: Options) -> int:
+    """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
     from pilotlight.gateway import addresses
-    from pilotlight.microservices.api.desk import DESK
+    from pilotlight.microservices.api.desk import CONTEXT
     from pilotlight.targets.local import prometheus_beside
     from pilotlight.targets.local.engine import Engine
 
-    ending = Ending()
+    shutdown = Shutdown()
     try:
-        listener = addresses.bind(addresses.Address("127.0.0.1", given.api_port), "PILOTLIGHT_API_PORT")
-        prometheus = await prometheus_beside.begin(given.home, given.prometheus, given.api_port)
-        engine = Engine(given.home, _settings(given, prometheus))
+        listener = addresses.bind(addresses.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
+        prometheus = await prometheus_beside.start(settings.home, settings.prometheus, settings.api_port)
+        engine = Engine(settings.home, _settings(settings, prometheus))
     except PlatformError as error:
         log.error("%s", error)
-        await prometheus_beside.end(given.home)
+        await prometheus_beside.stop(settings.home)
         return 1
     try:
         await engine.start()
-        runner = await _api(engine, given, ending, listener)
+        runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:
         log.error("%s", error)
         await engine.close(stop_all=False)
-        await prometheus_beside.end(given.home)
+        await prometheus_beside.stop(settings.home)
         return 1
-    async with _canaries(engine, given):
-        await ending.wait()
-    if ending.stop_all:
-        await runner.app[DESK].stop_all()
+    async with _canaries(engine, settings):
+        await shutdown.wait()
+    if shutdown.stop_all:
+        await runner.app[CONTEXT].stop_all()
     await runner.cleanup()
-    await engine.close(stop_all=ending.stop_all, drain_s=ending.drain_s)
-    if ending.stop_all:
-        await prometheus_beside.end(given.home)
+    await engine.close(stop_all=shutdown.stop_all, drain_s=shutdown.drain_s)
+    if shutdown.stop_all:
+        await prometheus_beside.stop(settings.home)
     with contextlib.suppress(FileNotFoundError):
-        given.home.address.unlink()
-    log.info("ended; %s", "nothing runs any more" if ending.stop_all else "replicas and gateway go on")
+        settings.home.address.unlink()
+    log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
     return 0
 
 
-def _canaries(engine: Any, given: Options) -> contextlib.AbstractAsyncContextManager[None]:
-    """Looked at after every change, and at once after a start: one may be in mid-step."""
-    from pilotlight.canary.bell import Bell, looked_after
+def _canaries(engine: Any, settings: Options) -> contextlib.AbstractAsyncContextManager[None]:
+    """Run the canary controller, woken by every change, and at start for a canary in progress."""
+    from pilotlight.canary.bell import WakeEvent, controller_thread
 
-    bell = Bell(rings=True)
-    engine.canaries.rung = bell.ring
-    if engine.canaries.running:
-        bell.ring()
-    return looked_after(bell, partial(_follow, given.home, bell))
+    wake_event = WakeEvent(notified=True)
+    engine.canaries.on_change = wake_event.wake
+    if engine.canaries.any_running:
+        wake_event.wake()
+    return controller_thread(wake_event, partial(_run_canaries, settings.home, wake_event))
 
 
-def _follow(folder: Home, bell: Any) -> None:
-    """What it takes is imported with the first canary: most platforms have none."""
-    if not bell.wait(None):
+def _run_canaries(folder: Home, wake_event: Any) -> None:
+    """Wait for the first canary before importing the controller: most platforms have none."""
+    if not wake_event.wait(None):
         return
-    from pilotlight.canary.loop import follow
+    from pilotlight.canary.loop import run_controller
     from pilotlight.targets.local import launching
     from pilotlight.targets.local.client import LocalTarget
 
     address = launching.living(folder)
     if address is not None:
-        bell.ring()
-        follow(LocalTarget(address), bell, HOLDER)
+        wake_event.wake()
+        run_controller(LocalTarget(address), wake_event, HOLDER)
 
 
-def _settings(given: Options, prometheus: str) -> Any:
-    """`prometheus` is the address of the one that is asked, whoever runs it."""
+def _settings(settings: Options, prometheus: str) -> Any:
+    """Return the engine's settings; `prometheus` is the address of the server to query."""
     from pilotlight.targets.local.engine import EngineSettings
 
     return EngineSettings(
-        given.gateway_port,
-        given.service_ports,
+        settings.gateway_port,
+        settings.service_ports,
         prometheus,
-        given.pilot_light,
-        given.zero_grace_s,
-        respawn=given.command(),
+        settings.pilot_light,
+        settings.zero_grace_s,
+        respawn=settings.command(),
     )
 
 
-class Ending:
-    """Why and how the process shall end: by the API everything does, by a signal only this process."""
+class Shutdown:
+    """Requested shutdown: of everything (API), or only of this process (signal)."""
 
     def __init__(self) -> None:
         self.stop_all = False
         self.drain_s = 0.0
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._asked.set)
+            asyncio.get_running_loop().add_signal_handler(number, self._requested.set)
 
     def stop_everything(self, drain_s: float) -> None:
         self.stop_all, self.drain_s = True, drain_s
-        self._asked.set()
+        self._requested.set()
 
     async def wait(self) -> None:
-        await self._asked.wait()
+        await self._requested.wait()
 
 
-async def _api(engine: Any, given: Options, ending: Ending, listener: socket.socket) -> Any:
+async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: socket.socket) -> Any:
     from aiohttp import web
 
     from pilotlight.api.app import make_app
-    from pilotlight.microservices.api.desk import Desk
+    from pilotlight.microservices.api.desk import ApiContext
     from pilotlight.targets.local import launching
 
-    desk = Desk(given.home, {**os.environ, ENV_HOME: str(given.home.root)})
-    app = make_app(engine, launching.token(given.home), ending.stop_everything, desk)
+    context = ApiContext(settings.home, {**os.environ, ENV_HOME: str(settings.home.root)})
+    app = make_app(engine, launching.token(settings.home), shutdown.stop_everything, context)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    launching.announce(given.home, given.api_port, given.gateway_port, engine.settings.prometheus)
-    log.info("started: %s", shlex.join(given.command()))
+    launching.announce(settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus)
+    log.info("started: %s", shlex.join(settings.command()))
     return runner
 
 

@@ -1,6 +1,6 @@
-"""The pipeline of a deployment, from files to manifests: load, plan, render. What a target does with them comes after.
+"""Deployment pipeline from files to manifests: load, plan, render. Targets apply the result.
 
-All services are planned before anything is told, so that one call names every problem of every document.
+All services are planned before any problem is raised, so that one call reports every problem of every document.
 """
 
 import os
@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
-from pilotlight.errors import InvalidDocument
-from pilotlight.manifests import Manifest, in_order
+from pilotlight.manifests import Manifest, in_apply_order
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Current, Plan
 from pilotlight.render import render
-from pilotlight.spec.catalogue import builtin, catalogue_from, merge
-from pilotlight.spec.cluster_catalogue import There, catalogue_there, used
-from pilotlight.spec.load import Loaded, load
+from pilotlight.spec.catalogue import builtin, catalogue_from, merge_catalogues
+from pilotlight.spec.cluster_catalogue import ClusterDocument, read_cluster_catalogue, used_documents
+from pilotlight.spec.load import LoadedDocuments, load
 from pilotlight.spec.model import Catalogue, Service
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.problems import Problem, Problems
+from pilotlight.spec.problems import InvalidDocument, Problem, Problems
 
 ServiceKey = tuple[str, str]  # namespace, name
 OTHER_KIND: Final = "PL110"
@@ -27,9 +26,10 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is read: files, directories or `-`. `catalogues` are searched after the files, before the built-in one.
+    """Inputs: files, directories or `-`. `catalogues` are searched after the files, before the built-in one.
 
-    `there` gives what the target itself has for services of some namespaces; it is searched just before the built-in.
+    `target_catalogue` returns the target's own catalogue for some namespaces; it is searched just before the built-in
+    one.
     """
 
     files: Sequence[str]
@@ -38,33 +38,33 @@ class Sources:
     environ: Mapping[str, str] | None = None  # None: `${VAR}` stays as it is
     stdin: TextIO | None = None
     namespace: str = "default"
-    there: Callable[[Sequence[str]], Sequence[There]] | None = None
+    target_catalogue: Callable[[Sequence[str]], Sequence[ClusterDocument]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the sources say, before anything is decided. `others` are the documents that the catalogue was read from.
+    """Parsed services and catalogue. `catalogue_nodes` are the documents of the catalogue's files.
 
-    `there` are those of them that the target keeps itself.
+    `target_nodes` are those that the target stores itself.
     """
 
     services: tuple[Service, ...]
     catalogue: Catalogue
     warnings: tuple[Problem, ...] = ()
     companions: tuple[Manifest, ...] = ()
-    others: tuple[Node, ...] = ()
-    there: tuple[Node, ...] = ()
+    catalogue_nodes: tuple[Node, ...] = ()
+    target_nodes: tuple[Node, ...] = ()
 
-    def beside(self, service: Service) -> list[Node]:
-        """What a release keeps of the catalogue: all that was given, and what it was made with of the target's."""
-        return [*self.others, *used(self.there, service, self.catalogue)]
+    def documents_with(self, service: Service) -> list[Node]:
+        """Return the catalogue documents to store with a release: all from files, and those used from the target."""
+        return [*self.catalogue_nodes, *used_documents(self.target_nodes, service, self.catalogue)]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Every service of the sources with what was decided about it, and the warnings of reading and planning.
+    """Plans of all services, and the warnings of reading and planning.
 
-    `companions` are objects beside the services (a Namespace, a Secret), which are applied first and as they are.
+    `companions` are other objects of the documents (a Namespace, a Secret), applied first and unchanged.
     """
 
     plans: tuple[Plan, ...]
@@ -73,24 +73,26 @@ class Planned:
     companions: tuple[Manifest, ...] = ()
 
     def manifests(self) -> list[Manifest]:
-        """The companions, then service after service, each in the order of applying."""
+        """Return the companions, then the objects of each service in apply order."""
         rendered = [manifest for planned in self.plans for manifest in render(planned)]
-        return [*in_order(self.companions), *rendered]
+        return [*in_apply_order(self.companions), *rendered]
 
 
 def read(sources: Sources) -> Documents:
-    """Raises InvalidDocument with all errors of all documents."""
+    """Read all documents. Raises InvalidDocument with all their errors."""
     loaded = load(
         sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
     )
-    catalogue, others, there = _catalogue(sources, loaded)
-    _raise_errors(loaded.problems.found)
+    catalogue, catalogue_nodes, target_nodes = _catalogue(sources, loaded)
+    _raise_errors(loaded.problems.items)
     companions = tuple(_companion(node, sources.namespace) for node in loaded.companions)
-    return Documents(loaded.services, catalogue, tuple(loaded.problems.warnings), companions, others, there)
+    return Documents(
+        loaded.services, catalogue, tuple(loaded.problems.warnings), companions, catalogue_nodes, target_nodes
+    )
 
 
 def _companion(node: Node, namespace: str) -> Manifest:
-    """As it is written, but for the namespace of those that have one and name none."""
+    """Return the object as written, with the default namespace if it needs one and names none."""
     document = node.plain()
     if document["kind"] != "Namespace" and not document["metadata"].get("namespace"):
         document["metadata"]["namespace"] = namespace
@@ -100,66 +102,57 @@ def _companion(node: Node, namespace: str) -> Manifest:
 def plan_all(
     sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
 ) -> Planned:
-    """Raises InvalidDocument with all errors of all documents, those of planning only once reading found none."""
+    """Read and plan. Raises InvalidDocument with all errors; those of planning only if reading found none."""
     return plan_documents(read(sources), capabilities, current)
 
 
 def plan_documents(
     documents: Documents, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
 ) -> Planned:
-    """The same for documents that were read before: a plan can be made again when what runs has changed."""
-    plans, found = _plans(documents.services, documents.catalogue, capabilities or Capabilities(), current or {})
-    _raise_errors([*documents.warnings, *found])
+    """Plan documents that were read before, such as again after the live state has changed."""
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    for service in documents.services:
+        try:
+            live = (current or {}).get((service.namespace, service.name), Current())
+            plans.append(plan(service, documents.catalogue, capabilities or Capabilities(), live))
+        except InvalidDocument as error:
+            problems.extend(error.problems)
+    _raise_errors([*documents.warnings, *problems])
     warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
     return Planned(tuple(plans), warnings, documents.catalogue, documents.companions)
 
 
-def _catalogue(sources: Sources, loaded: Loaded) -> tuple[Catalogue, tuple[Node, ...], tuple[Node, ...]]:
-    """The documents beside the services come first, then those of --catalog, of the target, ours. Problems join."""
+def _catalogue(sources: Sources, loaded: LoadedDocuments) -> tuple[Catalogue, tuple[Node, ...], tuple[Node, ...]]:
+    """Merge catalogues by precedence: the documents, --catalog, the target, the built-in one."""
     problems: Problems = loaded.problems
-    own = catalogue_from(loaded.others, problems, sources.namespace)
-    files = [file for path in sources.catalogues for file in _below(path)]
-    given = load(files, environ=sources.environ, namespace=sources.namespace)
-    # A catalogue is often a folder of somebody's configuration: what else lies in it is none of ours to judge.
-    problems.found.extend(problem for problem in given.problems.found if problem.code != OTHER_KIND)
-    theirs, there = _there(sources, loaded.services)
-    found = merge(own, catalogue_from(given.others, problems, sources.namespace), theirs, builtin())
-    return found, (*loaded.others, *given.others), there
+    own = catalogue_from(loaded.catalogue_nodes, problems, sources.namespace)
+    files = [file for path in sources.catalogues for file in _files_below(path)]
+    added = load(files, environ=sources.environ, namespace=sources.namespace)
+    # A catalogue is often a folder of configuration: other kinds in it are not reported.
+    problems.items.extend(problem for problem in added.problems.items if problem.code != OTHER_KIND)
+    from_files = catalogue_from(added.catalogue_nodes, problems, sources.namespace)
+    from_target, target_nodes = _target_catalogue(sources, loaded.services)
+    catalogue = merge_catalogues(own, from_files, from_target, builtin())
+    return catalogue, (*loaded.catalogue_nodes, *added.catalogue_nodes), target_nodes
 
 
-def _there(sources: Sources, services: Sequence[Service]) -> tuple[Catalogue, tuple[Node, ...]]:
-    if sources.there is None:
+def _target_catalogue(sources: Sources, services: Sequence[Service]) -> tuple[Catalogue, tuple[Node, ...]]:
+    if sources.target_catalogue is None:
         return Catalogue(), ()
     namespaces = sorted({service.namespace for service in services}) or [sources.namespace]
-    return catalogue_there(sources.there(namespaces), sources.namespace)
+    return read_cluster_catalogue(sources.target_catalogue(namespaces), sources.namespace)
 
 
-def _below(path: str) -> list[str]:
-    """The file, or every document below the folder: catalogues are sorted by vendor and engine."""
+def _files_below(path: str) -> list[str]:
+    """Return the file, or all documents below the folder: catalogues are sorted by vendor and engine."""
     if not os.path.isdir(path):
         return [path]
-    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return sorted(file for file in found if file.endswith(SUFFIXES))
+    paths = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sorted(file for file in paths if file.endswith(SUFFIXES))
 
 
-def _plans(
-    services: Sequence[Service],
-    catalogue: Catalogue,
-    capabilities: Capabilities,
-    current: Mapping[ServiceKey, Current],
-) -> tuple[list[Plan], list[Problem]]:
-    plans: list[Plan] = []
-    found: list[Problem] = []
-    for service in services:
-        try:
-            known = current.get((service.namespace, service.name), Current())
-            plans.append(plan(service, catalogue, capabilities, known))
-        except InvalidDocument as error:
-            found.extend(error.problems)
-    return plans, found
-
-
-def _raise_errors(found: Sequence[Problem]) -> None:
-    """Warnings stay with the errors: one of them may be the reason."""
-    if any(problem.severity == "error" for problem in found):
-        raise InvalidDocument(found)
+def _raise_errors(problems: Sequence[Problem]) -> None:
+    """Raise InvalidDocument if there is an error, with the warnings: one of them may be the cause."""
+    if any(problem.severity == "error" for problem in problems):
+        raise InvalidDocument(problems)

@@ -1,16 +1,16 @@
-"""For programs that are the first process of a container: SIGTERM is heard as soon as any code of ours runs.
+"""SIGTERM handling for programs that run as process 1 of a container, from their first line on.
 
-The kernel drops a signal that process 1 of a container has no handler for. A pod that is told to end while it starts,
-which scaling to zero does, would run on until it is killed at the end of its grace, minutes later. The entrypoint of
-the image (Containerfile) has SIGTERM blocked when Python starts, so that one which comes even earlier waits for this.
+The kernel drops signals that process 1 has no handler for: a pod that is deleted while it starts, as on scale to zero,
+would run until SIGKILL at the end of its grace period. The image's entrypoint (Containerfile) blocks SIGTERM before
+Python starts, so an earlier signal stays pending until `handle_sigterm` unblocks it.
 """
 
 import os
 import signal
 
 
-def heed_sigterm() -> None:
-    """The first process ends as any other does without a handler. Whoever drains puts its own there later."""
+def handle_sigterm() -> None:
+    """Let process 1 exit on SIGTERM as other processes do; servers that drain replace the handler later."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -1,28 +1,24 @@
-"""Every way the control plane can fail; each class knows the exit code of the command that meets it.
+"""Exceptions of the control plane; each class carries the exit code of a command that ends with it.
 
-    PlatformError              1  failed
-    ├── Conflict               1  somebody else changed it meanwhile; the same again, from what is there, may work
-    ├── Unauthorized           1  who asks is not known, or may not; never says what of it was wrong
-    ├── Throttled              1  asked too often
-    ├── InvalidDocument        2  a document is wrong: all its problems at once, each with its place
-    ├── UsageError             2  the call itself is wrong
+    PlatformError              1  the operation failed
+    ├── Conflict               1  the object changed meanwhile; a retry from its current state may succeed
+    ├── Unauthorized           1  unknown or insufficient credentials; never says which part was wrong
+    ├── Throttled              1  too many requests
+    ├── InvalidDocument        2  all problems of a document, each with its location (spec/problems.py)
+    ├── UsageError             2  wrong arguments
     ├── NotFound               3  no such service, revision, file or runtime
-    ├── TimedOut               4  it did not become ready in time
-    ├── RolledBack             5  a canary or deploy was taken back
-    └── InternalError          6  a defect of ours
+    ├── TimedOut               4  not ready in time
+    ├── RolledBack             5  a canary or deploy was rolled back
+    └── InternalError          6  a bug of the platform
 
-Turned into a message and an exit code in one place, `platformctl.main`.
+`platformctl.main` turns them into a message and an exit code, `api.gates` into an HTTP status.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from pilotlight.spec.problems import Problem
+from typing import ClassVar
 
 
 class PlatformError(Exception):
-    """The root; its text is a sentence for the user, `hint` one command or step that helps."""
+    """Base class; the text is a sentence for the user, `hint` one command or step that helps."""
 
     exit_code: ClassVar[int] = 1
 
@@ -49,14 +45,6 @@ class Throttled(PlatformError):
 
 class UsageError(PlatformError):
     exit_code = 2
-
-
-class InvalidDocument(PlatformError):
-    exit_code = 2
-
-    def __init__(self, problems: "Sequence[Problem]") -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = tuple(problems)
 
 
 class NotFound(PlatformError):

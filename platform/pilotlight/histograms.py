@@ -1,18 +1,18 @@
-"""Quantiles from the counts of a histogram, as Prometheus keeps them. For canaries and for what people are shown."""
+"""Quantiles of Prometheus histograms, for canary analysis and status."""
 
 import math
 
-Buckets = tuple[tuple[float, float], ...]  # upper edge in seconds and requests up to it; the last edge is infinite
+Buckets = tuple[tuple[float, float], ...]  # upper bound in seconds and cumulative count; the last bound is infinite
 
 
-def quantile(buckets: Buckets, share: float) -> float | None:
-    """Seconds, as histogram_quantile gives them: linear within a bucket, the last edge for what lies above all."""
+def quantile(buckets: Buckets, q: float) -> float | None:
+    """Return a quantile in seconds as histogram_quantile does: linear within a bucket, up to the last finite bound."""
     total = buckets[-1][1] if buckets else 0.0
     if not total > 0:
         return None
-    rank, low, below = share * total, 0.0, 0.0
-    for edge, count in buckets:
+    rank, low, below = q * total, 0.0, 0.0
+    for bound, count in buckets:
         if count >= rank and count > below:
-            return low if math.isinf(edge) else low + (edge - low) * (rank - below) / (count - below)
-        low, below = edge, count
+            return low if math.isinf(bound) else low + (bound - low) * (rank - below) / (count - below)
+        low, below = bound, count
     return low

@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from pilotlight.spec.model import Service
     from pilotlight.targets.target import Event, Key, Release, Target
 
-FIELD = "canaryTrafficPercent"
-WHOLE = (None, 100)  # shares of a revision that stands alone
-# Who receives a service's requests, in the order in which they stand before each other.
+PERCENT_FIELD = "canaryTrafficPercent"
+FULL_TRAFFIC = (None, 100)  # canary shares of a release with all traffic
+# Components in the order in which a request passes them; the first present one is the entry.
 ENTRIES = ("router", "transformer", "engine", "predictor")
 
 
 def releases(target: "Target", key: "Key") -> "Sequence[Release]":
-    """Newest first, at least one."""
-    found = target.releases(key)
-    if not found:
+    """Return the stored releases, newest first. Raises NotFound if there is none."""
+    stored = target.releases(key)
+    if not stored:
         raise NotFound(f"no release of {'/'.join(key)} is kept", "give its document: platformctl deploy -f FILE")
-    return found
+    return stored
 
 
 def revisions(release: "Release") -> set[str]:
-    """Names of the revisions that the release's own manifests describe."""
-    found = set()
+    """Return the names of the revisions in the release's manifests."""
+    names = set()
     for manifest in release.manifests:
         template = (manifest.get("spec") or {}).get("template") or {}
         metadata = template.get("metadata") or {}
-        found |= {metadata.get("name"), (metadata.get("labels") or {}).get(LABEL_REVISION)}
-    return {name for name in found if name}
+        names |= {metadata.get("name"), (metadata.get("labels") or {}).get(LABEL_REVISION)}
+    return {name for name in names if name}
 
 
-def unproven(events: "Iterable[Event]") -> set[str]:
-    """Revisions of which replicas failed, and which never answered."""
+def failed_revisions(events: "Iterable[Event]") -> set[str]:
+    """Return revisions whose replicas failed and that never became ready."""
     failed, ready = set(), set()
     for event in events:
         kind, _, name = event.object.partition("/")
@@ -51,137 +51,139 @@ def unproven(events: "Iterable[Event]") -> set[str]:
     return failed - ready
 
 
-def earlier(found: "Sequence[Release]", to: str, broken: Set[str] = frozenset()) -> "Release":
-    """By generation or by the name of a revision; empty: the newest that had all requests with another document.
+def previous_release(releases: "Sequence[Release]", to: str, failed: Set[str] = frozenset()) -> "Release":
+    """Return a release by generation or revision name; empty: the newest with full traffic and another document.
 
-    Unless it is asked for, none of the `broken` revisions is gone back to.
+    Releases with `failed` revisions are skipped unless named.
     """
-    present, before = found[0], found[1:]
+    current, earlier = releases[0], releases[1:]
     if not to:
-        known = document_of(present)
-        # Neither a canary, which `abort` takes back, nor what never worked.
-        whole = (one for one in before if alone(one) and not revisions(one) & broken)
-        chosen = next((one for one in whole if document_of(one) != known), None)
-        others = [one for one in before if document_of(one) != known]
+        known = released_document(current)
+        # Skip canaries, which `abort` reverts, and revisions that never became ready.
+        whole = (one for one in earlier if receives_all_traffic(one) and not revisions(one) & failed)
+        chosen = next((one for one in whole if released_document(one) != known), None)
+        others = [one for one in earlier if released_document(one) != known]
         why = "nothing else was deployed before"
         if others and chosen is None:
             why = "what was deployed before failed, or was a canary that was aborted; name one with --to"
     else:
-        chosen = _named(found, to)
+        chosen = _find_release(releases, to)
         why = f"generation {to} is not kept" if to.isdigit() else f"no release has a revision {to}"
     if chosen is None:
-        raise NotFound(f"{present.namespace}/{present.name}: {why}; {_kept(found)}")
+        stored = [f"{one.generation} ({', '.join(sorted(revisions(one))) or 'no revision'})" for one in releases]
+        raise NotFound(f"{current.namespace}/{current.name}: {why}; kept are {', '.join(stored)}")
     return chosen
 
 
-def _named(found: "Sequence[Release]", to: str) -> "Release | None":
-    """A hash may have no letter in it: what is no generation may still be the end of a revision's name."""
-    numbered = (one for one in found if to.isdigit() and one.generation == int(to))
-    holding = (one for one in found if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
+def _find_release(releases: "Sequence[Release]", to: str) -> "Release | None":
+    """Find by generation, then by revision suffix: a hash may consist of digits only."""
+    numbered = (one for one in releases if to.isdigit() and one.generation == int(to))
+    holding = (one for one in releases if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
     return next(chain(numbered, holding), None)
 
 
-def document(service: "Service", capabilities: "Capabilities") -> str:
-    """The text without its share: a canary that was promoted is still the same document."""
-    return releasing.document_text(_with_share(service, None), capabilities)
+def document_without_percent(service: "Service", capabilities: "Capabilities") -> str:
+    """Return the document without its canary share: a promoted canary is still the same document."""
+    return releasing.document_text(_service_with_percent(service, None), capabilities)
 
 
-def document_of(release: "Release") -> str:
-    documents, capabilities = releasing.stored(release)
-    return document(documents.services[0], capabilities)
-
-
-def _kept(found: "Sequence[Release]") -> str:
-    told = [f"{one.generation} ({', '.join(sorted(revisions(one))) or 'no revision'})" for one in found]
-    return f"kept are {', '.join(told)}"
+def released_document(release: "Release") -> str:
+    documents, capabilities = releasing.read_release(release)
+    return document_without_percent(documents.services[0], capabilities)
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
-    """The release that runs as a canary, and the one whose revision it stands beside."""
+class RunningCanary:
+    """The release that runs as a canary, and the stable one it is compared with."""
 
     release: "Release"
     stable: "Release"
     percent: int
 
     @property
-    def fresh(self) -> set[str]:
-        """The revisions that are being tried."""
+    def new_revisions(self) -> set[str]:
+        """Revisions of the canary only."""
         return revisions(self.release) - revisions(self.stable)
 
 
-def canary(found: "Sequence[Release]") -> Canary | None:
-    """None: the newest release has all requests to itself."""
-    if alone(found[0]):
+def running_canary(releases: "Sequence[Release]") -> RunningCanary | None:
+    """Return the canary; None: the newest release has all traffic."""
+    if receives_all_traffic(releases[0]):
         return None
-    stable = next((one for one in found[1:] if alone(one)), None)
+    stable = next((one for one in releases[1:] if receives_all_traffic(one)), None)
     if stable is None:
-        raise NotFound(f"the release before the canary of {found[0].name} is not kept", "deploy its document: -f FILE")
-    return Canary(found[0], stable, share(found[0]) or 0)
+        raise NotFound(
+            f"the release before the canary of {releases[0].name} is not kept", "deploy its document: -f FILE"
+        )
+    return RunningCanary(releases[0], stable, canary_percent(releases[0]) or 0)
 
 
-def stable(found: "Sequence[Release]") -> "Release":
-    """What a canary stands beside, or would."""
-    running = canary(found)
-    return running.stable if running else found[0]
+def stable_release(releases: "Sequence[Release]") -> "Release":
+    """Return the release that a canary is, or would be, compared with."""
+    running = running_canary(releases)
+    return running.stable if running else releases[0]
 
 
-def alone(release: "Release") -> bool:
-    """Whether its revision has all requests, and no other stands beside it."""
-    documents, _ = releasing.stored(release)
-    return all(_entry(one)[1] in WHOLE and ANNOTATION_SIDES not in one.annotations for one in documents.services)
+def receives_all_traffic(release: "Release") -> bool:
+    """Whether the release's revision has all traffic and no other variant is deployed."""
+    documents, _ = releasing.read_release(release)
+    return all(
+        _entry_component(one)[1] in FULL_TRAFFIC and ANNOTATION_SIDES not in one.annotations
+        for one in documents.services
+    )
 
 
-def share(release: "Release") -> int | None:
-    documents, _ = releasing.stored(release)
-    return next((_entry(service)[1] for service in documents.services), None)
+def canary_percent(release: "Release") -> int | None:
+    documents, _ = releasing.read_release(release)
+    return next((_entry_component(service)[1] for service in documents.services), None)
 
 
-def _entry(service: "Service") -> tuple[str, int | None]:
-    """The component that requests reach first, and its share."""
+def _entry_component(service: "Service") -> tuple[str, int | None]:
+    """Return the component that receives requests first, and its canary share."""
     role = next((name for name in ENTRIES if name in service.components), "predictor")
     component = next((each for name, each in service.components.items() if name == role), None)
     return role, component.canary_traffic_percent if component else None
 
 
-def with_share(documents: "Documents", percent: int | None, *, judged: bool = False) -> "Documents":
-    """The same documents, their new revisions with this share of the requests; None: with all.
+def with_canary_percent(documents: "Documents", percent: int | None, *, judged: bool = False) -> "Documents":
+    """Return the documents with this canary share for their new revisions; None: all traffic.
 
-    `judged`: both sides have tags to be asked by, and the other one stays also where the new one has 100 %.
+    `judged`: both variants get tags to be queried by, and the stable one stays at 100 % too.
     """
-    return replace(documents, services=tuple(_with_share(service, percent, judged) for service in documents.services))
+    return replace(
+        documents, services=tuple(_service_with_percent(service, percent, judged) for service in documents.services)
+    )
 
 
-def _with_share(service: "Service", percent: int | None, judged: bool = False) -> "Service":
-    """In what is planned and in what is kept of it. OME's deprecated `predictor` is read as the engine."""
-    sides = {ANNOTATION_SIDES: "both"} if judged else {}
-    annotations = {**{key: value for key, value in service.annotations.items() if key != ANNOTATION_SIDES}, **sides}
-    role, _ = _entry(service)
+def _service_with_percent(service: "Service", percent: int | None, judged: bool = False) -> "Service":
+    """Set the share in the parsed service and in its document. OME's deprecated `predictor` is the engine."""
+    marker = {ANNOTATION_SIDES: "both"} if judged else {}
+    annotations = {**{key: value for key, value in service.annotations.items() if key != ANNOTATION_SIDES}, **marker}
+    role, _ = _entry_component(service)
     components = {
         name: replace(each, canary_traffic_percent=percent) if name == role else each
         for name, each in service.components.items()
     }
     spec = dict(service.document.get("spec") or {})
-    place = role if role in spec else "predictor"
-    spec[place] = _with_field(spec.get(place) or {}, percent)
-    document = _annotated({**service.document, "spec": spec}, sides)
+    component = role if role in spec else "predictor"
+    share = {} if percent is None else {PERCENT_FIELD: percent}
+    others = {name: value for name, value in (spec.get(component) or {}).items() if name != PERCENT_FIELD}
+    spec[component] = {**others, **share}
+    document = _annotated({**service.document, "spec": spec}, marker)
     return replace(service, components=components, annotations=annotations, document=document)
 
 
-def _annotated(document: Mapping[str, Any], sides: Mapping[str, str]) -> dict[str, Any]:
+def _annotated(document: Mapping[str, Any], marker: Mapping[str, str]) -> dict[str, Any]:
     metadata = dict(document.get("metadata") or {})
     written = metadata.pop("annotations", None) or {}
-    annotations = {**{key: value for key, value in written.items() if key != ANNOTATION_SIDES}, **sides}
+    annotations = {**{key: value for key, value in written.items() if key != ANNOTATION_SIDES}, **marker}
     return {**document, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
 
 
-def _with_field(component: Mapping[str, Any], percent: int | None) -> dict[str, Any]:
-    kept = {name: value for name, value in component.items() if name != FIELD}
-    return kept if percent is None else {**kept, FIELD: percent}
-
-
-def again(release: "Release", percent: int | None, note: str, *, judged: bool = False) -> releasing.Wanted:
-    """A release's document to be deployed once more, with the shares that it says and not those set by hand."""
-    documents, capabilities = releasing.stored(release)
-    shared = with_share(documents, percent, judged=judged)
-    return releasing.Wanted(shared, capabilities, retake=True, note=note)
+def redeploy_request(
+    release: "Release", percent: int | None, note: str, *, judged: bool = False
+) -> releasing.ReleaseRequest:
+    """Return a request for a stored release with its own traffic split instead of a manual one."""
+    documents, capabilities = releasing.read_release(release)
+    shared = with_canary_percent(documents, percent, judged=judged)
+    return releasing.ReleaseRequest(shared, capabilities, reset_traffic=True, note=note)

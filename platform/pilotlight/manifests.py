@@ -1,4 +1,4 @@
-"""Kubernetes objects between render and target: their identity, the order in which they are applied, YAML, diff."""
+"""Kubernetes objects between render and target: identity, apply order, YAML, diff."""
 
 import json
 import re
@@ -9,9 +9,9 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
-Key = tuple[str, str, str, str]
+ObjectKey = tuple[str, str, str, str]
 
-# Earlier kinds are needed by later ones; deleting goes the other way.
+# Later kinds depend on earlier ones; deletion uses the reverse order.
 APPLY_ORDER: Final = (
     "Namespace", "CustomResourceDefinition", "ServiceAccount", "Secret", "ConfigMap", "PersistentVolumeClaim", "Role",
     "RoleBinding", "NetworkPolicy", "ControllerRevision", "TriggerAuthentication", "Service", "Deployment",
@@ -19,7 +19,7 @@ APPLY_ORDER: Final = (
     "InterceptorRoute", "ReferenceGrant", "HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule",
 )  # fmt: skip
 
-# What a server or another tool writes into an object, and nobody applies.
+# Fields that the API server or a tool sets; they are never applied.
 SERVER_METADATA: Final = frozenset({
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields",
     "resourceVersion", "selfLink", "uid",
@@ -29,13 +29,13 @@ SERVER_ANNOTATIONS: Final = frozenset({
     "serving.knative.dev/creator", "serving.knative.dev/lastModifier",
 })  # fmt: skip
 
-# Strings that some YAML reader takes for a number or a bool, though PyYAML writes them bare: 1e5, 0o7, 1_000, y.
+# Strings that PyYAML leaves unquoted but some YAML readers take for a number or bool: 1e5, 0o7, 1_000, y.
 _AMBIGUOUS: Final = re.compile(r"[-+]?\.?\d|[yYnN]$")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object, as it would be applied."""
+    """One object as it is applied."""
 
     document: Mapping[str, Any]
 
@@ -56,29 +56,29 @@ class Manifest:
         return str(self.document["metadata"].get("namespace", ""))
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ObjectKey:
         """Identity: group without version, kind, namespace, name."""
         return (self.api_version.rpartition("/")[0], self.kind, self.namespace, self.name)
 
 
-def in_order(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """As they are applied."""
-    return sorted(manifests, key=lambda manifest: (rank(manifest), manifest.namespace, manifest.name))
+def in_apply_order(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Sort manifests by apply order, namespace and name."""
+    return sorted(manifests, key=lambda manifest: (apply_rank(manifest), manifest.namespace, manifest.name))
 
 
-def rank(manifest: Manifest) -> int:
-    """Its place in the order. A Knative Service is applied with the workloads, though it shares its kind's name."""
+def apply_rank(manifest: Manifest) -> int:
+    """Return the position in APPLY_ORDER. A Knative Service is a workload, although its kind is Service."""
     kind = "Deployment" if manifest.api_version.startswith("serving.knative.dev/") else manifest.kind
     return APPLY_ORDER.index(kind) if kind in APPLY_ORDER else len(APPLY_ORDER)
 
 
 def to_yaml(manifests: Sequence[Manifest]) -> str:
-    """A multi-document stream, keys in the order in which they were rendered."""
+    """Return a multi-document stream; keys keep their order."""
     return _dump([manifest.document for manifest in manifests], explicit_start=True)
 
 
-def canonical(document: Any) -> str:
-    """One text per meaning: what hashes and comparisons are made of."""
+def canonical_json(document: Any) -> str:
+    """Return canonical JSON, for hashes and comparisons."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -87,48 +87,50 @@ ChangeKind = Literal["added", "removed", "changed"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one object: `lines` are a unified diff of its YAML, without line ends."""
+    """Change of one object: `lines` are a unified diff of its YAML, without line ends."""
 
     kind: ChangeKind
-    key: Key
+    key: ObjectKey
     lines: tuple[str, ...]
 
 
 def diff(old: Iterable[Manifest], new: Iterable[Manifest]) -> list[Change]:
-    """Object by object, in the order of applying; empty when nothing that a person wrote differs."""
+    """Return the changes in apply order, ignoring fields that the server sets."""
     before = {manifest.key: manifest for manifest in old}
     after = {manifest.key: manifest for manifest in new}
-    either = in_order({**before, **after}.values())
-    found = (_change(before.get(manifest.key), after.get(manifest.key)) for manifest in either)
-    return [change for change in found if change is not None]
+    manifests = in_apply_order({**before, **after}.values())
+    changes = (_change(before.get(manifest.key), after.get(manifest.key)) for manifest in manifests)
+    return [change for change in changes if change is not None]
 
 
-def without_noise(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as it was applied: without status and without what only a server writes into metadata."""
+def without_server_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document without status and server-set metadata."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key not in SERVER_METADATA}
     written = metadata.pop("annotations", None) or {}
     annotations = {key: value for key, value in written.items() if key not in SERVER_ANNOTATIONS}
     if annotations:
         metadata["annotations"] = annotations
-    kept = {key: value for key, value in document.items() if key != "status"}
-    return {**kept, "metadata": metadata}
+    fields = {key: value for key, value in document.items() if key != "status"}
+    return {**fields, "metadata": metadata}
 
 
 def _change(old: Manifest | None, new: Manifest | None) -> Change | None:
     kind: ChangeKind = "added" if old is None else "removed" if new is None else "changed"
-    some = new or old
-    assert some is not None
-    after = without_noise(new.document) if new else {}
-    before = _ordered_like(after, without_noise(old.document)) if old else {}
-    if canonical(before) == canonical(after):
+    manifest = new or old
+    assert manifest is not None
+    after = without_server_fields(new.document) if new else {}
+    before = _ordered_like(after, without_server_fields(old.document)) if old else {}
+    if canonical_json(before) == canonical_json(after):
         return None
-    label = "/".join(filter(None, (some.namespace, some.kind, some.name)))
-    was, becomes = (_dump([document]).splitlines() if document else [] for document in (before, after))
-    return Change(kind, some.key, tuple(unified_diff(was, becomes, f"old {label}", f"new {label}", lineterm="")))
+    label = "/".join(filter(None, (manifest.namespace, manifest.kind, manifest.name)))
+    old_lines, new_lines = (_dump([document]).splitlines() if document else [] for document in (before, after))
+    return Change(
+        kind, manifest.key, tuple(unified_diff(old_lines, new_lines, f"old {label}", f"new {label}", lineterm=""))
+    )
 
 
 def _ordered_like(model: Any, value: Any) -> Any:
-    """The value with its keys in the model's order, so that only differences of meaning show."""
+    """Return the value with its keys in the model's order, so that the diff shows no reordering."""
     if isinstance(model, Mapping) and isinstance(value, Mapping):
         keys = [*(key for key in model if key in value), *(key for key in value if key not in model)]
         return {key: _ordered_like(model.get(key), value[key]) for key in keys}
@@ -150,7 +152,7 @@ def _dump(documents: Sequence[Mapping[str, Any]], *, explicit_start: bool = Fals
 
 @cache
 def _dumper() -> Any:
-    """Without anchors, text over several lines as a block, quotes wherever a reader could see a number."""
+    """Return a dumper without anchors, with block style for multi-line text and quotes for ambiguous strings."""
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

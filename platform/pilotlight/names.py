@@ -1,8 +1,8 @@
-"""Every object name and label set of a service, in one place: plan decides with them, render only writes them.
+"""Object names, labels and annotations of a service.
 
 Kubernetes allows 63 characters where a name becomes a label or a host. Knative puts `latest-` before a workload's name
-and a revision's hash behind it, LeaderWorkerSet and StatefulSet append numbers, so workloads stop at 46. A name that is
-too long keeps its beginning and ends in a hash of the whole: two long names never become one.
+and a revision's hash after it, LeaderWorkerSet and StatefulSet append numbers, so workload names end at 46. A longer
+name is truncated and gets a hash of the whole, so that it stays unique.
 """
 
 import hashlib
@@ -17,64 +17,68 @@ LABEL_REVISION: Final = f"{DOMAIN}/revision"
 LABEL_SERVICE: Final = f"{DOMAIN}/service"
 LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 
-# Of the kinds that our chart installs: nobody else acts on their objects. The category is the same mark for whoever
-# may not read definitions, and lists all of them: kubectl get pilotlight.
+# Mark the CRDs that our chart installs. The category shows the same without the right to read CRDs, and lists all
+# objects: kubectl get pilotlight.
 ANNOTATION_DEFINITION: Final = f"{DOMAIN}/crd"
 CATEGORY: Final = "pilotlight"
 
-# What `scale` and `traffic` have set by hand, as JSON on the workload's object: minReplicas, maxReplicas, traffic.
+# Live overrides of `scale` and `traffic`, as JSON on the workload's object: minReplicas, maxReplicas, traffic.
 ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
 
-# Of the Service that leads to our gateway: which workloads answer for it, with their shares, as "llama-engine=80,…".
+# On the Service that is an alias of our gateway: its workloads with their percent, as "llama-engine=80,…".
 ANNOTATION_SHARES: Final = f"{DOMAIN}/shares"
 
-# Who may ask and how often. They stay on the workload's object, where the gateway's control side reads them.
+# Access rules and rate limits, copied to the workload's object, where the gateway reads them.
 ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA-256 of bearer tokens, in hex
 ANNOTATION_JWT_KEYS: Final = f"{DOMAIN}/auth-jwt-jwks"  # a JWKS document as text
 ANNOTATION_JWT_ISSUER: Final = f"{DOMAIN}/auth-jwt-issuer"
 ANNOTATION_JWT_AUDIENCE: Final = f"{DOMAIN}/auth-jwt-audience"
-ANNOTATION_JWT_SCOPE: Final = f"{DOMAIN}/auth-jwt-scope"  # one that a token must have
+ANNOTATION_JWT_SCOPE: Final = f"{DOMAIN}/auth-jwt-scope"  # required scope of a token
 ANNOTATION_RATE: Final = f"{DOMAIN}/rate-limit"  # "100/1m": requests per client and time
 ACCESS_ANNOTATIONS: Final = (
     ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE,
     ANNOTATION_RATE,
 )  # fmt: skip
-ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # whatever begins so means to close a door
+ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # prefixes of access rules
 
-# What a document may say beside: nothing else under our domain means anything, so anything else is a slip.
+# Other annotations of a document; any unknown one under our domain is an error.
 ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
 ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
 ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
-ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # "gateway" or "http-add-on": who holds requests for it at zero
+ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" or "http-add-on"
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
-ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # how its next release proves itself, as YAML: canary/block.py
-ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor gives GPU memory back while nobody asks
-ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # of a runtime: its container is our predictor
-ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # of a stored release: the flags of its deploy
-# Of a stored release: "both" while a canary is judged. Either side can be asked by its tag, and the previous one stays
-# when the new one has all requests, until it is let go.
+ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: canary/block.py
+ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
+ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
+ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
+# On a stored release: "both" during a canary analysis. Each variant is reachable by its tag, and the previous one stays
+# at 100 percent too, until it is released.
 ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"
-NOTES: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES)  # written by us, into what is kept of a document
+RELEASE_ANNOTATIONS: Final = (
+    ANNOTATION_PLANNED_WITH,
+    ANNOTATION_SIDES,
+)  # set by the platform on stored documents
 COMPONENT_ANNOTATIONS: Final = (
     ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
-    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK, *NOTES
+    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
+    *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 
 TAG_LATEST: Final = "latest"
 TAG_PREVIOUS: Final = "prev"
 
-# What each project's users select pods by.
+# Labels by which users of each project select pods.
 SERVICE_LABELS: Final = {
     "ome": ("ome.io/inferenceservice", "serving.ome.io/inferenceservice"),
     "kserve": ("serving.kserve.io/inferenceservice",),
 }
 
 
-def fit(name: str, limit: int = LIMIT) -> str:
-    """The name itself, or its beginning with six hex digits of its hash."""
+def truncate(name: str, limit: int = LIMIT) -> str:
+    """Return the name, or its beginning and six hex digits of its hash if it is too long."""
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:6]
@@ -82,26 +86,26 @@ def fit(name: str, limit: int = LIMIT) -> str:
 
 
 def workload(service: str, role: str, variant: str = "") -> str:
-    """`llama-engine`; a canary side by side with it is `llama-blue-engine`, as KServe names it."""
-    return fit(f"{service}-{variant}-{role}" if variant else f"{service}-{role}", WORKLOAD_LIMIT)
+    """Return `llama-engine`; of a variant `llama-blue-engine`, as in KServe."""
+    return truncate(f"{service}-{variant}-{role}" if variant else f"{service}-{role}", WORKLOAD_LIMIT)
 
 
 def revision(workload_name: str, content: str) -> str:
-    """`llama-engine-1f3a9c07`: same content, same name. Knative demands the service's name in front."""
+    """Return `llama-engine-1f3a9c07`, a hash of the content. Knative requires the service's name as prefix."""
     return f"{workload_name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def service_account(service: str) -> str:
-    return fit(service)
+    return truncate(service)
 
 
 def entry_service(service: str) -> str:
-    """The address of the whole service in the cluster: `http://llama.namespace.svc`."""
-    return fit(service)
+    """Return the Service for requests inside the cluster: `http://llama.namespace.svc`."""
+    return truncate(service)
 
 
 def headless(workload_name: str) -> str:
-    return fit(f"{workload_name}-pods")
+    return truncate(f"{workload_name}-pods")
 
 
 def scaled_object(workload_name: str) -> str:
@@ -109,7 +113,7 @@ def scaled_object(workload_name: str) -> str:
 
 
 def route(service: str) -> str:
-    return fit(service)
+    return truncate(service)
 
 
 def interceptor_route(workload_name: str) -> str:
@@ -121,11 +125,11 @@ def monitor(workload_name: str) -> str:
 
 
 def rules(service: str) -> str:
-    return fit(service)
+    return truncate(service)
 
 
 def service_labels(group: str, service: str) -> dict[str, str]:
-    """On every object of a service."""
+    """Return the labels of every object of a service."""
     return {
         "app.kubernetes.io/name": service,
         "app.kubernetes.io/managed-by": "pilotlight",
@@ -135,7 +139,7 @@ def service_labels(group: str, service: str) -> dict[str, str]:
 
 
 def pod_labels(group: str, service: str, role: str, workload_name: str) -> dict[str, str]:
-    """On every pod; `component` is what both projects' dashboards group by."""
+    """Return the labels of every pod; dashboards of both projects group by `component`."""
     return {
         **service_labels(group, service),
         "app.kubernetes.io/component": role,
@@ -145,5 +149,5 @@ def pod_labels(group: str, service: str, role: str, workload_name: str) -> dict[
 
 
 def selector(workload_name: str) -> dict[str, str]:
-    """What a Service, a Deployment or a budget selects: unique to the workload within its namespace."""
+    """Return the pod selector of a workload, unique within its namespace."""
     return {LABEL_WORKLOAD: workload_name}

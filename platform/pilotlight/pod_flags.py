@@ -1,6 +1,6 @@
-"""Fields of a pod that Knative refuses unless a flag of its ConfigMap config-features allows them.
+"""Pod fields that Knative rejects unless a flag of its ConfigMap config-features enables them.
 
-plan lists them as requirements, the Kubernetes target holds them against the cluster before anything is written.
+plan lists them as requirements, the Kubernetes target checks them against the cluster before applying.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,10 +34,10 @@ VOLUME_FLAGS: Final[Mapping[str, str]] = {
     "image": "volumes-image",
     "ephemeral": "volumes-ephemeral",
 }
-PROBES: Final = frozenset(("livenessProbe", "readinessProbe", "startupProbe"))
+PROBE_FIELDS: Final = frozenset(("livenessProbe", "readinessProbe", "startupProbe"))
 SIDECAR_PROBES: Final = "multi-container-probing"
 WRITTEN_CLAIM: Final = "persistent-volume-write"
-# Allowed by Knative as they are; any other pod field has no flag and is refused by it.
+# Fields that Knative allows, with or without a flag; it rejects all others.
 KNATIVE_POD_FIELDS: Final = frozenset(
     ("containers", "volumes", "serviceAccountName", "imagePullSecrets", "enableServiceLinks",
      "automountServiceAccountToken", *POD_FLAGS)
@@ -45,7 +45,7 @@ KNATIVE_POD_FIELDS: Final = frozenset(
 
 
 def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Each flag that the pod needs, with the field that needs it."""
+    """Yield each flag that a pod spec needs, with the field that needs it."""
     for field, flag in POD_FLAGS.items():
         if spec.get(field):
             yield FLAG + flag, field
@@ -53,7 +53,7 @@ def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         yield from _volume(volume)
     containers = spec.get("containers") or ()
     for container in containers:
-        if len(containers) > 1 and not container.get("ports") and PROBES & container.keys():
+        if len(containers) > 1 and not container.get("ports") and PROBE_FIELDS & container.keys():
             yield SIDECAR_PROBES, f"a probe of {container['name']}, which requests do not come to"
         for variable in container.get("env") or ():
             if {"fieldRef", "resourceFieldRef"} & (variable.get("valueFrom") or {}).keys():

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes spells them: quantities to numbers and back, durations to seconds, GPUs of a container."""
+"""Kubernetes quantities and durations as numbers, and GPUs of a container."""
 
 import re
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def quantity(text: str) -> Decimal | None:
-    """`500m` is 0.5, `2Gi` is 2147483648, `2e9` is what it says; None where it is no quantity."""
-    matched = _QUANTITY.fullmatch(text.strip())
-    if not matched or (matched[2] or "") not in _SUFFIXES:
+def parse_quantity(text: str) -> Decimal | None:
+    """Parse a quantity: `500m` is 0.5, `2Gi` is 2147483648; None if malformed."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if not match or (match[2] or "") not in _SUFFIXES:
         return None
-    return Decimal(matched[1]) * _SUFFIXES[matched[2] or ""]
+    return Decimal(match[1]) * _SUFFIXES[match[2] or ""]
 
 
-def number(written: object) -> Decimal:
-    """The same where the reader has refused what is no quantity; here it counts as 0."""
-    return quantity(str(written)) or Decimal(0)
+def quantity_or_zero(value: object) -> Decimal:
+    """Parse a quantity that has been validated; a malformed one counts as 0."""
+    return parse_quantity(str(value)) or Decimal(0)
 
 
-def seconds(text: str) -> float | None:
-    """`1m30s` as Go reads it, with a sign in front if need be; a bare 0 needs no unit; None where it is no duration."""
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a Go duration such as `1m30s` or `-5s`; None if malformed. 0 needs no unit."""
     sign, body = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
     if body == "0":
         return 0.0
@@ -41,21 +41,21 @@ def seconds(text: str) -> float | None:
 
 
 def mebibytes(size: int) -> str:
-    """Rounded up, in the largest unit that stays whole: `3Gi`, `1536Mi`."""
+    """Format bytes, rounded up to whole Mi or Gi: `3Gi`, `1536Mi`."""
     mebi = -(-size // 2**20)
     return f"{mebi // 1024}Gi" if mebi % 1024 == 0 else f"{mebi}Mi"
 
 
 def is_gpu(resource: str) -> bool:
-    """Also slices such as `nvidia.com/mig-1g.10gb`."""
+    """Return whether a resource is a GPU or a slice of one, such as `nvidia.com/mig-1g.10gb`."""
     return resource in GPU_RESOURCES or resource.startswith("nvidia.com/mig-")
 
 
-def gpus(container: Mapping[str, Any]) -> int:
-    """Devices that a container gets: its limits, or its requests where it has no limits."""
+def gpu_count(container: Mapping[str, Any]) -> int:
+    """Return the GPUs of a container: of its limits, or of its requests without limits."""
     resources = container.get("resources") or {}
     for part in ("limits", "requests"):
-        counts = [int(number(count)) for name, count in (resources.get(part) or {}).items() if is_gpu(name)]
+        counts = [int(quantity_or_zero(count)) for name, count in (resources.get(part) or {}).items() if is_gpu(name)]
         if sum(counts):
             return sum(counts)
     return 0

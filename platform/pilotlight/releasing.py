@@ -1,7 +1,7 @@
-"""From documents to releases of a target: what runs is read, all services are planned, then each one is applied.
+"""Releases from documents: read the live state, plan all services, apply each.
 
-What a target keeps of a release is the document as it was planned: changes by --set made, variables filled in, paths
-absolute. So it can be planned again from anywhere, by `rollback`, `canary` or `deploy NAME`.
+A target stores the document as planned: --set applied, variables substituted, paths absolute. So `rollback`, `canary`
+and `deploy NAME` can plan it again on any machine.
 """
 
 import io
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import ServiceStatus, Target
 
-# How the plan was made where that is not as usual, so that the same document gives the same revision again.
+# Non-default capabilities of the plan, so that the same document gives the same revision again.
 PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
-TRIES: Final = 5
-PAUSE_S: Final = 0.2
-Overrides = Mapping[str, Mapping[str, Any]]  # by workload: bounds and traffic that were set by hand
+MAX_ATTEMPTS: Final = 5
+BACKOFF_S: Final = 0.2
+Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Documents with what they are planned for. `reset` forgets what was set by hand, `retake` the shares alone."""
+class ReleaseRequest:
+    """Documents and capabilities. `reset` clears all manual overrides, `reset_traffic` the traffic splits only."""
 
     documents: "Documents"
     capabilities: "Capabilities"
     reset: bool = False
-    retake: bool = False
+    reset_traffic: bool = False
     note: str = "deploy"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """One service, planned against what ran when `release.expected` was its generation."""
+class PreparedRelease:
+    """One service, planned against the live state at generation `release.expected`."""
 
     plan: "Plan"
     release: Release
     manifests: "tuple[Manifest, ...]"
-    before: "tuple[Manifest, ...]"
+    live_manifests: "tuple[Manifest, ...]"
     overrides: Overrides
 
     @property
@@ -56,98 +56,98 @@ class Prepared:
         return self.release.namespace, self.release.name
 
 
-def prepare(wanted: Wanted, target: "Target | None") -> "tuple[list[Prepared], Sequence[Problem]]":
-    """All of them, or InvalidDocument; and the warnings. Without a target nothing runs."""
+def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[PreparedRelease], Sequence[Problem]]":
+    """Plan all services; returns warnings too. Raises InvalidDocument. Without a target nothing is live."""
     from pilotlight.deploy import plan_documents
     from pilotlight.running import current_of
 
-    beside.check(wanted.documents.services, target)
-    keys = [(service.namespace, service.name) for service in wanted.documents.services]
+    beside.check_paths_reachable(request.documents.services, target)
+    keys = [(service.namespace, service.name) for service in request.documents.services]
     generations = {key: generation(target, key) for key in keys}
     live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
-    found = {key: current_of(live[key]).get(key) for key in keys}
-    kept = {key: _kept(one, wanted) for key, one in found.items()}
-    current = {key: _current(found[key], kept[key]) for key in keys}
-    planned = plan_documents(wanted.documents, wanted.capabilities, current)
-    made = [
-        _prepared(service, plan, wanted, live[key], generations[key], kept[key])
-        for key, service, plan in zip(keys, wanted.documents.services, planned.plans, strict=True)
+    running = {key: current_of(live[key]).get(key) for key in keys}
+    overrides = {key: _remaining_overrides(one, request) for key, one in running.items()}
+    current = {key: _current_for_plan(running[key], overrides[key]) for key in keys}
+    planned = plan_documents(request.documents, request.capabilities, current)
+    prepared = [
+        _prepare_release(service, plan, request, live[key], generations[key], overrides[key])
+        for key, service, plan in zip(keys, request.documents.services, planned.plans, strict=True)
     ]
-    return made, planned.warnings
+    return prepared, planned.warnings
 
 
 class Apply(Protocol):
-    """How releases reach a target: by itself, or by a tool that owns them then."""
+    """Applies releases to a target: `apply`, or a tool that owns them afterwards."""
 
     def __call__(
-        self, wanted: Wanted, prepared: Sequence[Prepared], target: "Target", *, dry_run: bool = False
-    ) -> "list[tuple[Prepared, ServiceStatus]]": ...
+        self, request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", *, dry_run: bool = False
+    ) -> "list[tuple[PreparedRelease, ServiceStatus]]": ...
 
 
 def apply(
-    wanted: Wanted, prepared: Sequence[Prepared], target: "Target", *, dry_run: bool = False,
+    request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", *, dry_run: bool = False,
     sleep: Callable[[float], None] = time.sleep,
-) -> "list[tuple[Prepared, ServiceStatus]]":  # fmt: skip
-    """Each in turn. Where another deploy was quicker, that one is planned again from what it left."""
-    return [_applied(wanted, one, target, dry_run, sleep) for one in prepared]
+) -> "list[tuple[PreparedRelease, ServiceStatus]]":  # fmt: skip
+    """Apply each release; after a Conflict with another deploy it is planned again from the new state."""
+    return [_apply_with_retry(request, one, target, dry_run, sleep) for one in prepared]
 
 
-def _applied(
-    wanted: Wanted, one: Prepared, target: "Target", dry_run: bool, sleep: Callable[[float], None]
-) -> "tuple[Prepared, ServiceStatus]":
-    for attempt in range(1, TRIES + 1):
+def _apply_with_retry(
+    request: ReleaseRequest, one: PreparedRelease, target: "Target", dry_run: bool, sleep: Callable[[float], None]
+) -> "tuple[PreparedRelease, ServiceStatus]":
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            return one, target.apply(one.release, reset=wanted.reset, dry_run=dry_run)
+            return one, target.apply(one.release, reset=request.reset, dry_run=dry_run)
         except Conflict:
-            if attempt == TRIES:
+            if attempt == MAX_ATTEMPTS:
                 raise
-            sleep(PAUSE_S * attempt)
-            alone = [s for s in wanted.documents.services if (s.namespace, s.name) == one.key]
-            (one,), _ = prepare(replace(wanted, documents=replace(wanted.documents, services=tuple(alone))), target)
+            sleep(BACKOFF_S * attempt)
+            alone = [s for s in request.documents.services if (s.namespace, s.name) == one.key]
+            (one,), _ = prepare(replace(request, documents=replace(request.documents, services=tuple(alone))), target)
     raise AssertionError("the last attempt returns or raises")
 
 
 def generation(target: "Target | None", key: Key) -> int:
-    """0: it is not there."""
+    """Return the service's generation; 0: it does not exist."""
     try:
         return target.status(key).generation if target else 0
     except NotFound:
         return 0
 
 
-def stored(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
-    """A release read again as it was planned; `sets` change its document."""
+def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
+    """Read a stored release as it was planned; `sets` change its document."""
     from pilotlight.deploy import Sources, read
 
     text = "\n---\n".join((release.document, *release.catalogue))
     documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
-    return documents, _capabilities(documents.services)
+    return documents, _recorded_capabilities(documents.services)
 
 
-def _kept(found: "Current | None", wanted: Wanted) -> Overrides:
-    """What was set by hand and stays so."""
-    if found is None or wanted.reset:
+def _remaining_overrides(current: "Current | None", request: ReleaseRequest) -> Overrides:
+    """Return the manual overrides that the request does not reset."""
+    if current is None or request.reset:
         return {}
-    if not wanted.retake:
-        return found.overrides
+    if not request.reset_traffic:
+        return current.overrides
     return {
         workload: {name: value for name, value in written.items() if name != "traffic"}
-        for workload, written in found.overrides.items()
+        for workload, written in current.overrides.items()
     }
 
 
-def _current(found: "Current | None", kept: Overrides) -> "Current":
+def _current_for_plan(current: "Current | None", overrides: Overrides) -> "Current":
     from pilotlight.plan.model import Current
 
-    if found is None:
+    if current is None:
         return Current()
-    return replace(found, overrides=_for_plan(replace(found, overrides=kept)))
+    return replace(current, overrides=_traffic_overrides(replace(current, overrides=overrides)))
 
 
-def _for_plan(current: "Current") -> dict[str, Mapping[str, Any]]:
-    """What was set by hand stays out of the manifests: the target lays it over them, and takes it off again.
+def _traffic_overrides(current: "Current") -> dict[str, Mapping[str, Any]]:
+    """Return the overrides a plan must know: splits between two workloads, which are rendered objects.
 
-    Only the shares between two workloads are made of objects, so that a plan must know them.
+    All other overrides stay out of the manifests; the target applies them on top and can remove them again.
     """
     return {
         workload: {"traffic": written["traffic"]}
@@ -156,47 +156,47 @@ def _for_plan(current: "Current") -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _prepared(
-    service: "Service", plan: "Plan", wanted: Wanted, live: "tuple[Manifest, ...]", expected: int,
+def _prepare_release(
+    service: "Service", plan: "Plan", request: ReleaseRequest, live: "tuple[Manifest, ...]", expected: int,
     overrides: Overrides,
-) -> Prepared:  # fmt: skip
+) -> PreparedRelease:  # fmt: skip
     from pilotlight.render import render
 
     companions = [
-        one for one in wanted.documents.companions if one.kind != "Namespace" and one.namespace == plan.namespace
+        one for one in request.documents.companions if one.kind != "Namespace" and one.namespace == plan.namespace
     ]
-    catalogue = [node.plain() for node in wanted.documents.beside(service)]
+    catalogue = [node.plain() for node in request.documents.documents_with(service)]
     manifests = (*companions, *render(plan))
     release = Release(
-        plan.namespace, plan.name, document_text(service, wanted.capabilities),
+        plan.namespace, plan.name, document_text(service, request.capabilities),
         tuple(manifest.document for manifest in manifests),
         tuple(_texts([*catalogue, *(one.document for one in companions)])),
-        expected, wanted.note,
+        expected, request.note,
     )  # fmt: skip
-    return Prepared(plan, release, manifests, tuple(map(_as_applied, live)), overrides)
+    return PreparedRelease(plan, release, manifests, tuple(map(_without_overrides, live)), overrides)
 
 
-def _as_applied(manifest: "Manifest") -> "Manifest":
-    """Without what was set by hand, which the target shows as an annotation and nobody applies."""
+def _without_overrides(manifest: "Manifest") -> "Manifest":
+    """Drop the annotation that reports manual overrides: it is never applied."""
     from pilotlight.manifests import Manifest
 
     metadata = dict(manifest.document["metadata"])
     written = metadata.pop("annotations", None) or {}
     annotations = {key: value for key, value in written.items() if key != ANNOTATION_OVERRIDES}
-    kept = {**metadata, "annotations": annotations} if annotations else metadata
-    return Manifest({**manifest.document, "metadata": kept})
+    remaining = {**metadata, "annotations": annotations} if annotations else metadata
+    return Manifest({**manifest.document, "metadata": remaining})
 
 
 def document_text(service: "Service", capabilities: "Capabilities") -> str:
-    """The document as it was planned, complete in itself."""
-    written = {**service.document, "spec": beside.located(service)}
+    """Return the document as planned, self-contained."""
+    written = {**service.document, "spec": beside.with_absolute_paths(service)}
     metadata = {**written.get("metadata", {}), "namespace": service.namespace}
     annotations = {
         key: value for key, value in (metadata.pop("annotations", None) or {}).items() if key != PLANNED_WITH
     }
-    unusual = _unusual(capabilities)
-    if unusual:
-        annotations[PLANNED_WITH] = unusual
+    recorded = _non_default_capabilities(capabilities)
+    if recorded:
+        annotations[PLANNED_WITH] = recorded
     if annotations:
         metadata["annotations"] = annotations
     (text,) = _texts([{**written, "metadata": metadata}])
@@ -209,20 +209,20 @@ def _texts(documents: Iterable[Mapping[str, Any]]) -> list[str]:
     return [to_yaml([Manifest(document)]).removeprefix("---\n") for document in documents]
 
 
-def _unusual(capabilities: "Capabilities") -> str:
-    """What differs from the defaults, as JSON; empty: nothing."""
+def _non_default_capabilities(capabilities: "Capabilities") -> str:
+    """Return the capabilities that differ from the defaults as JSON; empty: none."""
     from msgspec import json, to_builtins
 
     from pilotlight.plan.model import Capabilities
 
-    usual = Capabilities()
-    given = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
-    # How many GPUs were free is of that moment: the same document stays the same.
-    other = {name: value for name, value in given.items() if value != getattr(usual, name) and name != "gpus"}
-    return json.encode(to_builtins(other, order="sorted"), order="sorted").decode() if other else ""
+    defaults = Capabilities()
+    values = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
+    # Free GPUs vary from moment to moment: recording them would change the document.
+    changed = {name: value for name, value in values.items() if value != getattr(defaults, name) and name != "gpus"}
+    return json.encode(to_builtins(changed, order="sorted"), order="sorted").decode() if changed else ""
 
 
-def _capabilities(services: "Sequence[Service]") -> "Capabilities":
+def _recorded_capabilities(services: "Sequence[Service]") -> "Capabilities":
     from msgspec import json
 
     from pilotlight.plan.model import Capabilities

@@ -1,7 +1,7 @@
-"""What runs now, read from objects as they were rendered or as `kubectl get -o yaml` prints them. Pure.
+"""Live state of services from rendered objects or the output of `kubectl get -o yaml`. Pure.
 
-plan() takes it as `current`: which revisions exist, who gets which share of the requests, what was set by hand, and the
-pods of the side that a canary must keep. Both `--current FILE` and a target that reads live objects come through here.
+plan() takes it as `current`: existing revisions, traffic splits, manual overrides, and the pod templates that a canary
+must preserve. Used by `--current FILE` and by targets that read live objects.
 """
 
 import json
@@ -16,7 +16,7 @@ from pilotlight.plan.model import Current, Traffic
 Json = Any
 ServiceKey = tuple[str, str]  # namespace, name
 
-# Where the objects that are no Knative Service keep the template of their pods.
+# Path of the pod template by kind, except for Knative Services.
 TEMPLATES: Final = {
     "Deployment": ("spec", "template"),
     "StatefulSet": ("spec", "template"),
@@ -25,13 +25,13 @@ TEMPLATES: Final = {
 
 
 def current_of(manifests: Iterable[Manifest]) -> dict[ServiceKey, Current]:
-    """By service; objects that belong to none of ours are left out."""
+    """Return the live state by service; objects without the service label are ignored."""
     by_service: dict[ServiceKey, list[Manifest]] = {}
     for manifest in manifests:
-        service = _at(manifest.document, ("metadata", "labels")).get(names.LABEL_SERVICE)
+        service = _mapping_at(manifest.document, ("metadata", "labels")).get(names.LABEL_SERVICE)
         if service:
             by_service.setdefault((manifest.namespace or "default", service), []).append(manifest)
-    return {key: _current(found) for key, found in by_service.items()}
+    return {key: _current(objects) for key, objects in by_service.items()}
 
 
 def _current(manifests: Iterable[Manifest]) -> Current:
@@ -40,14 +40,14 @@ def _current(manifests: Iterable[Manifest]) -> Current:
     templates: dict[str, Mapping[str, Json]] = {}
     overrides: dict[str, Mapping[str, Json]] = {}
     for manifest in manifests:
-        if by_hand := _overrides(manifest):
-            overrides[manifest.name] = by_hand
+        if manifest_overrides := _overrides(manifest):
+            overrides[manifest.name] = manifest_overrides
         if manifest.api_version.startswith("serving.knative.dev/") and manifest.kind == "Service":
             traffic[manifest.name] = _shares(manifest.document)
             revisions[manifest.name] = _knative_revisions(manifest.document, traffic[manifest.name])
         elif manifest.kind in TEMPLATES:
-            template = _at(manifest.document, TEMPLATES[manifest.kind])
-            revision = _at(template, ("metadata", "labels")).get(names.LABEL_REVISION)
+            template = _mapping_at(manifest.document, TEMPLATES[manifest.kind])
+            revision = _mapping_at(template, ("metadata", "labels")).get(names.LABEL_REVISION)
             if revision:
                 revisions[manifest.name] = (revision,)
                 templates[revision] = template
@@ -55,54 +55,53 @@ def _current(manifests: Iterable[Manifest]) -> Current:
 
 
 def _overrides(manifest: Manifest) -> Mapping[str, Json]:
-    """What `scale` and `traffic` have set: JSON in an annotation, which a person may have touched."""
-    written = _at(manifest.document, ("metadata", "annotations")).get(names.ANNOTATION_OVERRIDES)
+    """Return the overrides of `scale` and `traffic`: JSON in an annotation, which may have been edited."""
+    written = _mapping_at(manifest.document, ("metadata", "annotations")).get(names.ANNOTATION_OVERRIDES)
     if not written:
         return {}
     try:
-        found = json.loads(written)
-        counts = [found[key] for key in ("minReplicas", "maxReplicas") if key in found]
-        shares = [(str(share["revision"]), share["percent"]) for share in found.get("traffic") or ()]
+        values = json.loads(written)
+        counts = [values[key] for key in ("minReplicas", "maxReplicas") if key in values]
+        shares = [(str(share["revision"]), share["percent"]) for share in values.get("traffic") or ()]
         if not all(type(count) is int and count >= 0 for count in [*counts, *(percent for _, percent in shares)]):
             raise ValueError(written)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        where = f"{manifest.kind} {manifest.name}: annotation {names.ANNOTATION_OVERRIDES} = {written}"
-        raise UsageError(f"{where}, must be JSON as `scale` and `traffic` write it; remove it") from error
-    return dict(found)
+        subject = f"{manifest.kind} {manifest.name}: annotation {names.ANNOTATION_OVERRIDES} = {written}"
+        raise UsageError(f"{subject}, must be JSON as `scale` and `traffic` write it; remove it") from error
+    return dict(values)
 
 
 def _shares(document: Mapping[str, Json]) -> tuple[Traffic, ...]:
-    """What Knative says that it does, where it has said so; else what it was told to do."""
-    status, spec = _at(document, ("status",)), _at(document, ("spec",))
+    """Return the traffic of Knative's status, else of its spec."""
+    status, spec = _mapping_at(document, ("status",)), _mapping_at(document, ("spec",))
     newest = status.get("latestReadyRevisionName") or _template_name(document)
     written = status.get("traffic") or spec.get("traffic") or ()
     return tuple(
-        Traffic(share.get("revisionName") or newest, _percent(share), str(share.get("tag") or ""))
+        Traffic(
+            share.get("revisionName") or newest,
+            percent if isinstance(percent := share.get("percent"), int) else 0,
+            str(share.get("tag") or ""),
+        )
         for share in (written if isinstance(written, list | tuple) else ())
         if isinstance(share, Mapping) and (share.get("revisionName") or newest)
     )
 
 
-def _percent(share: Mapping[str, Json]) -> int:
-    percent = share.get("percent")
-    return percent if isinstance(percent, int) else 0
-
-
 def _knative_revisions(document: Mapping[str, Json], shares: tuple[Traffic, ...]) -> tuple[str, ...]:
-    """Newest first, as far as the object tells."""
-    status = _at(document, ("status",))
+    """Return the known revisions, newest first."""
+    status = _mapping_at(document, ("status",))
     newest = [status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName"), _template_name(document)]
     known = [*newest, *(share.revision for share in shares)]
     return tuple(dict.fromkeys(name for name in known if name))
 
 
 def _template_name(document: Mapping[str, Json]) -> str:
-    return str(_at(document, ("spec", "template", "metadata")).get("name") or "")
+    return str(_mapping_at(document, ("spec", "template", "metadata")).get("name") or "")
 
 
-def _at(document: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Json]:
-    """The map at this path; an empty one where something else or nothing is written: nobody checked these files."""
-    found: Json = document
+def _mapping_at(document: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Json]:
+    """Return the mapping at this path; empty if there is none: these files are not validated."""
+    value: Json = document
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}

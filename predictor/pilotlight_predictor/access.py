@@ -1,9 +1,9 @@
-"""Who calls, and what they may do: one `authorize(identity, action)` for every route of every dialect.
+"""Authentication and authorization: `authorize(identity, action)` for every route of every protocol.
 
-Two tokens exist, both read from files: the API token for inference and metadata (optional; without it these are
-open), and the admin token for repository and other control calls. Without an admin token a caller on loopback is an
-admin when the server was started by hand; never behind a proxy, whose own address is loopback too, and never without
-the API token where there is one.
+Two tokens, both read from files: the API token for inference and metadata (optional; without it these are open), and
+the admin token for repository and other control requests. Without an admin token a loopback client is an admin if the
+settings allow it; never behind a proxy, whose own address is loopback too, and never without the API token if there is
+one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
 class Action(Enum):
-    HEALTH = auto()  # open to everybody: probes carry no credentials
+    HEALTH = auto()  # always open: probes carry no credentials
     METRICS = auto()
     READ = auto()  # metadata, configuration, statistics
     INFER = auto()
@@ -31,7 +31,7 @@ class Action(Enum):
 
 
 class Identity(NamedTuple):
-    """`client` keys rate limits: which token, else an address; empty for one who cannot be told from others."""
+    """`client`: key of the rate limit, a token or an address; empty if clients cannot be distinguished."""
 
     client: str
     api: bool
@@ -39,19 +39,19 @@ class Identity(NamedTuple):
 
 
 class Access:
-    """Reads the tokens once and tells the identity behind a call."""
+    """Tokens, read once, and the identity of requests."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._api = _read_token(settings.api_token_file, "api_token_file")
         self._admin = _read_token(settings.admin_token_file, "admin_token_file")
         self._loopback = settings.admin_loopback and not self._admin
         self._proxies = [ip_network(text, strict=False) for text in settings.trusted_proxies]
-        # Behind a proxy nobody named, all clients have the proxy's address: a bucket for it would be one for all.
+        # Behind an unknown proxy all clients have the proxy's address: they would share one token bucket.
         self._anonymous = settings.behind_proxy and not settings.trusted_proxies
 
     @property
     def open(self) -> bool:
-        """Nobody needs a token for inference."""
+        """Whether inference needs no token."""
         return not self._api
 
     def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
@@ -59,14 +59,14 @@ class Access:
         if _same(token, self._admin):
             return Identity("admin token", True, True)
         if _same(token, self._api):
-            return Identity("API token", True, self._loopback and _by_hand(headers, peer))
-        admin = self.open and self._loopback and _by_hand(headers, peer)
+            return Identity("API token", True, self._loopback and _is_local_user(headers, peer))
+        admin = self.open and self._loopback and _is_local_user(headers, peer)
         client = "" if self._anonymous else client_address(headers, peer, self._proxies)
         return Identity(client, self.open, admin)
 
 
 def authorize(identity: Identity, action: Action) -> None:
-    """Raises unless the identity may do it."""
+    """Raise Unauthenticated or Forbidden unless the identity may perform the action."""
     if action is Action.HEALTH:
         return
     if not identity.api:
@@ -76,9 +76,9 @@ def authorize(identity: Identity, action: Action) -> None:
 
 
 def client_address(headers: Mapping[str, str], peer: str, proxies: Sequence[IPv4Network | IPv6Network]) -> str:
-    """The peer, or what a trusted proxy says is behind it.
+    """Return the peer's address, or the one that trusted proxies forward.
 
-    What anybody else says is not believed: a client that could name itself anew in each request had no limit.
+    Only trusted proxies are believed: a client that could forge its address would evade the rate limit.
     """
     address, hops = peer, headers.get("x-forwarded-for", "").split(",")
     while hops and _within(address, proxies):
@@ -87,7 +87,7 @@ def client_address(headers: Mapping[str, str], peer: str, proxies: Sequence[IPv4
 
 
 def _without_port(hop: str) -> str:
-    """Some proxies add the port, which differs with each connection of one client."""
+    """Remove the port, which some proxies add and which differs for each connection of a client."""
     if hop.startswith("["):
         return hop[1:].partition("]")[0]
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
@@ -101,8 +101,8 @@ def _within(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool
     return any(parsed in network for network in networks)
 
 
-def _by_hand(headers: Mapping[str, str], peer: str) -> bool:
-    """A person or script on this machine: no proxy in between, and no web page that made the browser call."""
+def _is_local_user(headers: Mapping[str, str], peer: str) -> bool:
+    """Whether a local process sent the request directly: no proxy in between, and not a browser for a web page."""
     if not _is_loopback(peer) or "origin" in headers or any(name in headers for name in FORWARDING_HEADERS):
         return False
     host = headers.get("host", "")
@@ -118,7 +118,7 @@ def _is_loopback(peer: str) -> bool:
 
 
 def _bearer(header: str) -> bytes:
-    """The token's bytes; header values are text of one character per byte."""
+    """Return the token's bytes; header values are latin-1 text."""
     scheme, _, token = header.partition(" ")
     return token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 

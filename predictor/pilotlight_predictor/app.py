@@ -1,55 +1,82 @@
-"""The composition root: listens first, imports the rest, loads models, serves, drains.
+"""Startup: listen first, then import the application, load models, serve, drain.
 
-Nothing heavy is imported at the top: the port answers "initializing" while numpy and the model's runtime load.
+Nothing heavy is imported at module level: the port responds "initializing" while numpy and the runtime are imported.
 """
 
 import asyncio
+import gc
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
-from time import perf_counter
+from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pilotlight_predictor import microservice
 from pilotlight_predictor.aot import early
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.errors import PredictorError
-from pilotlight_predictor.front import BACKLOG, HttpFront
-from pilotlight_predictor.lifecycle import Lifecycle, State
+from pilotlight_predictor.front import HttpFront, bind
+from pilotlight_predictor.lifecycle import Lifecycle, ServerState
 from pilotlight_predictor.logs import configure, log
 from pilotlight_predictor.numpy_threads import one_thread
-from pilotlight_predictor.settings import ServerSettings, Settings
-from pilotlight_predictor.threads import in_thread, with_room
+from pilotlight_predictor.settings import ServerSettings, Settings, command_line
+from pilotlight_predictor.threads import in_thread, with_deep_stack
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.assembly import Assembly
-    from pilotlight_predictor.rpc.front import RpcFront
-    from pilotlight_predictor.workers.seat import Seat
+    from pilotlight_predictor.assembly import Application
+    from pilotlight_predictor.rpc.front import GrpcServer
+    from pilotlight_predictor.workers.seat import WorkerProcess
 
 
 class Signals:
-    """The first SIGTERM or SIGINT begins the drain; a second one ends it, for a person who will not wait."""
+    """The first SIGTERM or SIGINT starts the drain (`stop`), a second one aborts it (`abort`)."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.abort = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received)
 
     def _received(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
+        (self.abort if self.stop.is_set() else self.stop).set()
 
 
-def run(settings: Settings, lifecycle: Lifecycle, seat: "Seat | None" = None) -> int:
-    """Blocks until a signal has ended the server; the exit code. `seat`: this is one of several workers."""
+def main(argv: list[str], entered: float) -> int:
+    """Parse the command line and serve until a signal; return the exit code.
+
+    `entered` is the perf_counter() at which Python code began to run: what came before is the interpreter's start.
+    """
+    lifecycle = Lifecycle(perf_counter() - seconds_since_exec(), entered)
+    settings = command_line(argv, os.environ)
+    if settings.server.workers > 1:
+        from pilotlight_predictor.workers import run as run_workers
+
+        gc.enable()
+        return run_workers(settings, lifecycle, argv)
+    return run(settings, lifecycle)
+
+
+def seconds_since_exec() -> float:
+    """Age of this process by the kernel's clock, which includes the interpreter's start; 0 if /proc is unreadable."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            start_ticks = int(stat.read().rpartition(b") ")[2].split()[19])
+        return max(0.0, clock_gettime(CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def run(settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None" = None) -> int:
+    """Serve until a signal; return the exit code. `worker`: this process is one of several workers."""
     configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
-    if seat is not None:
-        seat.number_logs()
-        return _runner()(_serve(settings, lifecycle, seat.http[0], seat.metrics, seat))
+    if worker is not None:
+        worker.number_logs()
+        return _runner()(_serve(settings, lifecycle, worker.http[0], worker.metrics, worker))
     for warning in settings.warnings:
         log("setting", warning, level="WARNING")
     server = settings.server
@@ -70,104 +97,90 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
     return uvloop.run
 
 
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A socket that listens: whoever connects from here on waits in its backlog instead of being refused.
-
-    `shared`: one of several on the port, over which the kernel spreads connections.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        reason = f"{error.strerror}; choose another with --http-port, --metrics-port or --http-address"
-        raise OSError(f"{host}:{port}: {reason}") from None
-    return listener
-
-
 async def _serve(
     settings: Settings,
     lifecycle: Lifecycle,
     listener: socket.socket,
     metrics: socket.socket | None,
-    seat: "Seat | None" = None,
+    worker: "WorkerProcess | None" = None,
 ) -> int:
     signals = Signals()
-    front = HttpFront(lambda call: boot_reply(lifecycle, settings.server, call))
-    await (front.listen(listener) if seat is None else seat.join(front, signals))
+    front = HttpFront(lambda request: boot_response(lifecycle, settings.server, request))
+    await (front.listen(listener) if worker is None else worker.join(front, signals))
     lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
-    beside_torch = early.begin(settings.model)
+    beside_torch = early.start(settings.model)
     try:
-        assembly = await _assemble(settings, lifecycle, signals.stop, seat, beside_torch)
-    except PredictorError as error:  # a setting that shows to be wrong only now, such as a token file that is not there
+        application = await _assemble(settings, lifecycle, signals.stop, worker, beside_torch)
+    except PredictorError as error:  # a setting that is checked only here, such as a missing token file
         log("failed", str(error), level="ERROR")
         return 1
     work = None
-    if assembly is not None:
-        await assembly.open(front, metrics)
-        work = asyncio.get_running_loop().create_task(assembly.work(signals.stop))
+    if application is not None:
+        await application.open(front, metrics)
+        work = asyncio.get_running_loop().create_task(application.work(signals.stop))
     await signals.stop.wait()
-    failed = lifecycle.state is State.FAILED
-    rpc = assembly.rpc if assembly is not None else None
-    finished = await _drain(settings, lifecycle, (front,) if rpc is None else (front, rpc), signals.hurry)
+    failed = lifecycle.state is ServerState.FAILED
+    rpc = application.rpc if application is not None else None
+    finished = await _drain(settings, lifecycle, (front,) if rpc is None else (front, rpc), signals.abort)
     if work is not None:
         work.cancel()
-    if assembly is not None and not signals.hurry.is_set():
-        await assembly.close(free=finished)
+    if application is not None and not signals.abort.is_set():
+        await application.close(free=finished)
     log("stopped", finished=finished, level="INFO" if finished else "WARNING")
-    return 1 if failed or signals.hurry.is_set() else 0
+    return 1 if failed or signals.abort.is_set() else 0
 
 
 async def _assemble(
-    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, seat: "Seat | None", beside_torch: bool
-) -> "Assembly | None":
-    """The imports take a tenth of a second, or more on a cold disk: in a thread, so that probes are answered and a
-    signal is heard meanwhile. None when the server was told to stop first."""
+    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, worker: "WorkerProcess | None", beside_torch: bool
+) -> "Application | None":
+    """Import and create the application. Return None if a signal came first.
 
-    def heavy() -> type["Assembly"]:
+    The imports take 0.1 s, or more from a cold disk: in a thread, so that probes and signals are handled.
+    """
+
+    def heavy() -> type["Application"]:
         if beside_torch:
-            early.libraries()
+            early.load_libraries()
         with nullcontext() if beside_torch else one_thread():
-            from pilotlight_predictor.assembly import Assembly
+            from pilotlight_predictor.assembly import Application
 
-        return Assembly
+        return Application
 
-    imported, stopped = in_thread(partial(with_room, heavy)), asyncio.ensure_future(stop.wait())
+    imported, stopped = in_thread(partial(with_deep_stack, heavy)), asyncio.ensure_future(stop.wait())
     both: set[asyncio.Future[Any]] = {imported, stopped}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if not imported.done():
         return None
-    assembly = imported.result()(settings, lifecycle, seat)
+    application = imported.result()(settings, lifecycle, worker)
     lifecycle.finish_phase("import", perf_counter())
-    return assembly
+    return application
 
 
 async def _drain(
-    settings: Settings, lifecycle: Lifecycle, fronts: "Sequence[HttpFront | RpcFront]", hurry: asyncio.Event
+    settings: Settings, lifecycle: Lifecycle, fronts: "Sequence[HttpFront | GrpcServer]", abort: asyncio.Event
 ) -> bool:
-    """Unready at once, still taking requests for the drain delay; then finishes what is in flight, within a bound."""
-    lifecycle.move(State.STOPPING, "the server is stopping")
+    """Become not ready, accept requests for the drain delay, then wait for those in flight, up to the exit timeout."""
+    lifecycle.move(ServerState.STOPPING, "the server is stopping")
     log("stopping", in_flight=sum(front.in_flight() for front in fronts), drain_delay_s=settings.server.drain_delay_s)
     server = settings.server
-    drains = (front.drain(server.drain_delay_s, server.exit_timeout_s, hurry) for front in fronts)
+    drains = (front.drain(server.drain_delay_s, server.exit_timeout_s, abort) for front in fronts)
     return all(await asyncio.gather(*drains))
 
 
-def boot_reply(lifecycle: Lifecycle, server: ServerSettings, call: Call) -> Reply:
-    """Before the routes are there: alive, not ready, come back in a second."""
-    openai = microservice.boot_reply(lifecycle.state, lifecycle.reason, call.path, len(call.body), server.microservice)
+def boot_response(lifecycle: Lifecycle, server: ServerSettings, request: HttpRequest) -> HttpResponse:
+    """Respond before the routes exist: alive, not ready, retry after a second."""
+    openai = microservice.boot_response(
+        lifecycle.state, lifecycle.reason, request.path, len(request.body), server.microservice
+    )
     if openai is not None:
         return openai
-    if call.path in {"/v2/health/live", "/api/health/live"}:
-        return Reply(200, [b'{"live":true}'])
-    why = {"reason": lifecycle.reason, "error": "initializing", "detail": "Model not loaded"}  # as dialects name it
-    state = {"ready": False, "state": lifecycle.state.value, **why}
-    status = 200 if call.path == "/status" else server.not_ready_status if call.path.endswith("/ready") else 503
-    return Reply(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})
+    if request.path in {"/v2/health/live", "/api/health/live"}:
+        return HttpResponse(200, [b'{"live":true}'])
+    # Each protocol has its own key for the reason.
+    reasons = {"reason": lifecycle.reason, "error": "initializing", "detail": "Model not loaded"}
+    state = {"ready": False, "state": lifecycle.state.value, **reasons}
+    status = 200 if request.path == "/status" else server.not_ready_status if request.path.endswith("/ready") else 503
+    return HttpResponse(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Many requests as one: inputs joined along the first dimension, outputs cut apart again. Pure."""
+"""Batches of requests: inputs concatenated along the first dimension, outputs split again. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -10,10 +10,10 @@ from pilotlight_predictor.inference import InferRequest, Inputs, Outputs
 from pilotlight_predictor.tensors import Array, Tensor, tensor_of
 
 
-class Shares(Sequence[Outputs]):
-    """The outputs of a batch as what each of its requests gets: its own rows of every output, as views.
+class SplitOutputs(Sequence[Outputs]):
+    """Outputs of a batch, per request: its rows of every output, as views.
 
-    They are cut when somebody asks for them: whoever answers a whole batch takes `outputs` as they are.
+    Split lazily: a BatchReply uses the joint `outputs` as they are.
     """
 
     __slots__ = ("outputs", "rows")
@@ -43,39 +43,39 @@ class Shares(Sequence[Outputs]):
 
 
 def rows_of(inputs: Inputs) -> int:
-    """The size of the batch dimension: that of the first input (all agree, see validation)."""
+    """Return the batch size: the first dimension of the first input (validation ensures that all agree)."""
     for tensor in inputs.values():
         return len(tensor.array)
     return 1
 
 
 def merge(batch: Sequence[InferRequest]) -> tuple[Inputs, Sequence[int]]:
-    """One set of inputs for the whole batch, and how many rows each request brought."""
-    form = batch[0].form
-    if form is not None and (array := _in_one_form(batch)) is not None:
-        return {form.name: Tensor(form.datatype, array)}, [form.shape[0]] * len(batch)
+    """Return one set of inputs for the whole batch, and the number of rows of each request."""
+    template = batch[0].template
+    if template is not None and (array := _merge_blocks(batch)) is not None:
+        return {template.name: Tensor(template.datatype, array)}, [template.shape[0]] * len(batch)
     parts = [request.inputs for request in batch]
     return join(parts), [rows_of(inputs) for inputs in parts]
 
 
-def _in_one_form(batch: Sequence[InferRequest]) -> Array | None:
-    """Requests in one form lie in its blocks in the order in which they came, so most batches are a part of a block
-    already. None where the batch has others."""
-    form, block, start, end = batch[0].form, batch[0].block, batch[0].at, batch[0].at
+def _merge_blocks(batch: Sequence[InferRequest]) -> Array | None:
+    """Merge requests of one template without copying where possible: their inputs lie in the template's blocks in
+    order of arrival, so most batches are a slice of one block. None if the batch has other requests."""
+    template, block, start, end = batch[0].template, batch[0].block, batch[0].row, batch[0].row
     parts: list[Array] = []
     for request in batch:
-        if request.form is not form or request.tensors is not None:
+        if request.template is not template or request.tensors is not None:
             return None
-        if request.at != end or request.block is not block:
+        if request.row != end or request.block is not block:
             parts.append(block[start:end])
-            block, start, end = request.block, request.at, request.at
+            block, start, end = request.block, request.row, request.row
         end += 1
     parts.append(block[start:end])
-    return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(-1, *form.shape[1:])
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(-1, *template.shape[1:])
 
 
 def join(parts: Sequence[Outputs]) -> Outputs:
-    """The rows of all parts, one after the other."""
+    """Concatenate the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     return {
@@ -84,8 +84,8 @@ def join(parts: Sequence[Outputs]) -> Outputs:
     }
 
 
-def split(outputs: Outputs, rows: Sequence[int]) -> Shares:
-    """The inverse of merge."""
+def split(outputs: Outputs, rows: Sequence[int]) -> SplitOutputs:
+    """Split the outputs of a merged batch. Raises BackendFailed where the first dimension is not the batch's."""
     total = sum(rows)
     for name, tensor in outputs.items():
         if tensor.array.ndim == 0 or tensor.array.shape[0] != total:
@@ -93,4 +93,4 @@ def split(outputs: Outputs, rows: Sequence[int]) -> Shares:
                 f"output '{name}' has shape {list(tensor.array.shape)} for a batch of {total} rows: its first dimension"
                 " is no batch dimension; set max_batch_size: 0 for this model"
             )
-    return Shares(outputs, rows)
+    return SplitOutputs(outputs, rows)

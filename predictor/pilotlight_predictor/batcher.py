@@ -1,13 +1,13 @@
-"""Decides which waiting requests go into the next batch, and when: Triton's dynamic batching as a pure function.
+"""Dynamic batching as in Triton: which queued requests form the next batch, and when. Pure.
 
-A request starts a batch and others join it in order; none is ever split. The best stop is the last point at which a
-preferred size was met exactly, or else the point beyond which the batch would pass every preferred size. It is taken
-while the oldest request is younger than the delay, and always when there is no delay; after the delay as much goes as
-fits. Worked example, preferred {4, 8}, at most 16, delay 100 µs:
+A batch takes requests in queue order and splits none. The preferred stop is the last point at which a preferred size
+was met exactly, else the point beyond which the batch would exceed every preferred size. It is used while the oldest
+request is younger than the delay, and always without a delay; after the delay the batch takes as much as fits.
+Example, preferred {4, 8}, maximum 16, delay 100 µs:
 
-    waiting rows 3 1 2    at 10 µs: 3 1 go, they make exactly 4      at 100 µs: all three go
-    waiting rows 3 7      at 10 µs: 3 goes, with 7 it passes 8        at 100 µs: both go
-    waiting rows 3        at 10 µs: waits 90 µs                       at 100 µs: goes
+    queued rows 3 1 2    at 10 µs: 3 1, exactly 4 rows               at 100 µs: all three
+    queued rows 3 7      at 10 µs: 3, because with 7 it exceeds 8     at 100 µs: both
+    queued rows 3        at 10 µs: wait 90 µs                         at 100 µs: 3
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from pilotlight_predictor.repository.model_config import DynamicBatching
 
 
 class Waiting(Protocol):
-    """What the decision needs to know of a queued request."""
+    """A queued request, as far as the decision needs it."""
 
     rows: int
     signature: Any
@@ -28,23 +28,23 @@ class Waiting(Protocol):
 
 
 class Decision(NamedTuple):
-    """Take the first `take` requests now, or look again in `wait_ns` (None: when something changes)."""
+    """Take the first `take` requests now, or decide again after `wait_ns` (None: when the queue changes)."""
 
     take: int = 0
     wait_ns: int | None = None
 
 
 class BatchPolicy(Struct, frozen=True):
-    """`max_rows` 0 is a model without batching: every request runs alone. `target` is the size worth waiting for.
+    """`max_rows` 0: no batching, every request runs alone. `target`: the size worth waiting for.
 
-    From `enough` rows on, all go at once; 0 leaves that to the preferred sizes.
+    From `enough` rows on the batch starts without delay; 0: from `target` on.
     """
 
     max_rows: int = 0
     preferred: frozenset[int] = frozenset()
     delay_ns: int = 0
     enough: int = 0
-    target: int = 0  # follows from the others, whatever is given
+    target: int = 0  # always derived from the others
 
     def __post_init__(self) -> None:
         force_setattr(self, "target", max(self.preferred, default=self.max_rows))
@@ -57,7 +57,7 @@ def policy_of(max_batch_size: int, batching: DynamicBatching | None) -> BatchPol
 
 
 def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> Decision:
-    """How many of the first go together now; the module's docstring has the rules."""
+    """Return how many requests from the head of the queue to run now, by the rules of the module's docstring."""
     rows = count = stop = oldest_ns = 0
     signature, full = None, False
     for item in queue:
@@ -67,7 +67,7 @@ def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> De
                 return Decision(take=1)
             signature, oldest_ns = item.signature, item.enqueued_ns
         else:
-            if joined > policy.target and stop == 0:
+            if joined > policy.target and stop == 0:  # no preferred size was met: stop before exceeding them all
                 stop = count
             if joined > policy.max_rows or item.signature != signature:
                 full = True
@@ -90,5 +90,5 @@ def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> De
 
 
 def signature_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, ...]:
-    """Requests may share a batch when their signatures are equal: same inputs, same shapes behind the batch dim."""
+    """Requests may share a batch if their signatures are equal: same inputs, same shapes after the batch dimension."""
     return tuple((name, shape[1:]) for name, shape in shapes.items())

@@ -1,8 +1,8 @@
-"""Blocking work that needs the interpreter, such as a load or an import, beside requests that need it too.
+"""Work that holds the GIL, such as a load or an import, in a thread while requests are served.
 
-A thread gives the interpreter away when another has waited for it for a while, 5 ms by default, and a request asks for
-it several times: when its bytes arrive, when the model has computed, when the answer is written. Next to an import it
-would take 10 ms instead of a quarter of one. While such work goes on the wait is short, and afterwards as it was.
+A thread releases the GIL after another has waited for the switch interval, 5 ms by default, and a request acquires it
+several times: when its bytes arrive, when the model has computed, when the response is written. During an import it
+would take 10 ms instead of 0.25 ms. So the interval is short while such work runs.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from functools import partial
 from threading import Lock
 from typing import Final, TypeVar
 
-from pilotlight_predictor.threads import in_thread, with_room
+from pilotlight_predictor.threads import in_thread, with_deep_stack
 
 T = TypeVar("T")
 
-WAIT_S: Final = 0.0002  # as long as a small request: much less would take the interpreter away within one
+LOADED_INTERVAL_S: Final = 0.0002  # duration of a small request: much less would interrupt requests themselves
 
 
-class _ShortWaits:
-    """The interpreter has one such setting: the first of several works changes it, the last one puts it back."""
+class _SwitchInterval:
+    """The process-wide switch interval: the first of several works shortens it, the last one restores it."""
 
     def __init__(self) -> None:
         self._works, self._usual, self._lock = 0, 0.0, Lock()
@@ -29,8 +29,8 @@ class _ShortWaits:
         with self._lock:
             if self._works == 0:
                 self._usual = sys.getswitchinterval()
-                if self._usual > WAIT_S:  # what is set again may be a little less each time: it is cut to microseconds
-                    sys.setswitchinterval(WAIT_S)
+                if self._usual > LOADED_INTERVAL_S:
+                    sys.setswitchinterval(LOADED_INTERVAL_S)
             self._works += 1
 
     def end(self, _: object) -> None:
@@ -46,21 +46,21 @@ class _ShortWaits:
                 sys.setswitchinterval(self._usual)
 
 
-_waits: Final = _ShortWaits()
+_interval: Final = _SwitchInterval()
 
 
-def wait_at_most(seconds: float) -> None:
-    """For good, from any thread: a work beside requests, which a load is, does not put back what was before."""
-    _waits.shorten(seconds)
+def limit_switch_interval(seconds: float) -> None:
+    """Limit the interval permanently, from any thread, also while work runs that will restore it."""
+    _interval.shorten(seconds)
 
 
-def beside_requests(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
-    """`in_thread`, where requests come meanwhile. Called on the event loop, where the future ends too."""
-    _waits.begin()
+def in_thread_under_load(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    """As `in_thread`, with a short switch interval. Called on the event loop, where the future is settled too."""
+    _interval.begin()
     try:
-        future = in_thread(partial(with_room, work), unclaimed)
+        future = in_thread(partial(with_deep_stack, work), unclaimed)
     except BaseException:
-        _waits.end(None)
+        _interval.end(None)
         raise
-    future.add_done_callback(_waits.end)
+    future.add_done_callback(_interval.end)
     return future

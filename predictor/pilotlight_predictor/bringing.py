@@ -1,6 +1,6 @@
-"""Brings models here from where they are stored, and imports their runtime while the bytes are still on their way.
+"""Fetching of remote models, and import of their runtime during the download.
 
-Blocking; `Sources` calls it in a thread. A path on this machine costs no import and no copy.
+Blocking; ModelSources calls it in a thread. A local path costs no import and no copy.
 """
 
 import os
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from pilotlight_predictor import backends, numpy_threads
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.threads import with_room
+from pilotlight_predictor.threads import with_deep_stack
 
 if TYPE_CHECKING:
     from pilotlight_predictor.storage import Progress
 
 
-class Bringing:
-    """`import_s` is what importing runtimes took beside the first fetch; 0 when nothing was fetched."""
+class ModelFetcher:
+    """`import_s`: duration of the imports during the first fetch; 0 if nothing was fetched."""
 
     def __init__(self, cache_dir: str, on_progress: "Callable[[Progress], None]") -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -30,16 +30,16 @@ class Bringing:
         self.import_s = 0.0
 
     def model(self, uri: str) -> Path:
-        """One model: a file or a directory."""
+        """Return the local path of one model, a file or a directory."""
         if "://" not in uri:
             return Path(uri)
         from pilotlight_predictor import storage
 
-        self._prepare_beside(uri)
+        self._prepare_in_background(uri)
         return storage.fetch(uri, self._cache, self._on_progress)
 
     def repository(self, uri: str) -> Path:
-        """A whole repository, as a directory that follows it with every call."""
+        """Return a local directory of a whole repository, synchronized by every call."""
         if "://" not in uri:
             return Path(uri)
         from pilotlight_predictor import storage
@@ -48,22 +48,24 @@ class Bringing:
             return storage.fetch(uri, self._cache)
         import hashlib
 
-        self._prepare_beside(uri)
+        self._prepare_in_background(uri)
         directory = self._cache / "repositories" / hashlib.sha256(uri.encode()).hexdigest()[:16]
         storage.sync_repository(uri, directory, self._on_progress)
         return directory
 
-    def _prepare_beside(self, uri: str) -> None:
-        """Once per URI; its failure is the load's to report."""
+    def _prepare_in_background(self, uri: str) -> None:
+        """Import runtimes in a thread, once per URI; a failure is reported by the load."""
         from pilotlight_predictor.storage import is_remote
 
         if is_remote(uri) and uri not in self._prepared:
             self._prepared.add(uri)
-            Thread(target=with_room, args=(partial(self._prepare, uri),), name="pilotlight-import", daemon=True).start()
+            Thread(
+                target=with_deep_stack, args=(partial(self._prepare, uri),), name="pilotlight-import", daemon=True
+            ).start()
 
     def _prepare(self, uri: str) -> None:
         try:
-            rows = rows_for(file_names(uri))
+            rows = backends_for(file_names(uri))
             started = perf_counter()
             for row in rows:
                 prepare(row)
@@ -73,25 +75,25 @@ class Bringing:
 
 
 def file_names(uri: str) -> list[str]:
-    """What the URI holds: told by its own ending, else by a listing. What an archive holds is known only later."""
+    """Return the file names at a URI: its own if that has a known ending or is an archive, else by a listing."""
     from pilotlight_predictor.storage import listing
     from pilotlight_predictor.storage.uri import is_archive, parse
 
     name = parse(uri).filename
-    if backends.row_for_file(name) is not None or is_archive(name):
+    if backends.backend_for_file(name) is not None or is_archive(name):
         return [name]
     return [entry.path.rpartition("/")[2] for entry in listing(uri)]
 
 
-def rows_for(names: Iterable[str]) -> list[backends.Row]:
-    """The backends that these files will need, each once."""
-    return list(dict.fromkeys(row for name in names if (row := backends.row_for_file(name)) is not None))
+def backends_for(names: Iterable[str]) -> list[backends.BackendEntry]:
+    """Return the backends of these files, each once."""
+    return list(dict.fromkeys(row for name in names if (row := backends.backend_for_file(name)) is not None))
 
 
-def prepare(row: backends.Row) -> None:
-    """Imports the backend's library, the slow part of many a cold start."""
+def prepare(row: backends.BackendEntry) -> None:
+    """Import the backend's library, the slow part of many cold starts."""
     module = backends.module(row)
     if row.numpy:
-        numpy_threads.give_back()
+        numpy_threads.restore_once()
     if hasattr(module, "prepare"):
         module.prepare()

@@ -1,46 +1,45 @@
-"""Would a model that calls another one wait for ever? Which instances wait for which models, and what follows. Pure.
+"""Deadlock detection for models that call other models. Pure.
 
-An instance that waits for an answer serves nobody meanwhile. When A calls B and B calls A, and each has one instance,
-both wait until the server is stopped. So each call is looked at before it is made: a model *gets on* if one of its
-instances does not wait, or waits only for models that get on. A call of a model that does not get on is refused.
+An instance that waits for a response serves no other request. If A calls B while B calls A and each has one instance,
+both wait until the server stops. So each call is checked before it is made: a model *makes progress* if one of its
+instances does not wait, or waits only for models that make progress. A call of a model without progress is refused.
 
-    A (1 instance) → B (1 idle instance)             B gets on: the call is made, one instance of A waits for B
-    B → A, meanwhile                                 all of A wait for B, all of B would wait for A: refused
-    B → A, but A has a second instance that is idle  A gets on
+    A (1 instance) → B (1 idle instance)             B makes progress: call allowed, one instance of A waits for B
+    B → A at the same time                           all of A wait for B, all of B would wait for A: refused
+    B → A, but A has a second instance that is idle  A makes progress
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-
-class Version(NamedTuple):
-    name: str
-    number: int
+from pilotlight_predictor.backends.base import VersionId
 
 
-class Shape(NamedTuple):
-    """What must be known of a version: `parts` are the models of an ensemble, all of which must get on."""
+class VersionCapacity(NamedTuple):
+    """Instances of a version; `steps` are the models of an ensemble, all of which must make progress."""
 
     instances: int
-    parts: Sequence[Version] = ()
+    steps: Sequence[VersionId] = ()
 
 
-ShapeOf = Callable[[Version], Shape]
+CapacityOf = Callable[[VersionId], VersionCapacity]
 
 
-class Waits:
+class DeadlockDetector:
+    """Wait-for graph of the instances that wait for other models."""
+
     def __init__(self) -> None:
-        self._waiting: dict[Version, dict[int, list[Version]]] = {}  # by model, by the thread of the instance
+        self._waiting: dict[VersionId, dict[int, list[VersionId]]] = {}  # by model, by the instance's thread
 
-    def begin(self, caller: Version, thread: int, target: Version, shape_of: ShapeOf) -> bool:
-        """Notes that the caller waits, unless it would wait for ever: then nothing is noted, and it is False."""
+    def begin(self, caller: VersionId, thread: int, target: VersionId, capacity_of: CapacityOf) -> bool:
+        """Record that the caller waits for the target. Return False, and record nothing, if that is a deadlock."""
         self._waiting.setdefault(caller, {}).setdefault(thread, []).append(target)
-        if self._gets_on(target, shape_of, frozenset()):
+        if self._progresses(target, capacity_of, frozenset()):
             return True
         self.end(caller, thread, target)
         return False
 
-    def end(self, caller: Version, thread: int, target: Version) -> None:
+    def end(self, caller: VersionId, thread: int, target: VersionId) -> None:
         threads = self._waiting[caller]
         threads[thread].remove(target)
         if not threads[thread]:
@@ -48,13 +47,15 @@ class Waits:
         if not threads:
             del self._waiting[caller]
 
-    def _gets_on(self, version: Version, shape_of: ShapeOf, above: frozenset[Version]) -> bool:
-        if version in above:
+    def _progresses(self, version: VersionId, capacity_of: CapacityOf, visited: frozenset[VersionId]) -> bool:
+        if version in visited:  # a cycle in which every instance waits
             return False
-        shape, below = shape_of(version), above | {version}
-        if shape.parts:
-            return all(self._gets_on(part, shape_of, below) for part in shape.parts)
+        capacity, visited = capacity_of(version), visited | {version}
+        if capacity.steps:
+            return all(self._progresses(step, capacity_of, visited) for step in capacity.steps)
         waiting = self._waiting.get(version, {})
-        if len(waiting) < shape.instances:
+        if len(waiting) < capacity.instances:
             return True
-        return any(all(self._gets_on(each, shape_of, below) for each in targets) for targets in waiting.values())
+        return any(
+            all(self._progresses(each, capacity_of, visited) for each in targets) for targets in waiting.values()
+        )

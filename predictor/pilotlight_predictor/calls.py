@@ -1,4 +1,4 @@
-"""A request and its reply between the HTTP front and the routes: what aiohttp and the fast lane both speak."""
+"""HttpRequest and HttpResponse: the interface between HTTP servers (fast protocol, aiohttp) and routes."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
@@ -10,8 +10,8 @@ JSON = "application/json"
 _NO_PARAMS: Mapping[str, str] = {}
 
 
-class Reply:
-    """Status, headers and body. `body` is pieces that are written without being joined, or an async stream."""
+class HttpResponse:
+    """Status, headers and body. `body`: buffers, written without being joined, or an async stream."""
 
     __slots__ = ("body", "content_type", "headers", "status")
 
@@ -28,31 +28,41 @@ class Reply:
         self.headers = headers
 
 
-class Session(Protocol):
-    """A WebSocket as its handler sees it: each message received is answered by one sent, in order.
+class WebSocketSession(Protocol):
+    """A WebSocket for its handler: each received message is answered by one sent message, in order.
 
-    `call` is the request that asked for it. What a message holds counts as bytes in flight until its answer is sent.
+    `request` is the upgrade request. A message counts as bytes in flight until its answer is sent.
     """
 
-    call: "Call"
+    request: "HttpRequest"
 
     async def receive(self, timeout_s: float) -> Buffer | None:
-        """The next message; None when the client or the server ends it. Raises TimeoutError, and PredictorError for a
-        message that there is no room for."""
+        """Return the next message; None at the end of the session. Raises TimeoutError, and PredictorError for a
+        message beyond the limit of bytes in flight."""
 
     async def send(self, text: Buffer) -> None: ...
     async def close(self, code: int, reason: str) -> None: ...
 
 
-class Call:
-    """One HTTP request with its whole body, and the way to answer it.
+class HttpRequest:
+    """An HTTP request with its complete body.
 
-    `finish` is called exactly once, on the event loop. When the client leaves first, the front calls `abandon`, which
-    runs what the route put into `on_abandon`.
+    `finish` sends the response; it is called exactly once, on the event loop. If the client disconnects first, the
+    server calls `abandon`, which calls the route's `on_abandon`.
     """
 
     __slots__ = (
-        "abandoned", "alone", "body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query",
+        "abandoned",
+        "body",
+        "finish",
+        "headers",
+        "method",
+        "on_abandon",
+        "params",
+        "path",
+        "peer",
+        "query",
+        "sole_client",
         "started",
     )  # fmt: skip
 
@@ -64,7 +74,7 @@ class Call:
         headers: Mapping[str, str],
         body: Buffer,
         peer: str,
-        finish: Callable[[Reply], None],
+        finish: Callable[[HttpResponse], None],
         started: float,
     ) -> None:
         self.method = method
@@ -78,7 +88,7 @@ class Call:
         self.params = _NO_PARAMS
         self.on_abandon: Callable[[], None] | None = None
         self.abandoned = False
-        self.alone = False  # nobody else has asked anything for a while
+        self.sole_client = False  # no other connection has sent requests for a while
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -89,28 +99,28 @@ class Call:
         return self.headers.get(name, "")
 
 
-def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """Content-Type is exactly application/json: KServe's client reads errors only then."""
+def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Encode as JSON. Content-Type is exactly application/json: KServe's client parses errors only then."""
     import orjson
 
-    return Reply(status, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)], JSON, headers)
+    return HttpResponse(status, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)], JSON, headers)
 
 
-def with_request_id(call: Call, reply: Reply) -> dict[str, str] | None:
-    """Replies carry the request's id and trace context, so that a client can find itself in our logs."""
-    headers = dict(reply.headers) if reply.headers else None
-    request_id = call.headers.get(HEADER_REQUEST_ID)
+def with_request_id(request: HttpRequest, response: HttpResponse) -> dict[str, str] | None:
+    """Return the response's headers with the request's id and trace context, for correlation with the logs."""
+    headers = dict(response.headers) if response.headers else None
+    request_id = request.headers.get(HEADER_REQUEST_ID)
     if request_id is not None and request_id.isascii():
         headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
-    if HEADER_TRACEPARENT in call.headers:
-        headers = {**(headers or {}), **_trace(call)} or None
+    if HEADER_TRACEPARENT in request.headers:
+        headers = {**(headers or {}), **_trace(request)} or None
     return headers
 
 
-def _trace(call: Call) -> dict[str, str]:
-    """W3C trace context as it may be passed on: nothing of it when it is malformed."""
+def _trace(request: HttpRequest) -> dict[str, str]:
+    """Return the W3C trace context to propagate: empty if it is malformed."""
     from pilotlight_predictor.tracing import accept
 
-    parent, state = accept(call.headers[HEADER_TRACEPARENT], call.headers.get(HEADER_TRACESTATE, ""))
+    parent, state = accept(request.headers[HEADER_TRACEPARENT], request.headers.get(HEADER_TRACESTATE, ""))
     passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
     return {name: value for name, value in passed.items() if value}

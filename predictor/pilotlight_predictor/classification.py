@@ -1,4 +1,4 @@
-"""The classification extension: an output's best classes as "value:index[:label]" instead of its numbers. Pure."""
+"""Classification extension: an output's best classes as "value:index[:label]" instead of its numbers. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from pilotlight_predictor.tensors import Array, Tensor, bf16_to_float
 
 
 def classify(name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
-    """The `count` largest of each row as strings."""
+    """Return the `count` largest values of each row as strings."""
     rows, top = ranked(name, tensor, count, batched)
     texts = np.empty(top.shape, dtype=object)
-    for place, index in np.ndenumerate(top):
-        texts[place] = _text(rows[place[0], index], int(index), labels)
+    for position, index in np.ndenumerate(top):
+        texts[position] = _text(rows[position[0], index], int(index), labels)
     return Tensor("BYTES", texts if batched else texts.reshape(-1))
 
 
 def ranked(name: str, tensor: Tensor, count: int, batched: bool) -> tuple[Array, Array]:
-    """The rows (one where the model does not batch), and the places of the `count` largest of each, best first."""
+    """Return the rows (one if the model does not batch) and the indices of each row's `count` largest, best first."""
     array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
     if array.dtype.kind not in "iuf":
         raise BadRequest(f"output '{name}' is {tensor.datatype}; classification needs numbers")

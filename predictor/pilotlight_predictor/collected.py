@@ -1,4 +1,4 @@
-"""Answers in parts for whoever waits for them in a thread: a warm-up, or a model that answers once, but later."""
+"""Responses of a decoupled instance collected for a blocking thread: a warm-up, or a model that responds later."""
 
 from threading import Event
 from typing import Final
@@ -7,11 +7,11 @@ from pilotlight_predictor.backends.base import Answer, DecoupledInstance
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.inference import InferRequest
 
-ALONE_S: Final = 30.0  # for the first answer to a warm-up
+FIRST_ANSWER_TIMEOUT_S: Final = 30.0  # of a warm-up
 
 
-class Collected:
-    """An `Asked` whose answers are kept."""
+class ResponseCollector:
+    """A DecoupledRequest that stores its answers; `answered` and `ended` can be waited for by another thread."""
 
     full = False
 
@@ -36,12 +36,12 @@ class Collected:
         self.answered.set()
 
 
-def run_alone(instance: DecoupledInstance, request: InferRequest) -> Answer:
-    """A warm-up, in the thread that loads: the first answer, after which no other is wanted."""
-    asked = Collected(request)
-    instance.begin([asked])
-    came = asked.answered.wait(ALONE_S)
+def run_warmup(instance: DecoupledInstance, request: InferRequest) -> Answer:
+    """Run one warm-up request in the loading thread; return the first response and cancel the rest."""
+    collector = ResponseCollector(request)
+    instance.begin([collector])
+    responded = collector.answered.wait(FIRST_ANSWER_TIMEOUT_S)
     request.cancelled = True
-    if not came:
-        return LoadFailed(f"no answer within {ALONE_S:g} s")
-    return asked.answers[0] if asked.answers else {}
+    if not responded:
+        return LoadFailed(f"no answer within {FIRST_ANSWER_TIMEOUT_S:g} s")
+    return collector.answers[0] if collector.answers else {}

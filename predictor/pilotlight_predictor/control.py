@@ -1,4 +1,4 @@
-"""Which models shall be served: what is loaded at start, what the poll finds, what an operator's call asks for."""
+"""Model control: which models are loaded at start, by polling (poll, versions) or on request (explicit)."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -14,21 +14,23 @@ from pilotlight_predictor.repository.layout import ModelSource, check_source, pl
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.names import valid_model_name
 from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.sources import Sources
+from pilotlight_predictor.sources import ModelSources
 from pilotlight_predictor.threads import in_thread
 
 
 class ModelControl:
-    def __init__(self, settings: Settings, registry: ModelRegistry, sources: Sources) -> None:
+    """Implements the control modes. `required`: models that must serve before the server is ready."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, sources: ModelSources) -> None:
         self._mode = settings.model.control_mode
         self._settings = settings
         self._registry = registry
         self._sources = sources
         self._inline: dict[str, Path] = {}
         self.required: tuple[str, ...] = ()
-        self.fetch_s = 0.0  # what bringing the models here took at start
-        self._acted: dict[str, Fingerprint] = {}
-        self._seen: dict[str, Fingerprint] = {}
+        self.fetch_s = 0.0  # duration of the fetch at start
+        self._applied: dict[str, Fingerprint] = {}  # state of the repository that was last loaded
+        self._observed: dict[str, Fingerprint] = {}  # state seen by the last poll
 
     @property
     def may_be_empty(self) -> bool:
@@ -43,35 +45,35 @@ class ModelControl:
         return self._mode in {"poll", "versions"}
 
     async def start(self) -> None:
-        """Loads what must be there before the server is ready; a model that fails keeps its reason."""
-        self.required = self._initial({})  # whatever the repository holds, models asked for by name must come
+        """Load the required models; a failed one stores its reason in the registry."""
+        self.required = self._initial({})  # models required by name, even if the repository cannot be read
         started = perf_counter()
-        found = await in_thread(self._sources.refresh)
+        sources = await in_thread(self._sources.refresh)
         self.fetch_s = perf_counter() - started
-        self._survey(found)
-        self._registry.expect(self.required)
-        if self._polls:  # before the loads: a file that changes meanwhile is a change for the first poll
-            self._acted = self._seen = await in_thread(lambda: _fingerprints(found))
-        names = [name for name in self.required if name in found]
-        loads = (self._load_with_parts(found[name], if_absent=True) for name in names)
+        self._discover(sources)
+        self._registry.mark_loading(self.required)
+        if self._polls:  # before the loads: a file that changes during a load is a change for the first poll
+            self._applied = self._observed = await in_thread(lambda: _fingerprints(sources))
+        names = [name for name in self.required if name in sources]
+        loads = (self._load_with_steps(sources[name], if_absent=True) for name in names)
         for name, outcome in zip(names, await asyncio.gather(*loads, return_exceptions=True), strict=True):
             if isinstance(outcome, Exception):
-                self._registry.give_up(name, outcome)
+                self._registry.mark_failed(name, outcome)
 
-    def _survey(self, found: Mapping[str, ModelSource]) -> None:
-        """The repository was read for the first time: what there is, and what of it the server is for."""
-        for source in found.values():
+    def _discover(self, sources: Mapping[str, ModelSource]) -> None:
+        """Register the models of the first read of the repository, and determine the required ones."""
+        for source in sources.values():
             self._registry.discover(source)
-        self.required = self._initial(found)
-        self._registry.surveyed = True
+        self.required = self._initial(sources)
+        self._registry.scanned = True
 
-    def _initial(self, found: Mapping[str, ModelSource]) -> tuple[str, ...]:
+    def _initial(self, sources: Mapping[str, ModelSource]) -> tuple[str, ...]:
         if self._mode != "explicit" or "*" in self._settings.model.load_models:
-            return tuple(found)
+            return tuple(sources)
         return tuple(dict.fromkeys(self._settings.model.load_models))
 
-    async def follow(self) -> None:
-        """Polls for ever; an error of one round is logged and the next round tries again."""
+    async def poll_forever(self) -> None:
+        """Poll for ever in the polling modes; errors are logged, and the next poll retries."""
         while self._polls:
             await asyncio.sleep(self._settings.model.poll_secs)
             try:
@@ -82,38 +84,38 @@ class ModelControl:
                 log("repository.poll_failed", "the next poll tries again", level="ERROR", error=error)
 
     async def poll(self) -> None:
-        """One round: acts on what differs from the last state acted upon and has come to rest."""
-        if not self._registry.surveyed:  # the start could not read the repository: it is made up for
+        """Poll once: apply changes since the last applied state that were stable over two polls."""
+        if not self._registry.scanned:  # the start could not read the repository: repeat it
             await self.start()
             return
-        found = await in_thread(self._sources.refresh)
-        seen = await in_thread(lambda: _fingerprints(found))
+        sources = await in_thread(self._sources.refresh)
+        seen = await in_thread(lambda: _fingerprints(sources))
         if self._mode == "versions":
-            # The set of models is fixed: a new one is not for us, and one whose directory vanished keeps serving.
-            seen = {name: seen.get(name, acted) for name, acted in self._acted.items()}
-        changes = settled_changes(self._acted, self._seen, seen)
-        self._seen = seen
+            # The set of models is fixed: new models are ignored, and one whose directory vanished continues to serve.
+            seen = {name: seen.get(name, applied) for name, applied in self._applied.items()}
+        changes = settled_changes(self._applied, self._observed, seen)
+        self._observed = seen
         for name in changes.removed:
-            await self._remove(name)
+            await self._remove_model(name)
         for name in (*changes.added, *changes.changed):
-            await self._follow_model(found[name], seen[name])
-        if not self.required:  # nothing was there at start: what came first is what the server is for
+            await self._reload_changed(sources[name], seen[name])
+        if not self.required:  # the repository was empty at start: the first models to appear are required
             self.required = changes.added
 
-    async def _remove(self, name: str) -> None:
-        del self._acted[name]
+    async def _remove_model(self, name: str) -> None:
+        del self._applied[name]
         await self._registry.unload(name)
         self._registry.forget(name)
-        self._release([name])
+        self._drop_required([name])
 
-    def _release(self, names: Collection[str]) -> None:
-        """An operator took the models away: the server is no less ready without them."""
+    def _drop_required(self, names: Collection[str]) -> None:
+        """Stop requiring models that an operator removed: readiness does not depend on them."""
         self.required = tuple(other for other in self.required if other not in names)
 
-    async def _follow_model(self, source: ModelSource, seen: Fingerprint) -> None:
-        before = self._acted.get(source.name)
+    async def _reload_changed(self, source: ModelSource, seen: Fingerprint) -> None:
+        before = self._applied.get(source.name)
         changed = changed_versions(before, seen) if before else None
-        self._acted[source.name] = seen
+        self._applied[source.name] = seen
         try:
             await self._registry.load(source, changed=changed)
         except LoadFailed as error:
@@ -121,14 +123,14 @@ class ModelControl:
             log("model.reload_failed", message, level="ERROR", model=source.name)
 
     async def load(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """A call of an operator or a model: (re)loads, with another configuration or the model's own files if given."""
+        """Load or reload on request, optionally with another configuration and inline model files."""
         self._check_files(name, document, files)
         self._check_explicit()
         override = _override(name, document) if document is not None else None
         if files:
             await self._load_inline(name, override, files)
         else:
-            await self._load_with_parts(await self._find(name), override)
+            await self._load_with_steps(await self._find(name), override)
 
     async def _load_inline(self, name: str, override: ModelConfig | None, files: Mapping[str, bytes]) -> None:
         from tempfile import mkdtemp
@@ -136,9 +138,9 @@ class ModelControl:
         root = Path(mkdtemp(prefix="pilotlight-inline-"))
         try:
             source = await in_thread(lambda: _inline_source(root / name, name, files))
-            await self._load_with_parts(source, override)
+            await self._load_with_steps(source, override)
         except BaseException:
-            _remove(root)
+            _remove_tree(root)
             raise
         self._drop_inline(name)
         self._inline[name] = root
@@ -148,12 +150,12 @@ class ModelControl:
         unloaded = await self._registry.unload(name, dependents)
         for each in unloaded:
             self._drop_inline(each)
-        self._release(unloaded)
+        self._drop_required(unloaded)
 
     def _drop_inline(self, name: str) -> None:
         root = self._inline.pop(name, None)
         if root is not None:
-            _remove(root)
+            _remove_tree(root)
 
     def close(self) -> None:
         for name in list(self._inline):
@@ -177,32 +179,32 @@ class ModelControl:
             )
 
     async def _find(self, name: str) -> ModelSource:
-        found = await in_thread(self._sources.refresh)
-        if not self._registry.surveyed:
-            self._survey(found)
-        if name not in found:
+        sources = await in_thread(self._sources.refresh)
+        if not self._registry.scanned:
+            self._discover(sources)
+        if name not in sources:
             raise NotFound(f"failed to load '{name}': it is in none of the model repositories")
-        return found[name]
+        return sources[name]
 
-    async def _load_with_parts(
+    async def _load_with_steps(
         self,
         source: ModelSource,
         override: ModelConfig | None = None,
         above: tuple[str, ...] = (),
         if_absent: bool = False,
     ) -> None:
-        """In explicit mode an ensemble brings those of its models that are not there yet."""
+        """Load a model; in explicit mode an ensemble's steps that are not ready are loaded first."""
         config = override or await in_thread(lambda: _config_or_none(source))
         parts = {step.model for step in config.ensemble} if config and self._mode == "explicit" else set()
         for part in sorted(parts - {source.name, *above}):  # the registry refuses an ensemble that contains itself
             if not self._registry.is_ready(part):
-                await self._load_part(source.name, part, (*above, source.name))
+                await self._load_step(source.name, part, (*above, source.name))
         await self._registry.load(source, override, if_absent=if_absent)
 
-    async def _load_part(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
-        """A part that fails says why in the index; the ensemble is then loaded but not ready, with that reason."""
+    async def _load_step(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
+        """Load a step of an ensemble. A failure is in the index; the ensemble is loaded but not ready."""
         try:
-            await self._load_with_parts(await self._find(part), above=above, if_absent=True)
+            await self._load_with_steps(await self._find(part), above=above, if_absent=True)
         except PredictorError as error:
             message = f"'{part}', a model of the ensemble '{ensemble}', was not loaded: {error}"
             log("model.part_failed", message, level="ERROR", model=part, ensemble=ensemble)
@@ -225,8 +227,8 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         target.write_bytes(content)
 
 
-def _remove(root: Path) -> None:
-    """shutil and tempfile bring the libraries of three compressors, which a start without such models need not load."""
+def _remove_tree(root: Path) -> None:
+    """Delete a folder. shutil imports three compression libraries: not at module level, for the cold start."""
     import shutil
 
     shutil.rmtree(root, ignore_errors=True)
@@ -247,8 +249,8 @@ def _config_or_none(source: ModelSource) -> ModelConfig | None:
     try:
         return check_source(source)
     except PredictorError:
-        return None  # the load itself reports it
+        return None  # reported by the load itself
 
 
-def _fingerprints(found: Mapping[str, ModelSource]) -> dict[str, Fingerprint]:
-    return {name: fingerprint(source) for name, source in found.items()}
+def _fingerprints(sources: Mapping[str, ModelSource]) -> dict[str, Fingerprint]:
+    return {name: fingerprint(source) for name, source in sources.items()}

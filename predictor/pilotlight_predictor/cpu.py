@@ -1,4 +1,4 @@
-"""CPU and memory of the machine from /proc, read when `/metrics` is scraped. Absent where there is no /proc."""
+"""CPU and memory usage of the machine from /proc, read when `/metrics` is scraped."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,16 +18,16 @@ class CpuSample(NamedTuple):
 
 
 def parse_cpu_times(stat: str) -> CpuTimes:
-    """The first line of /proc/stat: `cpu user nice system idle iowait irq softirq steal guest guest_nice`.
+    """Parse the first line of /proc/stat: `cpu user nice system idle iowait irq softirq steal guest guest_nice`.
 
-    Guest time is already part of user time, so only the first eight count.
+    Guest time is part of user time, so only the first eight count.
     """
     ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
     return CpuTimes(busy=sum(ticks) - sum(ticks[3:5]), total=sum(ticks))
 
 
 def parse_memory(meminfo: str) -> tuple[int, int]:
-    """Total and used bytes; what the kernel could free at once does not count as used."""
+    """Total and used bytes; reclaimable memory does not count as used."""
     fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     return total, total - available
@@ -39,13 +39,14 @@ def utilization(before: CpuTimes, after: CpuTimes) -> float:
 
 
 class CpuMeter:
-    """Remembers the last reading: utilisation is over the time between two reads, and since boot for the first."""
+    """Utilisation between two reads; the first covers the time since boot."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._before = CpuTimes(0, 0)
 
     def read(self) -> CpuSample | None:
+        """Return None if there is no readable /proc."""
         try:
             after = parse_cpu_times((self._proc / "stat").read_text())
             memory_total, memory_used = parse_memory((self._proc / "meminfo").read_text())

@@ -1,4 +1,4 @@
-"""Which devices there are and where a model's instances go. Finding out needs no CUDA library of its own."""
+"""Device detection and placement of a model's instances. Needs no CUDA library."""
 
 import os
 import re
@@ -14,7 +14,7 @@ CPU = Device()
 
 
 def gpu_count(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ) -> int:
-    """GPUs that this process may use, without a driver call: device nodes, less what CUDA_VISIBLE_DEVICES hides."""
+    """Number of GPUs this process may use: device nodes, limited by CUDA_VISIBLE_DEVICES. Makes no driver call."""
     nodes = sum(1 for node in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -23,31 +23,31 @@ def gpu_count(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ)
     return min(nodes, len(chosen))
 
 
-def default_device(wish: str, gpus: int) -> Device:
-    """What `--device auto|cpu|cuda|cuda:N` means on a machine with this many GPUs."""
-    if wish == "cpu" or (wish == "auto" and gpus == 0):
+def default_device(setting: str, gpus: int) -> Device:
+    """Device for `--device auto|cpu|cuda|cuda:N` on a machine with `gpus` GPUs."""
+    if setting == "cpu" or (setting == "auto" and gpus == 0):
         return CPU
-    index = int(wish.partition(":")[2] or 0)
+    index = int(setting.partition(":")[2] or 0)
     if index >= gpus:
-        message = f"device = {wish}, but this machine offers {gpus} GPUs: models run on the CPU"
+        message = f"device = {setting}, but this machine offers {gpus} GPUs: models run on the CPU"
         log("device.missing", message, level="WARNING")
         return CPU
     return Device("cuda", index)
 
 
-def place(groups: Sequence[InstanceGroup], wish: str, gpus: int, default_count: int = 1) -> list[Device]:
+def instance_devices(groups: Sequence[InstanceGroup], setting: str, gpus: int, default_count: int = 1) -> list[Device]:
     """One device per instance, in the order of the groups. Count is per device, as in Triton."""
     groups = groups or (InstanceGroup(default_count),)
-    return [device for group in groups for device in _devices(group, wish, gpus) for _ in range(group.count)]
+    return [device for group in groups for device in _group_devices(group, setting, gpus) for _ in range(group.count)]
 
 
-def _devices(group: InstanceGroup, wish: str, gpus: int) -> list[Device]:
+def _group_devices(group: InstanceGroup, setting: str, gpus: int) -> list[Device]:
     if group.kind == "CPU":
         return [CPU]
     if group.kind == "GPU" or group.gpus:
         return [_gpu(index, gpus) for index in group.gpus or range(max(gpus, 1))]
-    default = default_device(wish, gpus)
-    if wish == "auto" and default.kind == "cuda":
+    default = default_device(setting, gpus)
+    if setting == "auto" and default.kind == "cuda":
         return [Device("cuda", index) for index in range(gpus)]
     return [default]
 

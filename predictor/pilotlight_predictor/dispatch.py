@@ -1,6 +1,6 @@
-"""Finds the route of a call, lets it through the gate, runs its handler, and turns errors into replies.
+"""HTTP router: finds a request's route, admits it, runs its handler, and turns exceptions into responses.
 
-The only place where an exception becomes a status. Both fronts (lane.py and http.py) call `Dispatcher.serve`.
+The only place where an exception becomes an HTTP status. Both HTTP servers (lane.py, http.py) call `Dispatcher.serve`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Call, Reply, Session
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, WebSocketSession
 from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
 from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.protocol.compression import decompress
@@ -22,192 +22,193 @@ from pilotlight_predictor.protocol.compression import decompress
 if TYPE_CHECKING:
     from pilotlight_predictor.server import Server
     from pilotlight_predictor.settings import Limits, Settings
-    from pilotlight_predictor.watch import CallWatch
+    from pilotlight_predictor.watch import RequestObserver
 
-# A handler answers at once, later (an awaitable), or by calling `call.finish` itself (None).
-Handler = Callable[["Server", Call], Reply | Awaitable[Reply] | None]
-ErrorBody = Callable[[PredictorError], Reply]
-SocketHandler = Callable[["Server", Session], Awaitable[None]]
+# A handler returns a response, an awaitable of one, or None if it calls `request.finish` itself.
+Handler = Callable[["Server", HttpRequest], HttpResponse | Awaitable[HttpResponse] | None]
+ErrorBody = Callable[[PredictorError], HttpResponse]
+SocketHandler = Callable[["Server", WebSocketSession], Awaitable[None]]
 
 
 class Route(NamedTuple):
-    """A row of a dialect's table. `pattern` has `{name}` segments, which may end as in `{name}:predict`; `hot` rows may
-    be served by the fast lane."""
+    """A row of a protocol's route table. `pattern` has `{name}` segments, also with a suffix: `{name}:predict`. The
+    fast HTTP protocol serves only `hot` routes."""
 
     method: str
     pattern: str
     handler: Handler
     action: Action
     hot: bool = False
-    socket: SocketHandler | None = None  # who talks when the client asks for a WebSocket here
+    socket: SocketHandler | None = None  # handler of WebSocket upgrades
 
 
-class Dialect(NamedTuple):
+class ServingProtocol(NamedTuple):
     name: str
     routes: tuple[Route, ...]
     error_body: ErrorBody
-    limits: "Callable[[Settings], Limits] | None" = None  # its own, where those of all dialects do not bind it
+    limits: "Callable[[Settings], Limits] | None" = None  # its own limits in place of the general ones
 
 
 class Match(NamedTuple):
     route: Route
-    dialect: Dialect
+    protocol: ServingProtocol
     params: dict[str, str]
 
 
 class Dispatcher:
-    """`all_dialects` gives the whole table where `dialects` is only what a start waits for."""
+    """`all_protocols` returns the complete table; `protocols` are those needed at start."""
 
     def __init__(
         self,
         server: "Server",
-        dialects: tuple[Dialect, ...],
+        protocols: tuple[ServingProtocol, ...],
         admission: Admission,
-        all_dialects: Callable[[], tuple[Dialect, ...]] | None = None,
+        all_protocols: Callable[[], tuple[ServingProtocol, ...]] | None = None,
     ) -> None:
         self._server = server
-        self._dialects = dialects
-        self._all_dialects = all_dialects
+        self._protocols = protocols
+        self._all_protocols = all_protocols
         self.admission = admission
-        self._shapes = _by_length(dialects)
+        self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.watch: CallWatch | None = None
+        self.observer: RequestObserver | None = None
 
     def match(self, method: str, path: str) -> Match:
-        """Raises NotFound or MethodNotAllowed."""
-        found = self._cache.get((method, path))
-        if found is None:
-            found = self._search(method, path)
-            if len(path) <= 256:  # paths are the client's to choose, and so is how many there are
+        """Return the route of a path. Raises NotFound or MethodNotAllowed."""
+        match = self._cache.get((method, path))
+        if match is None:
+            match = self._search(method, path)
+            if len(path) <= 256:  # clients choose the paths: bound their length and number
                 if len(self._cache) > 1024:
                     self._cache.clear()
-                self._cache[method, path] = found
-        return found
+                self._cache[method, path] = match
+        return match
 
-    def complete(self) -> None:
-        """Brings the dialects that are still missing: with the first call that the others have no route for, or once
-        the first requests are answered."""
-        if self._all_dialects is None:
+    def load_all_protocols(self) -> None:
+        """Add the protocols that the start did not wait for: at the first request without a route, or when idle."""
+        if self._all_protocols is None:
             return
         try:
-            self._dialects, self._all_dialects = self._all_dialects(), None
+            self._protocols, self._all_protocols = self._all_protocols(), None
         except Exception as error:
-            log("dialects.failed", "a dialect could not be imported", level="ERROR", error=error)
+            log("dialects.failed", "a protocol could not be imported", level="ERROR", error=error)
             raise PredictorError("internal error; the server's log has the reason") from error
-        self._shapes = _by_length(self._dialects)
+        self._shapes = _by_length(self._protocols)
 
     def _search(self, method: str, path: str) -> Match:
-        if self._all_dialects is not None:
+        if self._all_protocols is not None:
             with suppress(NotFound, MethodNotAllowed):
                 return self._search_known(method, path)
-            self.complete()
+            self.load_all_protocols()
         return self._search_known(method, path)
 
     def _search_known(self, method: str, path: str) -> Match:
         segments = [_decoded(segment) for segment in path.strip("/").split("/")]
         allowed: set[str] = set()
-        for dialect, route, pattern in self._shapes.get(len(segments), ()):
+        for protocol, route, pattern in self._shapes.get(len(segments), ()):
             params = _params(pattern, segments)
             if params is not None:
                 if route.method == method:
-                    return Match(route, dialect, params)
+                    return Match(route, protocol, params)
                 if method == "HEAD" and route.method == "GET":  # as GET; the full server leaves the body out
-                    return Match(route._replace(hot=False), dialect, params)
+                    return Match(route._replace(hot=False), protocol, params)
                 allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         if allowed:
             allow = ", ".join(sorted(allowed))
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
         raise NotFound(f"no route {method[:50]} {path[:200]}")
 
-    def refused(self, call: Call, error: Exception, match: Match | None) -> Reply:
-        """The reply to a call that got no further than this; an inference counts, whether its model exists or not."""
-        dialect = match.dialect if match else self._dialect_of(call, error)
-        reply = error_reply(dialect.error_body, error, call)
+    def reject(self, request: HttpRequest, error: Exception, match: Match | None) -> HttpResponse:
+        """Return the error response of a failed request. An inference is counted, even of an unknown model."""
+        protocol = match.protocol if match else self._protocol_for(request, error)
+        response = error_response(protocol.error_body, error, request)
         if match is not None and match.route.action is Action.INFER:
-            self._server.observe_refusal(match.dialect.name, match.params, reply.status, perf_counter() - call.started)
-        return reply
+            self._server.observe_rejected(
+                match.protocol.name, match.params, response.status, perf_counter() - request.started
+            )
+        return response
 
-    def _dialect_of(self, call: Call, error: Exception) -> Dialect:
-        """In whose words a call without a route is answered: who has the path with other methods, else the first."""
+    def _protocol_for(self, request: HttpRequest, error: Exception) -> ServingProtocol:
+        """Return the protocol whose error format a request without a route gets: one with the path, else the first."""
         if isinstance(error, MethodNotAllowed):
-            segments = [_decoded(segment) for segment in call.path.strip("/").split("/")]
-            for dialect, _, pattern in self._shapes.get(len(segments), ()):
+            segments = [_decoded(segment) for segment in request.path.strip("/").split("/")]
+            for protocol, _, pattern in self._shapes.get(len(segments), ()):
                 if _params(pattern, segments) is not None:
-                    return dialect
-        return self._dialects[0]
+                    return protocol
+        return self._protocols[0]
 
-    def match_or_none(self, call: Call) -> Match | None:
+    def match_or_none(self, request: HttpRequest) -> Match | None:
         try:
-            return self.match(call.method, call.path)
+            return self.match(request.method, request.path)
         except PredictorError:
             return None
 
-    def admit(self, call: Call) -> Match:
-        """The route of a call whose body is still to be read; raises what the caller is to be told instead."""
-        match = self.match(call.method, call.path)
-        self.admission.admit(call.headers, call.peer, match.route.action, match.dialect.name)
+    def admit(self, request: HttpRequest) -> Match:
+        """Return the route of a request before its body is read. Raises PredictorError if it is not admitted."""
+        match = self.match(request.method, request.path)
+        self.admission.admit(request.headers, request.peer, match.route.action, match.protocol.name)
         return match
 
-    def serve(self, call: Call, match: Match) -> None:
-        """Answers an admitted call, now or later, through `call.finish`."""
-        call.params = match.params
-        if self.watch is not None:
-            self.watch.attach(call, match.route.pattern)
-        if "content-encoding" in call.headers:
-            self._spawn(self._unpack_and_handle(call, match))
+    def serve(self, request: HttpRequest, match: Match) -> None:
+        """Handle an admitted request; the response is sent by `request.finish`, perhaps later."""
+        request.params = match.params
+        if self.observer is not None:
+            self.observer.attach(request, match.route.pattern)
+        if "content-encoding" in request.headers:
+            self._spawn(self._unpack_and_handle(request, match))
         else:
-            self._handle(call, match)
+            self._handle(request, match)
 
-    async def converse(self, session: Session, match: Match) -> None:
-        """Lets the route's own handler talk over an admitted WebSocket, until either side ends it."""
+    async def serve_websocket(self, session: WebSocketSession, match: Match) -> None:
+        """Run the route's WebSocket handler until either side ends the session."""
         assert match.route.socket is not None
         await match.route.socket(self._server, session)
 
-    def _handle(self, call: Call, match: Match) -> None:
+    def _handle(self, request: HttpRequest, match: Match) -> None:
         try:
-            outcome = match.route.handler(self._server, call)
+            outcome = match.route.handler(self._server, request)
         except Exception as error:
-            call.finish(self.refused(call, error, match))
+            request.finish(self.reject(request, error, match))
             return
-        if isinstance(outcome, Reply):
-            call.finish(outcome)
+        if isinstance(outcome, HttpResponse):
+            request.finish(outcome)
         elif outcome is not None:
-            self._spawn(self._finish_later(call, match, outcome))
+            self._spawn(self._finish_later(request, match, outcome))
 
-    async def _unpack_and_handle(self, call: Call, match: Match) -> None:
-        """In a thread: a small body may unpack for a tenth of a second, and zlib leaves the interpreter to others."""
-        body, encoding = call.body, call.headers["content-encoding"]
-        limit = self.admission.max_bytes(match.dialect.name)
+    async def _unpack_and_handle(self, request: HttpRequest, match: Match) -> None:
+        """Decompress in a thread: a small body may take 0.1 s, in which zlib releases the GIL."""
+        body, encoding = request.body, request.headers["content-encoding"]
+        limit = self.admission.max_bytes(match.protocol.name)
         try:
             plain = await self._server.codecs.run(lambda: decompress(body, encoding, limit))
-            if call.abandoned:
+            if request.abandoned:
                 raise Cancelled("the client has gone")
-            self._replace_body(call, plain)
+            self._replace_body(request, plain)
         except Exception as error:
-            call.finish(self.refused(call, error, match))
+            request.finish(self.reject(request, error, match))
         else:
-            self._handle(call, match)
+            self._handle(request, match)
 
-    def _replace_body(self, call: Call, plain: Buffer) -> None:
-        """What a body unpacks to counts as bytes in flight too, or small bodies could fill the memory."""
-        if plain is call.body:
+    def _replace_body(self, request: HttpRequest, plain: Buffer) -> None:
+        """Count the decompressed body as bytes in flight too: small bodies could otherwise exhaust the memory."""
+        if plain is request.body:
             return
-        length, finish = len(plain), call.finish
+        length, finish = len(plain), request.finish
         self.admission.take(length)
 
-        def finish_and_release(reply: Reply) -> None:
-            self.admission.give_back(length)
-            finish(reply)
+        def finish_and_release(response: HttpResponse) -> None:
+            self.admission.release(length)
+            finish(response)
 
-        call.body, call.finish = plain, finish_and_release
+        request.body, request.finish = plain, finish_and_release
 
-    async def _finish_later(self, call: Call, match: Match, outcome: Awaitable[Reply]) -> None:
+    async def _finish_later(self, request: HttpRequest, match: Match, outcome: Awaitable[HttpResponse]) -> None:
         try:
-            reply = await outcome
+            response = await outcome
         except Exception as error:
-            reply = self.refused(call, error, match)
-        call.finish(reply)
+            response = self.reject(request, error, match)
+        request.finish(response)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -215,16 +216,16 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
 
-def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
-    """What the client sees: our own errors in words, anything else opaque and in the log."""
+def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest) -> HttpResponse:
+    """Return the client's response: a PredictorError with its message; others are logged, and opaque to the client."""
     request_id = ""
     if not isinstance(error, PredictorError):
-        request_id = _tell(call, "unexpected error", error)
+        request_id = _log_failure(request, "unexpected error", error)
         error = PredictorError("internal error; the server's log has the reason")
     elif error.status == 500:
-        request_id = _tell(call, str(error), None, error.request_id)
-    reply = error_body(error)
-    headers = dict(reply.headers or {})
+        request_id = _log_failure(request, str(error), None, error.request_id)
+    response = error_body(error)
+    headers = dict(response.headers or {})
     if request_id and request_id.isascii() and request_id.isprintable():
         headers[HEADER_REQUEST_ID] = request_id
     if error.retry_after is not None:
@@ -235,24 +236,24 @@ def error_reply(error_body: ErrorBody, error: Exception, call: Call) -> Reply:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 501:
         headers["Accept-Encoding"] = "gzip, deflate"
-    reply.headers = headers or None
-    return reply
+    response.headers = headers or None
+    return response
 
 
-def _tell(call: Call, message: str, error: Exception | None, known_as: str = "") -> str:
-    """The id under which the log has it: whoever sent none is told one."""
-    request_id = call.header(HEADER_REQUEST_ID) or known_as or new_request_id()
-    ids = {"request_id": request_id, "traceparent": call.header(HEADER_TRACEPARENT)}
-    log("request.failed", message, level="ERROR", error=error, path=call.path, **ids)
+def _log_failure(request: HttpRequest, message: str, error: Exception | None, known_as: str = "") -> str:
+    """Log an internal error; return its request id, generated if the client sent none."""
+    request_id = request.header(HEADER_REQUEST_ID) or known_as or new_request_id()
+    ids = {"request_id": request_id, "traceparent": request.header(HEADER_TRACEPARENT)}
+    log("request.failed", message, level="ERROR", error=error, path=request.path, **ids)
     return request_id
 
 
-def _by_length(dialects: tuple[Dialect, ...]) -> dict[int, list[tuple[Dialect, Route, list[str]]]]:
-    shapes: dict[int, list[tuple[Dialect, Route, list[str]]]] = {}
-    for dialect in dialects:
-        for route in dialect.routes:
+def _by_length(protocols: tuple[ServingProtocol, ...]) -> dict[int, list[tuple[ServingProtocol, Route, list[str]]]]:
+    shapes: dict[int, list[tuple[ServingProtocol, Route, list[str]]]] = {}
+    for protocol in protocols:
+        for route in protocol.routes:
             pattern = route.pattern.strip("/").split("/")
-            shapes.setdefault(len(pattern), []).append((dialect, route, pattern))
+            shapes.setdefault(len(pattern), []).append((protocol, route, pattern))
     return shapes
 
 

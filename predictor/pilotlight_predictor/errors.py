@@ -1,8 +1,8 @@
-"""Every way a request or a load can fail; each class knows its HTTP status and its Triton-style code.
+"""Exception tree of the predictor; each class has an HTTP status and a Triton-style code.
 
     PredictorError                 500 INTERNAL
-    ├── BadRequest                 400 INVALID_ARG     malformed or does not fit the model
-    ├── Unreadable                 400 INVALID_ARG     bytes that are no message of gRPC
+    ├── BadRequest                 400 INVALID_ARG     malformed or invalid for the model
+    ├── Unreadable                 400 INVALID_ARG     bytes that are not a gRPC message
     ├── Unauthenticated            401 UNAUTHENTICATED no or wrong credentials
     ├── Forbidden                  403 PERMISSION      known, but not allowed
     ├── NotFound                   404 NOT_FOUND       unknown route, model or version
@@ -15,23 +15,23 @@
     │   ├── QueueFull                                  beyond the bound of a queue or of bytes in flight
     │   └── QueueTimeout                               waited longer than its queue policy allows
     ├── DeadlineExceeded           504 DEADLINE        the inference timeout passed
-    ├── Cancelled                  499 CANCELLED       the client left; nobody reads this
+    ├── Cancelled                  499 CANCELLED       the client disconnected
     ├── BackendFailed              500 INTERNAL        the model raised: opaque to the client, logged in full
     └── LoadFailed                 400 INVALID_ARG     a model cannot be loaded; the reason is for the operator
 
-An error becomes a reply in one place, `dispatch.error_reply`.
+An error becomes a response in one place, `dispatch.error_response`.
 """
 
 from typing import ClassVar
 
 
 class PredictorError(Exception):
-    """The root; its text is one sentence for the client that names the field and the fix."""
+    """Root of the tree; its message is one sentence for the client that names the field and the fix."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "INTERNAL"
     retry_after: int | None = None
-    request_id: str = ""  # under which the log has the reason, when that is already written
+    request_id: str = ""  # of the log entry with the cause, if one is already written
 
 
 class BadRequest(PredictorError):
@@ -59,7 +59,7 @@ class MethodNotAllowed(PredictorError):
 
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
-        self.allow = allow  # the header's value: methods that the path has
+        self.allow = allow  # value of the Allow header
 
 
 class RequestTooLarge(PredictorError):

@@ -1,6 +1,6 @@
-"""What runs the requests of a loaded model version, as those see it who send them.
+"""Interfaces of scheduling: ModelVersion submits requests to an Executor, and gets a Ticket for each.
 
-`ServedVersion` hands items to an Executor: a Scheduler over instances, or an Ensemble over other models.
+Executors are the Scheduler and the SequenceScheduler, over instances, and the Ensemble, over other models.
 """
 
 from collections.abc import Callable
@@ -9,53 +9,53 @@ from typing import Protocol
 import msgspec
 
 from pilotlight_predictor.inference import InferRequest, Outputs
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
-Now = Callable[[InferRequest, int], Outputs | Exception]  # the request and its rows
-
-
-class Runs(Protocol):
-    """Where an item may be sent."""
-
-    def submit(self, item: Item) -> None: ...
-    def cancel(self, item: Item) -> None: ...
-    def pause(self, item: Item, paused: bool) -> None:
-        """Holds the further answers of a decoupled model back for a while."""
+InlineCall = Callable[[InferRequest, int], Outputs | Exception]  # the request and its rows
 
 
-class Held(Runs, Protocol):
-    """An executor that stays open for its holder, even when its model is unloaded meanwhile."""
+class RequestRunner(Protocol):
+    """Accepts queued requests."""
+
+    def submit(self, item: QueuedRequest) -> None: ...
+    def cancel(self, item: QueuedRequest) -> None: ...
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
+        """Hold back, or resume, further responses of a decoupled model."""
+
+
+class HeldExecutor(RequestRunner, Protocol):
+    """An executor that stays open until released, even if its model is unloaded."""
 
     def release(self) -> None: ...
 
 
-class Executor(Runs, Protocol):
-    def hold(self) -> Held: ...
-    def now(self) -> Now | None:
-        """What answers a request before anything else happens; None where it has to wait for something."""
+class Executor(RequestRunner, Protocol):
+    def hold(self) -> HeldExecutor: ...
+    def inline_call(self) -> InlineCall | None:
+        """Return a function that runs a request synchronously; None if the request has to be queued."""
 
     async def close(self) -> None: ...
     @property
     def pending(self) -> int: ...
     @property
     def problem(self) -> str:
-        """Why the model cannot be relied upon, in one sentence; empty while it can."""
+        """Why the model is not healthy, in one sentence; empty if it is."""
 
     @property
     def alive(self) -> bool: ...
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """Held by whoever asked; `cancel` when the client has gone, `pause` while it reads more slowly than it is told."""
+    """Handle of a submitted request: `cancel` when the client disconnects, `pause` while it reads too slowly."""
 
-    runs: Runs
-    item: Item
+    runner: RequestRunner
+    item: QueuedRequest
 
     def cancel(self) -> None:
-        self.runs.cancel(self.item)
+        self.runner.cancel(self.item)
 
     def pause(self) -> None:
-        self.runs.pause(self.item, True)
+        self.runner.pause(self.item, True)
 
     def resume(self) -> None:
-        self.runs.pause(self.item, False)
+        self.runner.pause(self.item, False)

@@ -1,4 +1,4 @@
-"""Does a request fit the model? Checks names, datatypes and shapes, and finds how it may be batched. Pure."""
+"""Validation of requests against the model's inputs and outputs: names, datatypes, shapes. Pure."""
 
 from typing import Any, NamedTuple
 
@@ -9,15 +9,15 @@ from pilotlight_predictor.repository.model_config import ModelConfig, TensorConf
 from pilotlight_predictor.tensors import Shape, Tensor
 
 
-class Fit(NamedTuple):
-    """`rows` in the batch dimension; requests of equal `signature` may share a batch."""
+class BatchInfo(NamedTuple):
+    """Batching data of a valid request: `rows` in the batch dimension; equal `signature`s may share a batch."""
 
     rows: int
     signature: Any
 
 
-class InputRules:
-    """The model's declared inputs and outputs, prepared once so that a request costs little to check."""
+class InputValidator:
+    """Declared inputs and outputs of a model, prepared for cheap checks."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
@@ -27,11 +27,11 @@ class InputRules:
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
         self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
-        # With every dimension fixed and no input optional, all requests that fit have one signature.
+        # With every dimension fixed and no input optional, all valid requests have the same signature.
         self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
 
-    def check(self, request: InferRequest) -> Fit:
-        """Raises BadRequest with the field that does not fit; reshapes inputs where the configuration says so."""
+    def check(self, request: InferRequest) -> BatchInfo:
+        """Validate a request; reshape its inputs if configured. Raises BadRequest with the invalid field."""
         if self._inputs and request.inputs.keys() != self._names:
             self._check_names(request)
         if request.batch_first and self._max_rows:
@@ -42,8 +42,8 @@ class InputRules:
         if self.reshapes:
             self._reshape(request, rows)
         if self._uniform or not self._max_rows:
-            return Fit(rows, None)
-        return Fit(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
+            return BatchInfo(rows, None)
+        return BatchInfo(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
 
     def _check_names(self, request: InferRequest) -> None:
         inputs = request.inputs

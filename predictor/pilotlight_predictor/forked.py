@@ -1,7 +1,7 @@
-"""From fork to `main`: a child of the pilot light becomes the predictor that a fresh process would have been.
+"""Child side of a pilot light's fork: set up the process as a fresh one and run the predictor.
 
-Two things stay the pilot light's: variables that only count when an interpreter starts (`preload.misfit` refuses
-those), and the seed of Python's hashes, so that siblings order their sets alike.
+Two things are inherited: environment variables that are read only at interpreter start (requests that differ in those
+are refused, see preload.py), and Python's hash seed, so siblings order sets alike.
 """
 
 import gc
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 from pilotlight_predictor.numpy_threads import restore_numpy_threads
 
 
-class Errand(NamedTuple):
-    """What a child shall become: arguments and environment of the predictor, and where its end is written down."""
+class ForkRequest(NamedTuple):
+    """Arguments, environment and working directory of a predictor, and the file for its exit code."""
 
     argv: list[str]
     env: dict[str, str]
@@ -26,8 +26,8 @@ class Errand(NamedTuple):
     exit_file: str
 
 
-def errand(document: Mapping[str, Any]) -> Errand:
-    """Raises ValueError with a sentence that names the field."""
+def parse_request(document: Mapping[str, Any]) -> ForkRequest:
+    """Parse a fork request. Raises ValueError with a sentence that names the field."""
     argv, env = document.get("argv"), document.get("env")
     cwd, exit_file = document.get("cwd"), document.get("exit_file")
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
@@ -38,17 +38,18 @@ def errand(document: Mapping[str, Any]) -> Errand:
         raise ValueError(f"cwd = {cwd!r}, must be a folder that exists")
     if not isinstance(exit_file, str) or not os.path.isabs(exit_file):
         raise ValueError(f"exit_file = {exit_file!r}, must be an absolute path")
-    return Errand(argv, env, cwd, exit_file)
+    return ForkRequest(argv, env, cwd, exit_file)
 
 
-def become(task: Errand, log: int) -> NoReturn:
-    """Runs the predictor to its end; nothing of the pilot light runs afterwards."""
+def run_predictor(request: ForkRequest, log_descriptor: int) -> NoReturn:
+    """Run the predictor and exit the process; nothing of the pilot light runs afterwards."""
     code = 1
     try:
-        _take_on(task, log)
-        from pilotlight_predictor.__main__ import main
+        _set_up_process(request, log_descriptor)
+        from pilotlight_predictor.app import main
 
-        code = main(task.argv)
+        gc.disable()  # until models are loaded, as in __main__.py
+        code = main(request.argv, time.perf_counter())
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException:
@@ -61,48 +62,48 @@ def become(task: Errand, log: int) -> NoReturn:
         os._exit(code)
 
 
-def _take_on(task: Errand, log: int) -> None:
+def _set_up_process(request: ForkRequest, log_descriptor: int) -> None:
     os.setsid()
-    _redirect(log)
-    os.chdir(task.cwd)
+    _redirect(log_descriptor)
+    os.chdir(request.cwd)
     os.environ.clear()
-    os.environ.update(task.env)
-    sys.argv[1:] = task.argv
-    _show_command(task.argv)
-    if not sys.flags.safe_path:  # `python -m` looks for modules in its working directory first
-        sys.path[0] = task.cwd
+    os.environ.update(request.env)
+    sys.argv[1:] = request.argv
+    _set_process_title(request.argv)
+    if not sys.flags.safe_path:  # `python -m` searches its working directory first
+        sys.path[0] = request.cwd
     time.tzset()
     _reseed()
-    restore_numpy_threads(task.env)
+    restore_numpy_threads(request.env)
     gc.enable()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last: an early SIGTERM ends the child as it should
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last: a pending SIGTERM now ends the child
 
 
-def _show_command(argv: list[str]) -> None:
-    """`ps` shall show a predictor and not a second pilot light: the kernel shows what lies where exec put the words."""
+def _set_process_title(argv: list[str]) -> None:
+    """Make `ps` show a predictor: overwrite the memory that /proc/self/cmdline reads, found in /proc/self/stat."""
     import ctypes
 
     with suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as stat:
         start, end = map(int, stat.read().rpartition(b") ")[2].split()[45:47])
         if start:
-            words = "\0".join([sys.executable, "-m", "pilotlight_predictor", *argv]).encode(errors="surrogateescape")
-            ctypes.memmove(start, words[: end - start - 1].ljust(end - start, b"\0"), end - start)
+            title = "\0".join([sys.executable, "-m", "pilotlight_predictor", *argv]).encode(errors="surrogateescape")
+            ctypes.memmove(start, title[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
 def _redirect(log: int) -> None:
-    """stdin reads nothing; what is printed goes to the log, line by line."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    """Redirect stdin to /dev/null, stdout and stderr to the log, line-buffered."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for descriptor in {nothing, log} - {0, 1, 2}:
+    for descriptor in {null, log} - {0, 1, 2}:
         os.close(descriptor)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def _reseed() -> None:
-    """Siblings must not draw the same numbers. `random` sees to itself, but a model may have seeded it again."""
+    """Reseed, so that siblings draw different numbers. `random` reseeds after a fork, unless a model seeded it."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

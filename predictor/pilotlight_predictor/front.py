@@ -1,4 +1,4 @@
-"""The listening side: connections start in the fast lane and go to aiohttp when they need it; draining at the end."""
+"""HTTP server: listens, starts connections in the fast protocol, switches them to aiohttp on demand, drains."""
 
 import asyncio
 import socket
@@ -7,186 +7,210 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.wire.http1 import Head
-from pilotlight_predictor.beside_requests import beside_requests
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.door import ON_THE_WAY_S, accept_all, let_nobody_new_in
+from pilotlight.wire.http1 import PlainRequestHead
+from pilotlight_predictor.beside_requests import in_thread_under_load
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.door import HANDSHAKE_S, accept_all, drop_new_connections
 from pilotlight_predictor.errors import PredictorError
-from pilotlight_predictor.lane import Lane
+from pilotlight_predictor.lane import FastHttpProtocol
 
 if TYPE_CHECKING:
     from pilotlight_predictor.dispatch import Dispatcher
-    from pilotlight_predictor.http import FullServer
+    from pilotlight_predictor.http import AiohttpServer
 
 BACKLOG: Final = 4096
-FRESH_S: Final = 0.5  # from being accepted to sending a request
-SETTLE_S: Final = 0.06  # in which requests sent before anybody could know of the end arrive
-BOOT_BODY: Final = 1 << 20  # a booting server reads this much of a request that it will refuse
+NEW_CONNECTION_S: Final = 0.5  # from accept to the first request
+SETTLE_S: Final = 0.06  # for requests that were sent before clients could see that the server is not ready
+BOOT_BODY: Final = 1 << 20  # bytes of a body that a booting server reads to reject the request
 
 
 class HttpFront:
-    """Booting until `open` gives it a dispatcher: then it answers only that it is alive and not ready."""
+    """Until `open` sets the dispatcher the server is booting: it responds that it is alive and not ready."""
 
-    def __init__(self, boot_reply: Callable[[Call], Reply]) -> None:
-        self.lanes: set[Lane] = set()
-        self.speaker: Lane | None = None
+    def __init__(self, boot_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.connections: set[FastHttpProtocol] = set()
+        self.last_active: FastHttpProtocol | None = None
         self.closing = False
-        self.reserve: Callable[[int], int | None] = _reserve_nothing
-        self.release: Callable[[int], None] = _release_nothing
-        self.serve: Callable[[Call, Any], None] = self._serve_boot
-        self._boot_reply = boot_reply
+        self.reserve: Callable[[int], int | None] = _reserve_booting
+        self.release: Callable[[int], None] = _release_booting
+        self.serve: Callable[[HttpRequest, Any], None] = self._serve_boot
+        self._boot_response = boot_response
         self._dispatcher: Dispatcher | None = None
-        self._full: FullServer | None = None
-        self._full_task: asyncio.Task[None] | None = None
-        self._doors: dict[socket.socket, asyncio.Server] = {}
+        self._aiohttp: AiohttpServer | None = None
+        self._aiohttp_task: asyncio.Task[None] | None = None
+        self._listeners: dict[socket.socket, asyncio.Server] = {}
         self.others_accept = False  # whether other processes accept from the same sockets
         self._sweeper: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
-        self._waiting: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
 
     async def listen(self, listener: socket.socket) -> None:
-        if listener in self._doors or self.closing:
+        if listener in self._listeners or self.closing:
             return
         loop = asyncio.get_running_loop()
-        # The server gets a duplicate: closing it leaves this one, for those who were about to be accepted.
-        self._doors[listener] = await loop.create_server(lambda: Lane(self), sock=listener.dup(), backlog=BACKLOG)
+        # The server gets a duplicate: closing that leaves this one open to accept the rest of the backlog.
+        self._listeners[listener] = await loop.create_server(
+            lambda: FastHttpProtocol(self), sock=listener.dup(), backlog=BACKLOG
+        )
         self._sweeper = self._sweeper or loop.create_task(self._sweep())
 
-    def leave(self, listener: socket.socket) -> None:
-        """Accepts no more from it; whoever waits there is another process's to accept."""
-        server = self._doors.pop(listener, None)
+    def stop_accepting(self, listener: socket.socket) -> None:
+        """Stop accepting from a socket; other processes accept its backlog."""
+        server = self._listeners.pop(listener, None)
         if server is not None:
             server.close()
 
     def open(self, dispatcher: "Dispatcher") -> None:
         self._dispatcher = dispatcher
-        self.reserve, self.release = dispatcher.admission.reserve, dispatcher.admission.give_back
+        self.reserve, self.release = dispatcher.admission.reserve, dispatcher.admission.release
         self.serve = dispatcher.serve
         self._opened.set()
-        for lane in self.lanes:
-            lane.forget_route()
+        for connection in self.connections:
+            connection.reset_route()
 
     def match(self, method: str, path: str) -> Any | None:
         if self._dispatcher is None:
             return self  # any plain request is answered by the booting server
         try:
-            found = self._dispatcher.match(method, path)
+            match = self._dispatcher.match(method, path)
         except PredictorError:
             return None
-        return found if found.route.hot else None
+        return match if match.route.hot else None
 
-    def admits(self, head: Head, peer: str, match: Any) -> bool:
+    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
         if match is self or self._dispatcher is None:
             return True
         try:
-            admission, dialect = self._dispatcher.admission, match.dialect.name
-            admission.check_size(head.length, dialect)
-            admission.admit(head.headers, peer, match.route.action, dialect)
+            admission, protocol = self._dispatcher.admission, match.protocol.name
+            admission.check_size(head.length, protocol)
+            admission.admit(head.headers, peer, match.route.action, protocol)
         except PredictorError:
             return False
         return True
 
-    def asks(self, match: Any) -> bool:
+    def recheck(self, match: Any) -> bool:
         if match is self or self._dispatcher is None:
             return False
-        return self._dispatcher.admission.asks(match.route.action, match.dialect.name)
+        return self._dispatcher.admission.checks_every_request(match.route.action, match.protocol.name)
 
-    def _serve_boot(self, call: Call, match: Any) -> None:
-        call.finish(self._boot_reply(call))
+    def _serve_boot(self, request: HttpRequest, match: Any) -> None:
+        request.finish(self._boot_response(request))
 
-    def hand_over(self, lane: Lane) -> None:
-        """Now, or once aiohttp is imported: its 0.3 s are no part of the cold start."""
-        if self._full is not None:
-            lane.take_over(self._full.handler())
+    def switch_to_aiohttp(self, connection: FastHttpProtocol) -> None:
+        """Switch now, or once aiohttp is imported, which takes 0.3 s and is not part of the cold start."""
+        if self._aiohttp is not None:
+            connection.take_over(self._aiohttp.handler())
             return
-        lane.hold()
-        task = asyncio.get_running_loop().create_task(self._hand_over_later(lane))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        connection.pause()
+        task = asyncio.get_running_loop().create_task(self._switch_when_imported(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _hand_over_later(self, lane: Lane) -> None:
+    async def _switch_when_imported(self, connection: FastHttpProtocol) -> None:
         try:
-            await self.prepare_full()
-            assert self._full is not None
-            lane.take_over(self._full.handler())
+            await self.import_aiohttp()
+            assert self._aiohttp is not None
+            connection.take_over(self._aiohttp.handler())
         except BaseException:
-            lane.close()  # nobody will answer it
+            connection.close()
             raise
 
-    async def prepare_full(self) -> None:
-        """Imports aiohttp off the loop and makes its server; needs the dispatcher."""
+    async def import_aiohttp(self) -> None:
+        """Import aiohttp in a thread and create its server, after `open`."""
         await self._opened.wait()
-        if self._full_task is None:
-            self._full_task = asyncio.get_running_loop().create_task(self._make_full())
-        await self._full_task
+        if self._aiohttp_task is None:
+            self._aiohttp_task = asyncio.get_running_loop().create_task(self._start_aiohttp())
+        await self._aiohttp_task
 
-    async def _make_full(self) -> None:
-        module = await beside_requests(_import_full)
-        self._full = module.FullServer(self._dispatcher, self)
+    async def _start_aiohttp(self) -> None:
+        module = await in_thread_under_load(_import_full)
+        self._aiohttp = module.AiohttpServer(self._dispatcher, self)
 
     async def _sweep(self) -> None:
-        """Closes connections that are idle too long or whose request does not arrive."""
+        """Close idle and slow connections periodically."""
         while True:
             await asyncio.sleep(5)
             now = monotonic()
-            for lane in list(self.lanes):
-                lane.end_if_overdue(now)
-            if self._full is not None:
-                self._full.end_overdue(now)
+            for connection in list(self.connections):
+                connection.close_if_overdue(now)
+            if self._aiohttp is not None:
+                self._aiohttp.close_overdue(now)
 
     def in_flight(self) -> int:
-        """Requests that will be answered: while booting those are answered at once, and what waits for aiohttp will
-        not be when the boot ends early."""
+        """Return the number of requests that the drain waits for. None while booting: those are answered immediately,
+        or wait for aiohttp in vain."""
         if self._dispatcher is None:
             return 0
-        waiting = sum(1 for lane in self.lanes if not lane.idle)
-        return waiting + (self._full.in_flight if self._full else 0)
+        waiting = sum(1 for connection in self.connections if not connection.idle)
+        return waiting + (self._aiohttp.in_flight if self._aiohttp else 0)
 
-    def _just_come(self) -> bool:
-        """Whether somebody was accepted but has not yet had the time to send a request."""
+    def _has_new_connections(self) -> bool:
+        """Whether an accepted connection has not had the time to send its request."""
         now = monotonic()
-        return any(lane.fresh and now - lane.busy_since < FRESH_S for lane in self.lanes)
+        return any(
+            connection.is_new and now - connection.busy_since < NEW_CONNECTION_S for connection in self.connections
+        )
 
-    async def drain(self, delay_s: float, timeout_s: float, hurry: asyncio.Event | None = None) -> bool:
-        """Stops taking connections after the delay and waits for answers; False when the bound ended it first.
+    async def drain(self, delay_s: float, timeout_s: float, abort: asyncio.Event | None = None) -> bool:
+        """Stop accepting after the delay and wait for requests in flight. Return False if the timeout ended the wait.
 
-        `hurry` ends the waiting at once, whatever is still in flight.
+        `abort` ends the wait immediately.
         """
         self.closing = True
-        hurry = hurry or asyncio.Event()
-        await _wait(hurry, delay_s + SETTLE_S)
+        abort = abort or asyncio.Event()
+        await _wait(abort, delay_s + SETTLE_S)
         await self._stop_listening()
         end = monotonic() + timeout_s
-        await _wait(hurry, 0.01)  # those accepted last become connections in the next turns of the loop
-        while (self.in_flight() or self._just_come()) and monotonic() < end and not hurry.is_set():
-            await _wait(hurry, 0.01)
+        await _wait(abort, 0.01)  # connections accepted last are created in the next iterations of the loop
+        while (self.in_flight() or self._has_new_connections()) and monotonic() < end and not abort.is_set():
+            await _wait(abort, 0.01)
         finished = not self.in_flight()
-        await self._close_all(0.0 if hurry.is_set() else max(0.0, end - monotonic()))
+        await self._close_all(0.0 if abort.is_set() else max(0.0, end - monotonic()))
         return finished
 
     async def _stop_listening(self) -> None:
-        """Whoever has connected believed in us: all of them are accepted, and the port is closed right behind."""
-        if self._full is not None:
-            self._full.end_sockets()
+        """Accept all established connections, then close the listeners."""
+        if self._aiohttp is not None:
+            self._aiohttp.close_websockets()
         if self.others_accept:
-            for listener in list(self._doors):
-                self.leave(listener)
+            for listener in list(self._listeners):
+                self.stop_accepting(listener)
             return
-        for listener in self._doors:
-            let_nobody_new_in(listener)
-        await asyncio.sleep(ON_THE_WAY_S)
-        for listener, server in self._doors.items():
+        for listener in self._listeners:
+            drop_new_connections(listener)
+        await asyncio.sleep(HANDSHAKE_S)
+        for listener, server in self._listeners.items():
             server.close()
             for connection in accept_all(listener):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: Lane(self), connection)
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: FastHttpProtocol(self), connection)
 
     async def _close_all(self, timeout_s: float) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for lane in list(self.lanes):
-            lane.close()
-        if self._full is not None:
-            await self._full.close(timeout_s)
+        for connection in list(self.connections):
+            connection.close()
+        if self._aiohttp is not None:
+            await self._aiohttp.close(timeout_s)
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket: from here on connections wait in its backlog instead of being refused.
+
+    `shared` sets SO_REUSEPORT, with which the kernel spreads connections over several sockets of the port.
+    Raise OSError with the address and the options that change it.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = f"{error.strerror}; choose another with --http-port, --metrics-port or --http-address"
+        raise OSError(f"{host}:{port}: {reason}") from None
+    return listener
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
@@ -194,12 +218,12 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(event.wait(), seconds)
 
 
-def _reserve_nothing(length: int) -> int | None:
+def _reserve_booting(length: int) -> int | None:
     return 0 if length <= BOOT_BODY else None
 
 
-def _release_nothing(length: int) -> None:
-    """A booting server has reserved nothing."""
+def _release_booting(length: int) -> None:
+    """Do nothing: a booting server reserves nothing."""
 
 
 def _import_full() -> Any:

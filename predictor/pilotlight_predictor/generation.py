@@ -1,7 +1,7 @@
-"""How text shall be generated: the sampling parameters of one request, read and checked once for every dialect. Pure.
+"""Sampling parameters of text generation: parsing and validation for every protocol. Pure.
 
-The OpenAI dialect and V2's `sampling_parameters` both end here; the text backend (backends/text.py) obeys it. Names and
-ranges are OpenAI's, with `top_k` and `ignore_eos` beside them as other engines have them.
+Used by the OpenAI protocol and by V2's `sampling_parameters`, for the text backend (backends/text.py). Names and
+ranges are OpenAI's, with `top_k` and `ignore_eos` added.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,22 +11,22 @@ import msgspec
 
 from pilotlight_predictor.errors import BadRequest
 
-MAX_BIASES: Final = 1024  # each is added anew at every token
+MAX_BIASES: Final = 1024  # each is added at every token
 MAX_STOPS: Final = 16
 MAX_SEED: Final = 2**63 - 1
-COLDEST: Final = 1e-6  # scores that are divided by less become infinite, and only the best one is left in any case
+MIN_TEMPERATURE: Final = 1e-6  # below it, scores overflow; only the best token would have a probability anyway
 
 
 class BadField(BadRequest):
-    """A field that does not fit; `field` is its name, for dialects that tell it apart from the sentence."""
+    """Invalid field; `field` is its name, for protocols that report it separately from the message."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_tokens` 0 means as many as the context has room for; `logprobs` -1 means none are wanted."""
+class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """`max_tokens` 0: up to the context's length; `logprobs` -1: none."""
 
     max_tokens: int = 0
     temperature: float = 1.0
@@ -43,30 +43,30 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def greedy(self) -> bool:
-        return self.temperature < COLDEST or self.top_k == 1
+        return self.temperature < MIN_TEMPERATURE or self.top_k == 1
 
     @property
     def plain(self) -> bool:
-        """The most likely token as the model says, and nothing told about it: whole batches are chosen at once."""
+        """Whether sampling is a plain argmax without log probabilities: computed for a whole batch at once."""
         return self.greedy and not (
             self.presence_penalty or self.frequency_penalty or self.logit_bias or self.logprobs >= 0
         )
 
 
-def read_sampling(given: Mapping[str, Any], default_max_tokens: int = 0, place: str = "") -> Sampling:
-    """`place` stands before a field's name in what is said about it, such as "sampling_parameters."."""
+def read_sampling(parameters: Mapping[str, Any], default_max_tokens: int = 0, prefix: str = "") -> SamplingParameters:
+    """Validate parameters. Raises BadField; `prefix`: put before a field's name in errors ("sampling_parameters.")."""
     read: dict[str, Any] = {"max_tokens": default_max_tokens}
-    for name, value in given.items():
+    for name, value in parameters.items():
         if name not in _READERS:
-            raise BadField(name, f"{place}{name} is not known, must be one of {', '.join(_READERS)}")
+            raise BadField(name, f"{prefix}{name} is not known, must be one of {', '.join(_READERS)}")
         if value is None:
             continue
         must, reader = _READERS[name]
         try:
             read[name] = reader(value)
         except (AttributeError, TypeError, ValueError, OverflowError):
-            raise BadField(name, f"{place}{name} = {_shown(value)}, must be {must}") from None
-    return Sampling(**read)
+            raise BadField(name, f"{prefix}{name} = {_shown(value)}, must be {must}") from None
+    return SamplingParameters(**read)
 
 
 def _shown(value: Any) -> str:
@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _whole(least: int, most: int) -> Callable[[Any], int]:
+def _integer(least: int, most: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if isinstance(value, bool) or int(value) != value or not least <= value <= most:
             raise ValueError
@@ -105,7 +105,7 @@ def _bias(value: Any) -> Mapping[int, float]:
     read = _number(-100, 100)
     if len(value) > MAX_BIASES:
         raise ValueError
-    return {_whole(0, 2**31)(int(token)): read(bias) for token, bias in value.items()}
+    return {_integer(0, 2**31)(int(token)): read(bias) for token, bias in value.items()}
 
 
 def _flag(value: Any) -> bool:
@@ -115,16 +115,16 @@ def _flag(value: Any) -> bool:
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "max_tokens": ("a whole number of 1 or greater", _whole(1, 2**31 - 1)),
+    "max_tokens": ("a whole number of 1 or greater", _integer(1, 2**31 - 1)),
     "temperature": ("a number from 0 to 2", _number(0, 2)),
     "top_p": ("a number above 0, at most 1", _number(0, 1, above=True)),
-    "top_k": ("a whole number; 0 is all tokens", _whole(0, 2**31 - 1)),
-    "n": ("a whole number from 1 to 128", _whole(1, 128)),
-    "seed": (f"a whole number from {-MAX_SEED} to {MAX_SEED}", _whole(-MAX_SEED, MAX_SEED)),
+    "top_k": ("a whole number; 0 is all tokens", _integer(0, 2**31 - 1)),
+    "n": ("a whole number from 1 to 128", _integer(1, 128)),
+    "seed": (f"a whole number from {-MAX_SEED} to {MAX_SEED}", _integer(-MAX_SEED, MAX_SEED)),
     "stop": (f"a string or a list of at most {MAX_STOPS} strings, none of them empty", _stops),
     "presence_penalty": ("a number from -2 to 2", _number(-2, 2)),
     "frequency_penalty": ("a number from -2 to 2", _number(-2, 2)),
     "logit_bias": (f"an object of at most {MAX_BIASES} token numbers and biases from -100 to 100", _bias),
-    "logprobs": ("a whole number from 0 to 20", _whole(0, 20)),
+    "logprobs": ("a whole number from 0 to 20", _integer(0, 20)),
     "ignore_eos": ("true or false", _flag),
 }

@@ -1,8 +1,7 @@
-"""GPU utilisation, memory and power by NVML, sampled each second in a thread of its own, off the request path.
+"""GPU utilisation, memory and power by NVML, sampled each second in a thread, for the `nv_gpu_*` metrics.
 
-NVML reads the driver and creates no CUDA context. The library is imported inside the thread, so that starting the
-sampler delays nothing; without the library, a driver or a GPU there is nothing to sample and the thread ends. The
-readings feed the `nv_gpu_*` metrics. `python -m pilotlight_predictor.gpu` prints one reading as a line of JSON.
+NVML creates no CUDA context. It is imported inside the thread, which ends if there is no library, driver or GPU.
+`python -m pilotlight_predictor.gpu` prints one sample as a line of JSON.
 """
 
 import threading
@@ -14,7 +13,7 @@ from pilotlight_predictor.logs import log
 
 
 class GpuSample(NamedTuple):
-    """One GPU at one instant; None where the device cannot tell, as a MIG slice cannot tell its utilisation."""
+    """One GPU at one instant; None if the device does not report a value (utilisation of a MIG slice)."""
 
     device: int
     uuid: str
@@ -28,7 +27,7 @@ class GpuSample(NamedTuple):
 
 
 class NvmlReader:
-    """The NVML session of one sampler. `nvml` is the module `pynvml`, or in tests an object like it."""
+    """NVML session of one sampler. `nvml` is the module `pynvml`, or a fake."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -44,8 +43,8 @@ class NvmlReader:
 
     def _sample(self, index: int, device: Any) -> GpuSample:
         nvml = self._nvml
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, device)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, device)
+        rates = self._query(nvml.nvmlDeviceGetUtilizationRates, device)
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, device)
         energy, energy_at_start = self._energy_j(device), self._energy_at_start[index]
         return GpuSample(
             device=index,
@@ -54,24 +53,24 @@ class NvmlReader:
             utilization=None if rates is None else rates.gpu / 100,
             memory_total_bytes=None if memory is None else int(memory.total),
             memory_used_bytes=None if memory is None else int(memory.used),
-            power_usage_w=_thousandth(self._ask(nvml.nvmlDeviceGetPowerUsage, device)),
-            power_limit_w=_thousandth(self._ask(nvml.nvmlDeviceGetPowerManagementLimit, device)),
+            power_usage_w=_from_milli(self._query(nvml.nvmlDeviceGetPowerUsage, device)),
+            power_limit_w=_from_milli(self._query(nvml.nvmlDeviceGetPowerManagementLimit, device)),
             energy_j=None if energy is None or energy_at_start is None else energy - energy_at_start,
         )
 
     def _energy_j(self, device: Any) -> float | None:
-        return _thousandth(self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, device))
+        return _from_milli(self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption, device))
 
-    def _ask(self, query: Callable[[Any], Any], device: Any) -> Any:
-        """A query that this device does not support is no failure; any other error is."""
+    def _query(self, function: Callable[[Any], Any], device: Any) -> Any:
+        """Return None for a query that the device does not support."""
         try:
-            return query(device)
+            return function(device)
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
             return None
 
 
 class GpuSampler:
-    """`latest` never blocks and never raises; it is empty until the first reading and after the driver died."""
+    """`latest` never blocks and never raises; it is empty until the first sample and after a driver failure."""
 
     def __init__(self, interval_s: float = 1.0, nvml: Any = None) -> None:
         self._interval_s = interval_s
@@ -86,7 +85,7 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """A driver that hangs holds the thread, not the caller."""
+        """Stop the thread; wait at most `timeout_s`, since the driver may hang."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -110,7 +109,7 @@ class GpuSampler:
 
 
 def open_reader(nvml: Any = None) -> NvmlReader | None:
-    """None without the `gpu` extra, without a driver or with no device; that is the usual case on a CPU machine."""
+    """Return None without the `gpu` extra, a driver or a device, the usual case on a CPU machine."""
     try:
         reader = NvmlReader(nvml if nvml is not None else import_module("pynvml"))
         return reader if reader.read() else None
@@ -119,7 +118,7 @@ def open_reader(nvml: Any = None) -> NvmlReader | None:
         return None
 
 
-def _thousandth(value: int | None) -> float | None:
+def _from_milli(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 

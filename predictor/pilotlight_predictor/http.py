@@ -1,4 +1,4 @@
-"""All of HTTP by aiohttp: what the fast lane does not serve itself. Same dispatcher, same answers."""
+"""HTTP server by aiohttp, for all requests that the fast protocol does not serve. Same dispatcher, same responses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,18 +10,18 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.calls import JSON, Call, Reply, json_reply, with_request_id
+from pilotlight_predictor.calls import JSON, HttpRequest, HttpResponse, json_response, with_request_id
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.lane_patience import IDLE_S, LEAST_RATE, SLOW_S
 from pilotlight_predictor.lane_reply import JOIN_BELOW
 from pilotlight_predictor.logs import log, new_request_id
 from pilotlight_predictor.unread import abort_when_unread
-from pilotlight_predictor.web_sockets import Conversations
+from pilotlight_predictor.web_sockets import WebSockets
 
-MAX_LINE: Final = 1 << 16  # the header that carries a whole request in the oldest dialect is long
+MAX_LINE: Final = 1 << 16  # TRTIS' oldest protocol puts the whole inference request into a header
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-SERVER: Final = "pilotlight"  # aiohttp would tell its version and Python's
+SERVER: Final = "pilotlight"  # aiohttp would disclose its version and Python's
 
 
 class Closing(Protocol):
@@ -29,7 +29,7 @@ class Closing(Protocol):
 
 
 class Handler(web.RequestHandler):
-    """aiohttp's connection, with errors in our words: JSON, and no more of the client's bytes than a sentence."""
+    """aiohttp's connection handler, with errors as JSON that quote little of the client's bytes."""
 
     last_data = 0.0
 
@@ -51,76 +51,79 @@ class Handler(web.RequestHandler):
                 "request.failed", "unexpected error", level="ERROR", error=exc, path=request.path, request_id=request_id
             )
             message = "internal error; the server's log has the reason"
-        words = (message or "it cannot be read").splitlines()[0].rstrip(": ")
-        reply = json_reply({"error": words if status == 500 else f"the request is not valid HTTP: {words[:200]}"})
-        assert isinstance(reply.body, list)
-        response = web.Response(status=status, body=bytes(reply.body[0]), headers=headers)
+        reason = (message or "it cannot be read").splitlines()[0].rstrip(": ")
+        error = reason if status == 500 else f"the request is not valid HTTP: {reason[:200]}"
+        body = json_response({"error": error}).body
+        assert isinstance(body, list)
+        response = web.Response(status=status, body=bytes(body[0]), headers=headers)
         response.force_close()
         return response
 
 
-class FullServer:
+class AiohttpServer:
+    """Serves connections that the front switches to aiohttp."""
+
     def __init__(self, dispatcher: Dispatcher, front: Closing) -> None:
         self._dispatcher = dispatcher
         self._front = front
         self.in_flight = 0
-        self._conversations = Conversations(dispatcher)
+        self._websockets = WebSockets(dispatcher)
         self._server = web.Server(self._handle, handler_cancellation=True)
 
     def handler(self) -> asyncio.Protocol:
         return Handler(
             self._server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type] # as web.Server gives it when there shall be none
+            access_log=None,  # type: ignore[arg-type] # as web.Server passes it for no access log
             auto_decompress=False,
             max_line_size=MAX_LINE,
             max_field_size=MAX_LINE,
             tcp_keepalive=True,
         )
 
-    def end_overdue(self, now: float) -> None:
-        """Ends connections on which nothing was asked for long, whole or in part."""
+    def close_overdue(self, now: float) -> None:
+        """Close connections without a request for too long."""
         for handler in self._server.connections:
             if isinstance(handler, Handler) and handler._current_request is None and now - handler.last_data > IDLE_S:
                 handler.force_close()
 
-    def end_sockets(self) -> None:
-        """The server stops: a WebSocket would stay as long as its client likes."""
-        self._conversations.end()
+    def close_websockets(self) -> None:
+        """End all WebSockets: their clients would keep them open during the drain."""
+        self._websockets.end()
 
     async def close(self, timeout_s: float) -> None:
         await self._server.shutdown(timeout_s)
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, aio_request: web.BaseRequest) -> web.StreamResponse:
         self.in_flight += 1
         body = bytearray()
-        call, reply = self._call(request, body)
+        request, response = self._create_request(aio_request, body)
         try:
-            match = self._dispatcher.admit(call)
-            if match.route.socket is not None and call.header("upgrade").lower() == "websocket":
-                return await self._conversations.hold(request, call, match)
-            await self._read(request, body, match.dialect.name)
-            self._dispatcher.serve(call, match)
-            return await self._answer(request, call, await self._reply(call, reply))
+            match = self._dispatcher.admit(request)
+            if match.route.socket is not None and request.header("upgrade").lower() == "websocket":
+                return await self._websockets.serve(aio_request, request, match)
+            await self._read(aio_request, body, match.protocol.name)
+            self._dispatcher.serve(request, match)
+            return await self._send(aio_request, request, await self._await_response(request, response))
         except PredictorError as error:
-            told = self._dispatcher.refused(call, error, self._dispatcher.match_or_none(call))
-            return await self._answer(request, call, told)
+            rejection = self._dispatcher.reject(request, error, self._dispatcher.match_or_none(request))
+            return await self._send(aio_request, request, rejection)
         finally:
             self.in_flight -= 1
-            self._dispatcher.admission.give_back(len(body))
-            call.body = b""  # a reply in parts may know its call, which knows the reply, until the next collection
+            self._dispatcher.admission.release(len(body))
+            request.body = b""  # a streamed response may refer to its request: the cycle must not hold the body
 
-    async def _read(self, request: web.BaseRequest, body: bytearray, dialect: str) -> None:
-        """Fills the body within the limits; each byte in it is taken from the budget of bytes in flight."""
+    async def _read(self, aio_request: web.BaseRequest, body: bytearray, protocol: str) -> None:
+        """Read the body within the limits; its bytes count as bytes in flight."""
         admission = self._dispatcher.admission
-        admission.check_size(request.content_length or 0, dialect)
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(CONTINUE)
+        admission.check_size(aio_request.content_length or 0, protocol)
+        if aio_request.headers.get("Expect", "").lower() == "100-continue" and aio_request.transport is not None:
+            aio_request.transport.write(CONTINUE)
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(SLOW_S) as limit:
-                async for chunk in request.content.iter_any():
-                    admission.check_size(len(body) + len(chunk), dialect)
+                async for chunk in aio_request.content.iter_any():
+                    admission.check_size(len(body) + len(chunk), protocol)
                     admission.take(len(chunk))
                     body += chunk
                     limit.reschedule(started + SLOW_S + len(body) / LEAST_RATE)
@@ -129,57 +132,61 @@ class FullServer:
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
 
-    def _call(self, request: web.BaseRequest, body: Buffer) -> tuple[Call, asyncio.Future[Reply]]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    def _create_request(
+        self, aio_request: web.BaseRequest, body: Buffer
+    ) -> tuple[HttpRequest, asyncio.Future[HttpResponse]]:
+        future: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
 
-        def finish(reply: Reply) -> None:
+        def finish(response: HttpResponse) -> None:
             if not future.done():
-                future.set_result(reply)
+                future.set_result(response)
 
-        path, query = _target(request)
-        call = Call(
-            request.method, path, query, _headers(request), body, request.remote or "", finish, perf_counter()
-        )  # fmt: skip
-        return call, future
+        path, query = _target(aio_request)
+        peer = aio_request.remote or ""
+        headers = _headers(aio_request)
+        request = HttpRequest(aio_request.method, path, query, headers, body, peer, finish, perf_counter())
+        return request, future
 
-    async def _reply(self, call: Call, reply: asyncio.Future[Reply]) -> Reply:
+    async def _await_response(self, request: HttpRequest, response: asyncio.Future[HttpResponse]) -> HttpResponse:
         try:
-            return await reply
-        except asyncio.CancelledError:  # the client has gone
-            call.abandon()
+            return await response
+        except asyncio.CancelledError:  # the client disconnected
+            request.abandon()
             raise
 
-    async def _answer(self, request: web.BaseRequest, call: Call, reply: Reply) -> web.StreamResponse:
-        headers = with_request_id(call, reply) or {}
-        headers |= {"Content-Type": reply.content_type, "Server": SERVER}
-        if isinstance(reply.body, list) and (length := sum(map(len, reply.body))) <= JOIN_BELOW:
-            response = web.Response(status=reply.status, body=b"".join(reply.body), headers=headers)
+    async def _send(
+        self, aio_request: web.BaseRequest, request: HttpRequest, response: HttpResponse
+    ) -> web.StreamResponse:
+        headers = with_request_id(request, response) or {}
+        headers |= {"Content-Type": response.content_type, "Server": SERVER}
+        if isinstance(response.body, list) and (length := sum(map(len, response.body))) <= JOIN_BELOW:
+            short = web.Response(status=response.status, body=b"".join(response.body), headers=headers)
             if self._front.closing:
-                response.force_close()
-            return response
-        stream = web.StreamResponse(status=reply.status, headers=headers)
+                short.force_close()
+            return short
+        stream = web.StreamResponse(status=response.status, headers=headers)
         if self._front.closing:
             stream.force_close()
-        if isinstance(reply.body, list):
+        if isinstance(response.body, list):
             stream.content_length = length
-            await stream.prepare(request)
-            for buffer in reply.body:
-                with abort_when_unread(request.transport, len(buffer)):
+            await stream.prepare(aio_request)
+            for buffer in response.body:
+                with abort_when_unread(aio_request.transport, len(buffer)):
                     await stream.write(buffer)
         else:
-            await self._write_parts(request, stream, reply.body)
-        with abort_when_unread(request.transport):
+            await self._write_parts(aio_request, stream, response.body)
+        with abort_when_unread(aio_request.transport):
             await stream.write_eof()
         return stream
 
     async def _write_parts(
-        self, request: web.BaseRequest, stream: web.StreamResponse, parts: AsyncIterator[bytes]
+        self, aio_request: web.BaseRequest, stream: web.StreamResponse, parts: AsyncIterator[bytes]
     ) -> None:
-        """A body that is made while it is sent: who makes it is told when nobody reads it any more."""
+        """Write a streamed body; its generator is closed when the client disconnects."""
         try:
-            await stream.prepare(request)
+            await stream.prepare(aio_request)
             async for piece in parts:
-                with abort_when_unread(request.transport, len(piece)):
+                with abort_when_unread(aio_request.transport, len(piece)):
                     await stream.write(piece)
         finally:
             close = getattr(parts, "aclose", None)
@@ -187,19 +194,19 @@ class FullServer:
                 await close()
 
 
-def _headers(request: web.BaseRequest) -> dict[str, str]:
-    """As the fast lane reads them: lower-case names, values byte for byte, repeated ones joined as HTTP says."""
+def _headers(aio_request: web.BaseRequest) -> dict[str, str]:
+    """Return headers as the fast protocol does: names in lower case, values latin-1, repeated ones joined by commas."""
     headers: dict[str, str] = {}
-    for name, value in request.headers.items():
+    for name, value in aio_request.headers.items():
         key, value = name.lower(), value.encode("utf-8", "surrogateescape").decode("latin-1")
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return headers
 
 
-def _target(request: web.BaseRequest) -> tuple[str, str]:
-    """Path and query; a proxy's client names the whole address."""
-    raw = request.raw_path
+def _target(aio_request: web.BaseRequest) -> tuple[str, str]:
+    """Return path and query; clients of a proxy send an absolute URL."""
+    raw = aio_request.raw_path
     if not raw.startswith("/") and "://" in raw:
-        return request.rel_url.raw_path, request.rel_url.raw_query_string
+        return aio_request.rel_url.raw_path, aio_request.rel_url.raw_query_string
     path, _, query = raw.partition("?")
     return path, query

@@ -1,6 +1,6 @@
-"""The one request and the one response that every dialect is a codec for.
+"""InferRequest and InferResponse: the data model that every protocol encodes and decodes.
 
-Structs rather than dataclasses: one of each is made per request, and a struct is made in a fifth of the time.
+msgspec Structs rather than dataclasses: creating one per request takes a fifth of the time.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from pilotlight_predictor.tensors import Tensor, tensor_of
 Inputs = dict[str, Tensor]
 Outputs = dict[str, Tensor]
 Parameters = dict[str, Any]
-NEWEST: Final = -1  # a version directory may be called 0
+NEWEST: Final = -1  # not 0: a version directory may be called 0
 
 
 class OutputsWithParameters(Outputs):
-    """What a model gave that has something to say beside its tensors."""
+    """Outputs of a model with response parameters."""
 
     def __init__(self, tensors: Outputs, parameters: Parameters) -> None:
         super().__init__(tensors)
@@ -27,13 +27,13 @@ class OutputsWithParameters(Outputs):
         return OutputsWithParameters(self, self.parameters)
 
 
-def like(outputs: Outputs, tensors: Outputs) -> Outputs:
-    """These tensors in place of those, with whatever was said beside them."""
+def with_tensors(outputs: Outputs, tensors: Outputs) -> Outputs:
+    """Return other tensors with the same response parameters."""
     return OutputsWithParameters(tensors, outputs.parameters) if isinstance(outputs, OutputsWithParameters) else tensors
 
 
-class SharedPlace(NamedTuple):
-    """A piece of a registered region of shared memory, in which a tensor lies."""
+class SharedMemorySlice(NamedTuple):
+    """Part of a registered shared-memory region that holds a tensor."""
 
     region: str
     offset: int
@@ -41,32 +41,32 @@ class SharedPlace(NamedTuple):
 
 
 class RequestedOutput(msgspec.Struct):
-    """An output that the client named. `binary` None means: as the request's default says.
+    """An output requested by name. `binary` None: the request's default.
 
-    Where it has a `place`, it is written into `target`, which are the bytes of that, and not sent.
+    With `shared_memory` it is written into `target`, the bytes of that slice, and not sent.
     """
 
     name: str
     binary: bool | None = None
     classification: int = 0
-    place: SharedPlace | None = None
+    shared_memory: SharedMemorySlice | None = None
     target: memoryview | None = None
 
 
 class SequencePoint(msgspec.Struct):
-    """Where in a sequence a request stands. The scheduler of sequences says the slot, and what the model `kept`."""
+    """Position of a request in its sequence. The sequence scheduler sets the slot and the model's implicit `state`."""
 
     id: int | str
     start: bool = False
     end: bool = False
     slot: int = 0
-    kept: Outputs | None = None
+    state: Outputs | None = None
 
 
 class InferRequest(msgspec.Struct):
-    """One inference. `version` NEWEST means the newest that is ready; `timeout_us` 0 means the model's policy.
+    """One inference request. `version` NEWEST: the newest that is ready; `timeout_us` 0: the model's policy.
 
-    `tensors` is None where the one input lies in the `block` of the request's form: then nobody has asked for it yet.
+    `tensors` is None while the one input lies in a `block` of its template and `inputs` was not read.
     """
 
     model: str
@@ -78,21 +78,21 @@ class InferRequest(msgspec.Struct):
     binary_output: bool = False
     priority: int = 0
     timeout_us: int = 0
-    request_id: str = ""  # for the log: the header's, else `id`
-    batch_first: bool = False  # a raw request: the codec could not know the batch dimension, so one is added
-    document: Any = None  # V1's JSON, for a model that takes it as it came: then there are no inputs
-    verb: str = "predict"  # what is asked of such a model; "explain" is the other
-    trace: Any = None  # request_traces.Trace of one that is traced
+    request_id: str = ""  # for logs: from the header, else `id`
+    batch_first: bool = False  # raw request: the codec cannot know the batch dimension, so validation adds one
+    document: Any = None  # V1 JSON, for a model that takes it undecoded; then there are no inputs
+    verb: str = "predict"  # of such a request: predict or explain
+    trace: Any = None  # request_traces.Trace of a sampled request
     sequence: SequencePoint | None = None  # from the parameters sequence_id, sequence_start and sequence_end
-    form: Any = None  # v2_forms.Form of one that was asked in a known form
-    block: Any = None  # the array of the requests that came one after another in this form
-    at: int = 0  # which of them it is
-    cancelled: bool = False  # the client has gone: set on the event loop, for a model that would rather stop early
+    template: Any = None  # V2 request template that matched the body
+    block: Any = None  # array with the inputs of consecutive requests of this template
+    row: int = 0  # of this request in the block
+    cancelled: bool = False  # set on the event loop when the client disconnects; the model may stop early
 
     @property
     def inputs(self) -> Inputs:
         if self.tensors is None:
-            self.tensors = {self.form.name: tensor_of((self.form.datatype, self.block[self.at]))}
+            self.tensors = {self.template.name: tensor_of((self.template.datatype, self.block[self.row]))}
         return self.tensors
 
     @inputs.setter
@@ -101,15 +101,15 @@ class InferRequest(msgspec.Struct):
 
 
 class InferResponse(msgspec.Struct):
-    """The answer to one request, outputs in the order in which they were asked for."""
+    """Response to one request, outputs in the requested order."""
 
     model: str
     version: int
     outputs: Outputs
     id: str = ""
     parameters: Parameters = {}
-    placed: dict[str, SharedPlace] = {}  # outputs that lie in shared memory already
+    shared_outputs: dict[str, SharedMemorySlice] = {}  # outputs already written to shared memory
 
 
 Done = Callable[[InferResponse | Exception], None]
-Part = Callable[[InferResponse | Exception, bool], None]  # (answer, final); one without outputs may only be final
+Part = Callable[[InferResponse | Exception, bool], None]  # (response, final); only the final one may have no outputs

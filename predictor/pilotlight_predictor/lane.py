@@ -1,137 +1,172 @@
-"""The fast lane: a small HTTP/1.1 protocol for plain, counted requests on hot routes.
+"""Fast HTTP/1.1 protocol for plain requests with Content-Length on hot routes.
 
-A connection starts here. The first request that is anything else (chunked, an upgrade, another route, an odd byte)
-takes the whole connection, with the bytes read so far, to aiohttp's own handler, once no answer is outstanding.
-What a request means is decided by the same dispatcher either way.
+Every connection starts here. The first other request (chunked, an upgrade, another route, an unusual byte) switches
+the connection, with the bytes read so far, to aiohttp's handler, once no response is outstanding. The dispatcher is
+the same for both.
 """
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic, perf_counter
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer
-from pilotlight_predictor.calls import Call, Reply, with_request_id
-from pilotlight_predictor.lane_body import LARGE, ArrivingBody, arriving
-from pilotlight_predictor.lane_head import Front, KnownHead, read_head
-from pilotlight_predictor.lane_patience import patience_s
-from pilotlight_predictor.lane_reply import write_reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, with_request_id
+from pilotlight_predictor.lane_body import LARGE, BodyReader, create_body_reader
+from pilotlight_predictor.lane_head import FastRouter, KnownHead, read_head
+from pilotlight_predictor.lane_patience import timeout_s
+from pilotlight_predictor.lane_reply import write_response
 
-READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests held while one is being answered
-ALONE_FROM: Final = 16  # requests in a row on one connection: nobody else is there to share a batch with
+READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
+SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
 
 
-class Lane(asyncio.Protocol):
+class Front(FastRouter, Protocol):
+    """The HTTP front as its connections see it."""
+
+    connections: "set[FastHttpProtocol]"
+    last_active: "FastHttpProtocol | None"  # connection of the last request
+    closing: bool
+
+    @property
+    def reserve(self) -> Callable[[int], int | None]:
+        """Reserve memory for a body of this length and return the bytes reserved; None: refused, by aiohttp."""
+
+    @property
+    def release(self) -> Callable[[int], None]: ...
+    def switch_to_aiohttp(self, connection: "FastHttpProtocol") -> None: ...
+
+
+class FastHttpProtocol(asyncio.Protocol):
     __slots__ = (
-        "_body", "_buffer", "_call", "_clogged", "_half", "_held", "_in_a_row", "_known", "_paused", "_unsent",
-        "busy_since", "front", "peer", "transport",
+        "_body",
+        "_buffer",
+        "_consecutive",
+        "_half",
+        "_known",
+        "_read_paused",
+        "_request",
+        "_reserved",
+        "_unsent",
+        "_write_paused",
+        "busy_since",
+        "front",
+        "peer",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
         self.front = front
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        self.busy_since = monotonic()  # since when a request is incomplete, an answer stuck, or the connection idle
+        self.busy_since = monotonic()  # when the request began, the response stalled, or the connection became idle
         self._buffer: bytes = b""
         self._known: KnownHead | None = None  # the last one
-        self._body: ArrivingBody | None = None
-        self._held = 0
-        self._call: Call | None = None
-        self._in_a_row = 0  # requests that came here while no other connection had any
-        self._paused = False
-        self._half = False  # the head of the next request has begun to arrive
-        self._clogged = False  # the client does not read: no further request is served until it does
+        self._body: BodyReader | None = None
+        self._reserved = 0
+        self._request: HttpRequest | None = None
+        self._consecutive = 0  # requests since another connection had one
+        self._read_paused = False
+        self._half = False  # a part of the next head has arrived
+        self._write_paused = False  # the client does not read: serve no further request until it does
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
-        self.front.lanes.add(self)
+        self.front.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._part()
+        self._unregister()
         self.transport = None
         self._body = None
-        call, self._call = self._call, None
-        if call is not None:
-            call.abandon()
+        request, self._request = self._request, None
+        if request is not None:
+            request.abandon()
         self._release()
 
-    def _part(self) -> None:
-        self.front.lanes.discard(self)
-        if self.front.speaker is self:
-            self.front.speaker = None
+    def _unregister(self) -> None:
+        self.front.connections.discard(self)
+        if self.front.last_active is self:
+            self.front.last_active = None
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
             self._fill(self._body, data)
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self._call is None:
+        if self._request is None:
             self._next()
-        if len(self._buffer) > READ_AHEAD and not self._paused and (self._call is not None or self._clogged):
-            self._paused = True
-            self.hold()
+        if (
+            len(self._buffer) > READ_AHEAD
+            and not self._read_paused
+            and (self._request is not None or self._write_paused)
+        ):
+            self._read_paused = True
+            self.pause()
 
     def _next(self) -> None:
-        """Serves the request at the front of the buffer, if its head is whole and plain."""
+        """Serve the request at the start of the buffer if its head is complete and plain."""
         buffer = self._buffer
-        if not buffer or self._call is not None or self._clogged or self.transport is None:
+        if not buffer or self._request is not None or self._write_paused or self.transport is None:
             return
         known = self._known
         if known is None or not known.text or not buffer.startswith(known.text):
-            known = self._meet(buffer)
+            known = self._read_head(buffer)
             if known is None:
                 return
-        elif known.asks and not self.front.admits(known.head, self.peer, known.match):
-            self._leave()
+        elif known.recheck and not self.front.admits(known.head, self.peer, known.match):
+            self._switch()
             return
         self._half = False
-        if known.whole == known.start:
-            self._buffer = buffer[known.start :]
+        if known.length == known.body_start:
+            self._buffer = buffer[known.body_start :]
             self._serve(b"")
-        elif (held := self.front.reserve(known.whole - known.start)) is None:
-            self._leave()
-        elif len(buffer) == known.whole:
-            self._held, self._buffer = held, b""
-            self._serve(buffer[known.start :])
+        elif (held := self.front.reserve(known.length - known.body_start)) is None:
+            self._switch()
+        elif len(buffer) == known.length:
+            self._reserved, self._buffer = held, b""
+            self._serve(buffer[known.body_start :])
         else:
-            self._held = held
+            self._reserved = held
             self._take_body(buffer, known)
 
-    def _meet(self, buffer: bytes) -> KnownHead | None:
-        """Reads a head that is not the last one's; None when it is not whole, or for aiohttp to judge."""
+    def _read_head(self, buffer: bytes) -> KnownHead | None:
+        """Parse a head that differs from the last one; None if it is incomplete, or aiohttp must handle it."""
         end = buffer.find(END)
         if end < 0:
             self._wait_for_head(buffer)
             return None
-        found = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
-        if found is None:
-            self._leave()
+        known = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
+        if known is None:
+            self._switch()
         else:
-            self._known = found
-        return found
+            self._known = known
+        return known
 
     def _wait_for_head(self, buffer: bytes) -> None:
         if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
-            self._leave()
+            self._switch()
         elif not self._half:
             self._half, self.busy_since = True, monotonic()
 
     def _take_body(self, buffer: bytes, known: KnownHead) -> None:
-        if len(buffer) > known.whole:
-            self._buffer = buffer[known.whole :]
-            self._serve(buffer[known.start : known.whole])
+        if len(buffer) > known.length:
+            self._buffer = buffer[known.length :]
+            self._serve(buffer[known.body_start : known.length])
             return
         assert self.transport is not None
         self.busy_since = monotonic()
-        start_of_body = memoryview(buffer)[known.start :]
-        self._body = body = arriving(known.head, start_of_body, self, self._whole, in_place=self._held > 0)
+        start_of_body = memoryview(buffer)[known.body_start :]
+        self._body = body = create_body_reader(
+            known.head, start_of_body, self, self._whole, in_place=self._reserved > 0
+        )
         self._buffer = b""
         if body.missing >= LARGE:
             body.read_from(self.transport)
 
-    def _fill(self, body: ArrivingBody, data: bytes) -> None:
+    def _fill(self, body: BodyReader, data: bytes) -> None:
         used = body.feed(data)
         if not body.missing:
             self._buffer = data[used:]
@@ -145,64 +180,66 @@ class Lane(asyncio.Protocol):
         known, front = self._known, self.front
         assert known is not None
         method, path, query, headers, _, _ = known.head
-        self._call = call = Call(method, path, query, headers, body, self.peer, self._finish, perf_counter())
-        if front.speaker is self:
-            self._in_a_row += 1
-            call.alone = self._in_a_row >= ALONE_FROM
+        self._request = request = HttpRequest(
+            method, path, query, headers, body, self.peer, self._finish, perf_counter()
+        )
+        if front.last_active is self:
+            self._consecutive += 1
+            request.sole_client = self._consecutive >= SOLE_CLIENT_AFTER
         else:
-            front.speaker, self._in_a_row = self, 0
-        known.serve(call, known.match)
+            front.last_active, self._consecutive = self, 0
+        known.serve(request, known.match)
 
-    def _finish(self, reply: Reply) -> None:
-        """Writes the reply and goes on with what has arrived meanwhile."""
-        call, self._call = self._call, None
-        if self._held:
-            self.front.release(self._held)
-            self._held = 0
+    def _finish(self, response: HttpResponse) -> None:
+        """Write the response, then continue with pipelined requests."""
+        request, self._request = self._request, None
+        if self._reserved:
+            self.front.release(self._reserved)
+            self._reserved = 0
         known, transport = self._known, self.transport
-        if transport is None or call is None or known is None:
+        if transport is None or request is None or known is None:
             return
         close = self.front.closing or not known.head.keep_alive
-        headers = with_request_id(call, reply) if known.echoes or reply.headers else None
-        write_reply(transport, reply, headers, close)
+        headers = with_request_id(request, response) if known.echoes or response.headers else None
+        write_response(transport, response, headers, close)
         if close:
             transport.close()
             return
         self.busy_since = monotonic()
-        if self._buffer or self._paused:
-            self._go_on()
+        if self._buffer or self._read_paused:
+            self._continue()
 
-    def _go_on(self) -> None:
-        if self._clogged or self.transport is None:
+    def _continue(self) -> None:
+        if self._write_paused or self.transport is None:
             return
-        if self._paused:
-            self._paused = False
+        if self._read_paused:
+            self._read_paused = False
             self.transport.resume_reading()
         if self._buffer:
             asyncio.get_running_loop().call_soon(self._next)
 
     def pause_writing(self) -> None:
-        self._clogged = True
+        self._write_paused = True
 
     def resume_writing(self) -> None:
-        self._clogged = False
-        if self._call is None:
-            self._go_on()
+        self._write_paused = False
+        if self._request is None:
+            self._continue()
 
     def _release(self) -> None:
-        if self._held:
-            self.front.release(self._held)
-            self._held = 0
+        if self._reserved:
+            self.front.release(self._reserved)
+            self._reserved = 0
 
-    def _leave(self) -> None:
-        self.front.hand_over(self)
+    def _switch(self) -> None:
+        self.front.switch_to_aiohttp(self)
 
     def take_over(self, handler: asyncio.Protocol) -> None:
-        """Gives the connection and all that was read to another protocol."""
+        """Pass the connection and the unparsed bytes to another protocol."""
         transport, buffer = self.transport, self._buffer
         if transport is None:
             return
-        self._part()
+        self._unregister()
         self._buffer, self.transport = b"", None
         transport.set_protocol(handler)
         handler.connection_made(transport)
@@ -210,13 +247,13 @@ class Lane(asyncio.Protocol):
         if buffer:
             handler.data_received(buffer)
 
-    def hold(self) -> None:
-        """Reads no further until somebody takes the connection over."""
+    def pause(self) -> None:
+        """Stop reading until `take_over`."""
         if self.transport is not None:
             self.transport.pause_reading()
 
-    def forget_route(self) -> None:
-        """The routes have changed: the next request is matched anew."""
+    def reset_route(self) -> None:
+        """Match the next request anew, after a change of the routes."""
         if self._known is not None:
             self._known.text = b""
 
@@ -224,26 +261,26 @@ class Lane(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
-    def end_if_overdue(self, now: float) -> None:
-        """Closes a connection that is idle too long, whose request does not come, or whose client does not read."""
-        if self.transport is None or self._call is not None:
+    def close_if_overdue(self, now: float) -> None:
+        """Close a connection that is idle for too long, sends too slowly or does not read."""
+        if self.transport is None or self._request is not None:
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.busy_since = unsent, now
         arrived = None if self.idle else self._body.filled if self._body is not None else 0
-        if now - self.busy_since > patience_s(arrived, unsent):
-            # Closing would wait for the client to read.
+        if now - self.busy_since > timeout_s(arrived, unsent):
+            # close() would wait for the client to read.
             self.transport.abort() if unsent else self.transport.close()
 
     @property
     def idle(self) -> bool:
-        """Nothing is asked, nothing is being answered, and every answer has left."""
-        if self._call is not None or self._body is not None or self._buffer:
+        """No request is buffered or being served, and every response has been written."""
+        if self._request is not None or self._body is not None or self._buffer:
             return False
         return self.transport is None or self.transport.get_write_buffer_size() == 0
 
     @property
-    def fresh(self) -> bool:
-        """Nothing has arrived on it yet."""
+    def is_new(self) -> bool:
+        """Nothing has been received yet."""
         return self._known is None and self.idle

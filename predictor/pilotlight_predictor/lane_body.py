@@ -1,9 +1,8 @@
-"""A body that is still arriving: lane.py has read its head and waits here until the last byte is in place.
+"""Reading of request bodies, for the fast HTTP protocol.
 
-What the event loop reads for a lane comes as bytes of its own, which must be copied to where the body is put together.
-Of a large body the rest is read from the socket straight into that place: for so long the connection belongs to the
-body, a BufferedProtocol, and then to the lane again. The bytes of a tensor are so aligned that a model can compute on
-them where they lie.
+Bytes that the event loop passes to an asyncio.Protocol must be copied into the body's buffer. The rest of a large body
+is read from the socket directly into that buffer instead: meanwhile the body, a BufferedProtocol, is the connection's
+protocol. The buffer is aligned so that a model can compute on its binary tensors in place.
 """
 
 import asyncio
@@ -11,24 +10,24 @@ from collections.abc import Callable
 from typing import Final
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-from pilotlight.wire.http1 import Buffer, Head
+from pilotlight.wire.http1 import Buffer, PlainRequestHead
 
-LARGE: Final = 1 << 17  # missing bytes for which changing hands twice (10 µs) costs less than copying them
-TURN: Final = 1 << 20  # bytes that are read before others have their turn: 0.15 ms, where 10 MB would be 1.5
-ALIGNMENT: Final = 64  # bytes: a cache line, and the widest registers
+LARGE: Final = 1 << 17  # missing bytes from which switching protocols twice (10 µs) costs less than copying
+MAX_READ: Final = 1 << 20  # bytes per iteration of the event loop: 0.15 ms; 10 MB would block others for 1.5 ms
+ALIGNMENT: Final = 64  # bytes: a cache line, and the widest SIMD registers
 _NOTHING: Final = memoryview(b"")
 
 
-class ArrivingBody(asyncio.BufferedProtocol):
-    """Filled by `feed`, or by the socket itself after `read_from`; then `whole` is called with all of it."""
+class BodyReader(asyncio.BufferedProtocol):
+    """Filled by `feed`, or from the socket after `read_from`; then `on_complete` is called with the body."""
 
-    __slots__ = ("_lane", "_transport", "_view", "_whole", "filled")
+    __slots__ = ("_connection", "_on_complete", "_transport", "_view", "filled")
 
-    def __init__(self, place: memoryview, lane: asyncio.Protocol, whole: Callable[[Buffer], None]) -> None:
+    def __init__(self, memory: memoryview, connection: asyncio.Protocol, on_complete: Callable[[Buffer], None]) -> None:
         self.filled = 0
-        self._view = place
-        self._lane = lane
-        self._whole = whole
+        self._view = memory
+        self._connection = connection
+        self._on_complete = on_complete
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -36,67 +35,72 @@ class ArrivingBody(asyncio.BufferedProtocol):
         return len(self._view) - self.filled
 
     def feed(self, data: Buffer) -> int:
-        """Copies bytes that were read into their place; returns how many of them are the body's."""
+        """Copy bytes into the body; return how many of them belong to it."""
         used = min(len(data), self.missing)
         self._view[self.filled : self.filled + used] = memoryview(data)[:used]
         self.filled += used
         return used
 
     def end(self) -> None:
-        """Lets go of the memory, too: uvloop remembers who read last for as long as the connection lives."""
+        """Pass the body on and drop the reference to it: uvloop holds the last reader while the connection lives."""
         view, self._view = self._view, _NOTHING
-        self._whole(view)
+        self._on_complete(view)
 
     def read_from(self, transport: asyncio.Transport) -> None:
-        """Takes the connection over until the body is whole."""
+        """Become the connection's protocol until the body is complete."""
         self._transport = transport
-        _change_hands(transport, self)
+        _switch_protocol(transport, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self.filled : self.filled + TURN]
+        return self._view[self.filled : self.filled + MAX_READ]
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._transport is not None
         self.filled += nbytes
         if not self.missing:
-            _change_hands(self._transport, self._lane)
+            _switch_protocol(self._transport, self._connection)
             self.end()
-        elif nbytes == TURN:  # there may be more, and uvloop would go on reading it at once
+        elif nbytes == MAX_READ:  # uvloop would continue reading in this iteration
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._transport.resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Lets go of all that may know us in turn: the collector comes late, and the memory is large."""
+        """Break reference cycles now: the buffer is large, and garbage collection is late."""
         self._transport, self._view = None, _NOTHING
-        self._lane.connection_lost(exc)
+        self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._lane.pause_writing()
+        self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        self._lane.resume_writing()
+        self._connection.resume_writing()
 
 
-def arriving(
-    head: Head, start: Buffer, lane: asyncio.Protocol, whole: Callable[[Buffer], None], *, in_place: bool
-) -> ArrivingBody:
-    """The body of a request of which only `start` has come. `in_place` needs numpy, for which a booting server would
-    have to wait."""
+def create_body_reader(
+    head: PlainRequestHead,
+    start: Buffer,
+    connection: asyncio.Protocol,
+    on_complete: Callable[[Buffer], None],
+    *,
+    in_place: bool,
+) -> BodyReader:
+    """Create the reader of a body whose beginning, `start`, has arrived. `in_place` needs numpy, which a booting
+    server does not have yet."""
     large = in_place and head.length - len(start) >= LARGE
-    body = ArrivingBody(_aligned(head) if large else memoryview(bytearray(head.length)), lane, whole)
+    body = BodyReader(_aligned(head) if large else memoryview(bytearray(head.length)), connection, on_complete)
     body.feed(start)
     return body
 
 
-def _change_hands(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    """uvloop takes up the way in which a protocol wants to read only when reading starts."""
+def _switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    """Set the protocol; uvloop checks whether it is buffered only when reading starts."""
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()
 
 
-def _aligned(head: Head) -> memoryview:
-    """Memory for the body that nobody fills with zeros first, and in which the tensors behind the JSON are aligned."""
+def _aligned(head: PlainRequestHead) -> memoryview:
+    """Return uninitialized memory for the body in which the tensors after the JSON are aligned."""
     import numpy as np
 
     text = head.headers.get(HEADER_INFERENCE_LENGTH, "")

@@ -1,68 +1,56 @@
-"""The head that a client repeats: read once for its connection, with what follows from it for every such request.
+"""Parsed request heads of the fast HTTP protocol: a client repeats its head, so it is parsed and routed once.
 
-lane.py asks for it when a request begins otherwise than the last one did, and compares bytes until then.
+lane.py compares the bytes of the next head with the last one and parses only when they differ.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
-from pilotlight.wire.http1 import END, Head, parse_head
+from pilotlight.wire.http1 import END, PlainRequestHead, parse_head
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.calls import Call
-    from pilotlight_predictor.lane import Lane
+    from pilotlight_predictor.calls import HttpRequest
 
 
-class Front(Protocol):
-    """What the lane needs of the server; a booting one answers what it can."""
-
-    lanes: "set[Lane]"
-    speaker: "Lane | None"  # whose request came last
-    closing: bool
+class FastRouter(Protocol):
+    """Routing and authorization of requests that the fast protocol may serve."""
 
     def match(self, method: str, path: str) -> Any | None:
-        """The route when this lane may serve it, else None."""
+        """Return the route if the fast protocol may serve it, else None."""
 
-    def admits(self, head: Head, peer: str, match: Any) -> bool:
-        """Whether the caller may do this; asked before a body is read. A refusal is aiohttp's to say."""
+    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
+        """Return whether the client is authorized, before the body is read. aiohttp sends the refusal."""
 
-    def asks(self, match: Any) -> bool:
-        """Whether `admits` may refuse a request with the same head as one that it let through."""
-
-    @property
-    def reserve(self) -> Callable[[int], int | None]:
-        """Gives the bytes reserved for a body of this length; None: refused, which is aiohttp's to say."""
+    def recheck(self, match: Any) -> bool:
+        """Return whether `admits` must be called for every request, not once per distinct head."""
 
     @property
-    def release(self) -> Callable[[int], None]: ...
-    @property
-    def serve(self) -> "Callable[[Call, Any], None]":
-        """Answers a call that has this match, now or later."""
-
-    def hand_over(self, lane: "Lane") -> None: ...
+    def serve(self) -> "Callable[[HttpRequest, Any], None]":
+        """Handler of a request with this match; it may respond later."""
 
 
 class KnownHead:
-    """`text` ends with the empty line; a request of this head has `whole` bytes, of which the first `start` are it."""
+    """A head with its route. `text` ends with the empty line; head and body together have `whole` bytes, and the body
+    begins at `start`."""
 
-    __slots__ = ("asks", "echoes", "head", "match", "serve", "start", "text", "whole")
+    __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
 
-    def __init__(self, text: bytes, head: Head, match: Any, front: Front, asks: bool) -> None:
+    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, router: FastRouter, recheck: bool) -> None:
         self.text = text
         self.head = head
         self.match = match
-        self.serve = front.serve  # which a booting server replaces
-        self.asks = asks  # whether such a request may be refused though the last one was not
+        self.serve = router.serve  # read anew for each head: a booting server replaces it
+        self.recheck = recheck
         self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
-        self.start = len(text)
-        self.whole = self.start + head.length
+        self.body_start = len(text)
+        self.length = self.body_start + head.length
 
 
-def read_head(front: Front, peer: str, text: bytes) -> KnownHead | None:
-    """`text` ends before the empty line. None where the request is aiohttp's to judge."""
+def read_head(router: FastRouter, peer: str, text: bytes) -> KnownHead | None:
+    """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
     head = parse_head(text)
-    match = front.match(head.method, head.path) if head is not None else None
-    if head is None or match is None or not front.admits(head, peer, match):
+    match = router.match(head.method, head.path) if head is not None else None
+    if head is None or match is None or not router.admits(head, peer, match):
         return None
-    return KnownHead(text + END, head, match, front, front.asks(match))
+    return KnownHead(text + END, head, match, router, router.recheck(match))

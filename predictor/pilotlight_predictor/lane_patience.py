@@ -1,14 +1,15 @@
-"""How long the fast lane waits for a client that sends nothing, sends slowly or does not read. Pure."""
+"""Timeouts of HTTP connections: idle, slow senders, slow readers. Pure."""
 
 from typing import Final
 
-SLOW_S: Final = 30.0  # a request that takes longer to arrive, beyond what LEAST_RATE allows, is a slow-loris client's
+SLOW_S: Final = 30.0  # for a request to arrive, on top of its size at LEAST_RATE: protects against slow-loris clients
 LEAST_RATE: Final = 1 << 14  # bytes a second: 64 MiB may take 68 minutes, a stalled body 30 seconds
 IDLE_S: Final = 75.0
 
 
-def patience_s(arrived: int | None, unsent: int) -> float:
-    """`arrived` bytes of a body are there, None where no request has begun; `unsent` bytes of an answer are left."""
+def timeout_s(arrived: int | None, unsent: int) -> float:
+    """Return the timeout for a connection. `arrived`: bytes of the body so far, None if no request has begun;
+    `unsent`: bytes of a response that the client has not read."""
     if unsent:
         return SLOW_S
     return IDLE_S if arrived is None else SLOW_S + arrived / LEAST_RATE

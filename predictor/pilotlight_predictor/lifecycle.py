@@ -1,4 +1,4 @@
-"""What the server is doing, from exec to exit: states, cold-start phases, readiness. Decisions only.
+"""Server lifecycle: states, cold-start phases, readiness. Pure.
 
 initializing → loading → ready | failed(reason) → stopping
 """
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
+class ServerState(Enum):
     INITIALIZING = "initializing"
     LOADING = "loading"
     READY = "ready"
@@ -16,34 +16,34 @@ class State(Enum):
     STOPPING = "stopping"
 
 
-class Verdict(NamedTuple):
+class Readiness(NamedTuple):
     ready: bool
     state: str
     reason: str
 
 
 class Lifecycle:
-    """One per process. `phases` holds how long each step of the cold start took, and in `total` exec to ready.
+    """State of this process. `phases`: duration of each phase of the cold start, `total` from exec to ready.
 
-    boot, listen and import (of the server itself) follow one another. fetch, the import of the model's runtime, load
-    and warmup are those of the model that was ready last; import and fetch overlap, so the sum may exceed the total.
-    `now` and `executed`, the moment of exec, are of the caller's clock.
+    boot, listen and import (of the server itself) are consecutive. fetch, the import of the model's runtime, load and
+    warmup are those of the slowest model; import and fetch overlap, so the sum may exceed the total. `now` and
+    `executed`, the time of exec, are of the caller's clock.
     """
 
     def __init__(self, executed: float, now: float) -> None:
         self._executed = executed
-        self.state = State.INITIALIZING
+        self.state = ServerState.INITIALIZING
         self.reason = ""
         self.phases: dict[str, float] = {"boot": now - executed}
         self._last = now
 
     def finish_phase(self, name: str, now: float) -> None:
-        """The phase is what has passed since the last one ended."""
+        """Record a phase that began with the end of the last one."""
         self.phases[name] = now - self._last
         self._last = now
 
-    def note_loads(self, fetch_s: float, ahead_s: float, loads: Iterable[Mapping[str, float]], now: float) -> None:
-        """What the models took: the fetch of all, an import that ran beside it, and the slowest load's phases."""
+    def record_loads(self, fetch_s: float, ahead_s: float, loads: Iterable[Mapping[str, float]], now: float) -> None:
+        """Record the phases of the models: fetch of all, import during the fetch, and the slowest load."""
         slowest = max(loads, key=lambda phases: phases.get("total", 0.0), default={})
         self.phases["import"] = self.phases.get("import", 0.0) + max(ahead_s, slowest.get("import", 0.0))
         self.phases["fetch"] = fetch_s
@@ -54,32 +54,32 @@ class Lifecycle:
     def uptime(self, now: float) -> float:
         return now - self._executed
 
-    def move(self, state: State, reason: str = "") -> None:
-        """A server that stops stays stopping, whatever loads still end."""
-        if self.state is not State.STOPPING:
+    def move(self, state: ServerState, reason: str = "") -> None:
+        """Change the state; STOPPING is final."""
+        if self.state is not ServerState.STOPPING:
             self.state, self.reason = state, reason
 
 
-def judge(
+def assess_readiness(
     lifecycle: Lifecycle,
     required: Iterable[str],
     is_ready: Callable[[str], bool],
     reason: Callable[[str], str],
     *,
     may_be_empty: bool,
-) -> Verdict:
-    """Ready once every required model has answered its warm-up; models that load later do not count.
+) -> Readiness:
+    """Ready once every required model has passed its warm-up; models loaded later do not count.
 
-    With no model at all a server is ready only where models come by call (explicit mode): a server that found an
-    empty repository by mistake must not take traffic.
+    Without any model a server is ready only in explicit mode: one that found an empty repository by mistake must not
+    receive traffic.
     """
     state = lifecycle.state
-    if state is not State.READY:
-        return Verdict(False, state.value, lifecycle.reason)
+    if state is not ServerState.READY:
+        return Readiness(False, state.value, lifecycle.reason)
     names = list(required)
     if not names and not may_be_empty:
-        return Verdict(False, State.FAILED.value, "no model was found to serve")
+        return Readiness(False, ServerState.FAILED.value, "no model was found to serve")
     for name in names:
         if not is_ready(name):
-            return Verdict(False, State.FAILED.value, f"model '{name}': {reason(name)}")
-    return Verdict(True, State.READY.value, "")
+            return Readiness(False, ServerState.FAILED.value, f"model '{name}': {reason(name)}")
+    return Readiness(True, ServerState.READY.value, "")

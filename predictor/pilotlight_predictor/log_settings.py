@@ -1,8 +1,7 @@
-"""What is logged, changed while the server runs: Triton's log settings over our one log schema.
+"""Triton's log settings, changed while the server runs.
 
-`log_info`, `log_warning` and `log_error` switch levels on and off one by one, `log_verbose_level` above 0 adds lines
-for debugging; `log_file` is a file in the operator's folder; `log_format` ISO8601 means readable lines, default what
-was set at start.
+`log_info`, `log_warning` and `log_error` enable single levels, `log_verbose_level` above 0 enables debug lines;
+`log_file` is a file in --files-dir; `log_format`: ISO8601 for text lines, default for the format set at start.
 """
 
 import logging
@@ -22,7 +21,7 @@ _SWITCHES: Final = {
 
 
 class LogSettings:
-    """`level` is the least that was logged at start; `folder` is the operator's, empty for none."""
+    """`level`: minimum level at start; `folder`: --files-dir, empty for none."""
 
     def __init__(self, level: str, folder: str) -> None:
         least = LEVELS[level.upper()]  # type: ignore[index]
@@ -34,17 +33,17 @@ class LogSettings:
             "log_format": "default",
         }
 
-    def told(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         return dict(self._values)
 
-    def change(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings after the change; all of it is checked before any of it holds. Raises BadRequest."""
-        made = {**self._values, **{key: self._checked(key, value) for key, value in asked.items()}}
+    def change(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply changes, all or none, and return the settings. Raises BadRequest or Forbidden."""
+        updated = {**self._values, **{key: self._checked(key, value) for key, value in changes.items()}}
         handler = line_handler()
         if handler is not None:
-            self._apply(made, handler)
-        self._values = made
-        return self.told()
+            self._apply(updated, handler)
+        self._values = updated
+        return self.values()
 
     def _checked(self, key: str, value: Any) -> Any:
         if key not in self._values:
@@ -69,14 +68,14 @@ class LogSettings:
                 f"log_file = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders"
             )
 
-    def _apply(self, made: Mapping[str, Any], handler: LineHandler) -> None:
-        if made["log_file"] != self._values["log_file"]:
-            self._redirect(made["log_file"], handler)
-        on = {number for key, numbers in _SWITCHES.items() if made[key] for number in numbers}
-        if made["log_verbose_level"]:
+    def _apply(self, updated: Mapping[str, Any], handler: LineHandler) -> None:
+        if updated["log_file"] != self._values["log_file"]:
+            self._redirect(updated["log_file"], handler)
+        on = {number for key, numbers in _SWITCHES.items() if updated[key] for number in numbers}
+        if updated["log_verbose_level"]:
             on.add(logging.DEBUG)
         handler.show(frozenset(on))
-        handler.setFormatter(TextFormatter() if made["log_format"] == "ISO8601" else handler.first_formatter)
+        handler.setFormatter(TextFormatter() if updated["log_format"] == "ISO8601" else handler.first_formatter)
 
     def _redirect(self, name: str, handler: LineHandler) -> None:
         try:

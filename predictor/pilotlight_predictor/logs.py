@@ -1,11 +1,11 @@
-"""Logs in one schema: a JSON object per line on stderr, or a readable line when a person watches.
+"""Structured logs in one schema: a JSON object per line on stderr, or text on a terminal.
 
     {"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "model.loaded", "message": "…", "logger": "pilotlight",
      "request_id": "…", "traceparent": "…", …fields, "traceback": "…"}
 
-`request_id`, `traceparent`, fields and `traceback` are there when there is something to say. Our own code names
-its events; what libraries and models log through `logging` comes out in the same schema with the event "log". Values
-that look like credentials are masked. Writing never raises: a full disk or a closed pipe costs lines, not requests.
+`request_id`, `traceparent`, fields and `traceback` are present only with a value. Libraries and models that use
+`logging` are logged in the same schema, with the event "log". Values that look like credentials are masked. Writing
+never raises: a full disk or a closed pipe loses lines, not requests.
 """
 
 import logging
@@ -28,7 +28,7 @@ LOGGER: Final = "pilotlight"
 ACCESS_LOGGER: Final = "pilotlight.access"
 MASK: Final = "[redacted]"
 
-# A count of tokens (max_tokens, prompt_tokens) is no secret; a token is.
+# A count of tokens (max_tokens, prompt_tokens) is not a secret; a token is.
 _MASKED_NAMES: Final = (
     r"authorization|cookie|passw|secret|credential|api[-_]?key|access[-_]?key|(^|[-_])token$|^sig(nature)?$"
 )
@@ -40,7 +40,7 @@ _MASKED_TEXTS: Final = (
 
 
 def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
-    """Sends every log of this process to `stream` (stderr). `auto` is text on a terminal and JSON elsewhere."""
+    """Send all logs of this process to `stream` (stderr). `auto`: text on a terminal, JSON elsewhere."""
     target = stream if stream is not None else sys.stderr
     as_text = format == "text" or (format == "auto" and target.isatty())
     handler = LineHandler(target, TextFormatter() if as_text else JsonFormatter())
@@ -61,7 +61,7 @@ def log(
     logger: str = LOGGER,
     **fields: Any,
 ) -> None:
-    """One event with its fields; `error` adds its traceback."""
+    """Log an event with its fields; `error` adds its traceback."""
     target, number = logging.getLogger(logger), LEVELS[level]
     if not target.isEnabledFor(number):
         return
@@ -72,7 +72,7 @@ def log(
 
 
 def access(method: str, path: str, status: int, seconds: float, *, request_id: str, **fields: Any) -> None:
-    """One line per request, for servers that were asked for an access log. The query of the path is left out."""
+    """Write a line of the access log, without the query of the path."""
     path = path.partition("?")[0]
     message = f"{method} {path} {status} {seconds * 1000:.1f}ms"
     values: dict[str, Any] = {"method": method, "path": path, "status": status, "duration_ms": round(seconds * 1000, 3)}
@@ -80,16 +80,16 @@ def access(method: str, path: str, status: int, seconds: float, *, request_id: s
 
 
 def new_request_id() -> str:
-    """For a request that came without one and failed: its client is told the id with the answer."""
+    """Return a request id for a failed request without one; the response carries it to the client."""
     return os.urandom(8).hex()
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """The value as it may be logged under that name; looks into mappings, such as headers."""
+    """Return the value with credentials masked, also within mappings such as headers."""
     if _is_secret(name):
         return MASK
     if isinstance(value, str):
-        # Each pattern needs one of these; most values, such as ids and paths, have none and skip the search.
+        # Every pattern needs one of these characters; most values, such as ids and paths, have none.
         return _secret_text().sub(_masked, value) if " " in value or ":" in value or "=" in value else value
     if isinstance(value, Mapping):
         return {str(key): redact(item, str(key)) for key, item in value.items()}
@@ -103,17 +103,17 @@ def _is_secret(name: str) -> bool:
 
 @cache
 def _secret_text() -> re.Pattern[str]:
-    """Compiled at the first line and not at import, which every start would pay for."""
+    """Compile at the first line instead of at import, for the cold start."""
     return re.compile(_MASKED_TEXTS, re.I)
 
 
 def _masked(match: re.Match[str]) -> str:
-    kept = match.group(match.lastgroup or 0)
-    return kept + MASK + ("@" if match.lastgroup == "userinfo" else "")
+    prefix = match.group(match.lastgroup or 0)
+    return prefix + MASK + ("@" if match.lastgroup == "userinfo" else "")
 
 
 def document(record: logging.LogRecord) -> dict[str, Any]:
-    """The line as a dict, in the order of the schema."""
+    """Return the line as a dict, in the order of the schema."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     line = {
         "ts": timestamp(record.created),
@@ -129,7 +129,7 @@ def document(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
+    """Format as RFC 3339 in UTC with milliseconds."""
     millis = int(seconds * 1000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000)) + f".{millis % 1000:03d}Z"
 
@@ -162,7 +162,7 @@ class TextFormatter(logging.Formatter):
 
 
 class LineHandler(logging.Handler):
-    """Writes whole lines; what cannot be written is dropped. `levels`: only these, where some were switched off."""
+    """Writes whole lines; those that cannot be written are dropped. `levels`: None for all."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class LineHandler(logging.Handler):
         logging.getLogger().setLevel(min(levels, default=logging.CRITICAL + 1))
 
     def redirect(self, path: "Path | None") -> None:
-        """Into a file from here on, behind what it has; None is back to where it went at first."""
+        """Append to a file from now on; None: to the first stream again."""
         stream = self._first if path is None else path.open("a", encoding="utf-8")
         with self.lock or nullcontext():
             old, self._stream = self._stream, stream
@@ -192,5 +192,5 @@ class LineHandler(logging.Handler):
 
 
 def line_handler() -> LineHandler | None:
-    """None where something else than the server's command has set up the log, as a test does."""
+    """Return the handler of `configure`; None if logging was set up otherwise, as in tests."""
     return next((each for each in logging.getLogger().handlers if isinstance(each, LineHandler)), None)

@@ -1,54 +1,58 @@
-"""How an inference microservice tells that it cannot answer yet, or never will. Decisions only, standard library only.
+"""Responses of a starting or failed server to OpenAI requests. Pure, standard library only.
 
-Asked by the booting server (app.py) and by the OpenAI routes once those are there. A microservice (--microservice) says
-202 while it starts, so that who polls it goes on polling; any other server says 503 with Retry-After.
+Used by the booting server (app.py) and by the OpenAI routes. A microservice (--microservice) responds 202 while it
+starts, so that clients continue to poll; any other server responds 503 with Retry-After.
 """
 
 import json
 from typing import Final, NamedTuple
 
-from pilotlight_predictor.calls import Reply
-from pilotlight_predictor.lifecycle import State
+from pilotlight_predictor.calls import HttpResponse
+from pilotlight_predictor.lifecycle import ServerState
 
 CHAT_PATHS: Final = frozenset({"/v1/chat/completions", "/openai/v1/chat/completions"})
 PATHS: Final = CHAT_PATHS | {
     f"{front}/v1/{what}" for front in ("", "/openai") for what in ("completions", "embeddings")
 }  # fmt: skip
-STARTING: Final = {State.INITIALIZING: "initializing", State.LOADING: "model_loading"}
+STARTING: Final = {ServerState.INITIALIZING: "initializing", ServerState.LOADING: "model_loading"}
 
 
-class Standing(NamedTuple):
+class ChatError(NamedTuple):
+    """Error response to a chat completion."""
+
     status: int
     kind: str
     message: str
 
 
-def standing(state: State, reason: str, surveyed: bool, empty: bool) -> Standing | None:
-    """What a microservice answers to a chat instead of an answer; None when it can be asked.
+def chat_error(state: ServerState, reason: str, scanned: bool, empty: bool) -> ChatError | None:
+    """Return a microservice's error response to a chat; None if it can serve.
 
-    `surveyed`: whether its models were found, so that what failed is one of them. `empty`: the request has no body.
+    `scanned`: the repository was read, so that a failure is one of a model. `empty`: the request has no body.
     """
     if empty:
-        return Standing(400, "invalid_request_error", "the body is empty, must be a JSON object")
+        return ChatError(400, "invalid_request_error", "the body is empty, must be a JSON object")
     if state in STARTING:
-        return Standing(202, STARTING[state], f"the server is {state.value}: ask again in a second")
-    if state is State.FAILED:
-        return Standing(503, "model_load_error" if surveyed else "initialization_error", reason or "the start failed")
+        return ChatError(202, STARTING[state], f"the server is {state.value}: ask again in a second")
+    if state is ServerState.FAILED:
+        return ChatError(503, "model_load_error" if scanned else "initialization_error", reason or "the start failed")
     return None
 
 
-def reply(found: Standing) -> Reply:
-    """In OpenAI's shape; whoever may ask again is told when."""
-    code = None if found.status == 400 else "model_not_ready"
-    told = {"error": {"message": found.message, "type": found.kind, "param": None, "code": code}}
-    return Reply(
-        found.status, [json.dumps(told).encode()], headers=None if found.status == 400 else {"Retry-After": "1"}
+def error_response(error: ChatError) -> HttpResponse:
+    """Build the response in OpenAI's format, with Retry-After where a retry may succeed."""
+    code = None if error.status == 400 else "model_not_ready"
+    document = {"error": {"message": error.message, "type": error.kind, "param": None, "code": code}}
+    return HttpResponse(
+        error.status, [json.dumps(document).encode()], headers=None if error.status == 400 else {"Retry-After": "1"}
     )
 
 
-def boot_reply(state: State, reason: str, path: str, body_length: int, microservice: bool) -> Reply | None:
-    """Before there are routes: None for what the OpenAI dialect has no word on."""
+def boot_response(
+    state: ServerState, reason: str, path: str, body_length: int, microservice: bool
+) -> HttpResponse | None:
+    """Respond before the routes exist; None for paths that are not of the OpenAI protocol."""
     if path not in PATHS:
         return None
-    found = standing(state, reason, False, not body_length) if microservice and path in CHAT_PATHS else None
-    return reply(found or Standing(503, "server_error", f"the server is {state.value}"))
+    error = chat_error(state, reason, False, not body_length) if microservice and path in CHAT_PATHS else None
+    return error_response(error or ChatError(503, "server_error", f"the server is {state.value}"))

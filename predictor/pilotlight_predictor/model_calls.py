@@ -1,181 +1,157 @@
-"""Models that call other models of the server, from the threads of their instances: Triton's "business logic".
+"""Calls of models by other models of the server, from the threads of their instances: business logic scripting (BLS).
 
-The registry makes one `ModelCalls`; a backend gets it in its LoadSpec. The calling thread waits for its answers, and
-the model that is called runs as for any client, on the event loop or in its own threads.
+The load queue makes one BlsClient; a backend gets it in its LoadSpec. The calling thread blocks for its responses; the
+called model runs as for any client, on the event loop or in its own threads.
 """
 
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING
 
-from pilotlight_predictor.call_circles import Shape, Version, Waits
+from pilotlight_predictor.backends.base import VersionId
+from pilotlight_predictor.call_circles import DeadlockDetector, VersionCapacity
 from pilotlight_predictor.errors import BadRequest, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.executor import Ticket
 from pilotlight_predictor.inference import InferRequest, InferResponse, Part
-from pilotlight_predictor.served import ServedVersion
-from pilotlight_predictor.streaming import AHEAD
+from pilotlight_predictor.model_management import BlsContext, ModelManagement
+from pilotlight_predictor.served import ModelVersion
+from pilotlight_predictor.streaming import MAX_UNREAD
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.control import ModelControl
-    from pilotlight_predictor.metrics import Metrics
     from pilotlight_predictor.metrics.custom import CustomMetrics
-    from pilotlight_predictor.model_management import ModelManagement
-
-Find = Callable[[str, int], ServedVersion]
-Told = Callable[[], None]
 
 
-class Reach:
-    """What of the server user code can reach. `control` comes once there is one."""
+class BlsClient:
+    """Client of the server's own models, for backends (backends.base.ModelCaller). Created on the event loop."""
 
-    def __init__(self, find: Find, metrics: "Metrics") -> None:
-        self.find, self.metrics = find, metrics
-        self.control: ModelControl | None = None
-
-
-class ModelCalls:
-    """Made on the event loop."""
-
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, context: BlsContext) -> None:
         self._loop = asyncio.get_running_loop()
-        self._find, self._reach = reach.find, reach
-        self._waits = Waits()
-        self._management: ModelManagement | None = None
-        self._lock = Lock()
+        self._find, self._metrics = context.find, context.metrics
+        self._deadlocks = DeadlockDetector()
+        self.management = ModelManagement(self._loop, context)
 
     @property
     def custom_metrics(self) -> "CustomMetrics":
-        return self._reach.metrics.custom
+        return self._metrics.custom
 
     def forget_metrics(self, owner: object) -> None:
-        self._reach.metrics.forget_custom(owner)
-
-    @property
-    def management(self) -> "ModelManagement":
-        """In any thread; made for the first that needs it."""
-        with self._lock:
-            if self._management is None:
-                from pilotlight_predictor.model_management import ModelManagement
-
-                self._management = ModelManagement(self._loop, self._reach)
-            return self._management
+        self._metrics.forget_custom(owner)
 
     def call(
-        self, caller: Version, request: InferRequest, *, decoupled: bool, blocks: bool = True, told: Told | None = None
-    ) -> "Answers":
-        """In any thread. `decoupled`: any number of answers is welcome. `blocks`: an instance of the caller serves
-        nobody until the end. `told` is called on the server's event loop whenever an answer has come.
-        """
-        answers = Answers(self._loop, told)
+        self,
+        caller: VersionId,
+        request: InferRequest,
+        *,
+        decoupled: bool,
+        blocks: bool = True,
+        on_response: Callable[[], None] | None = None,
+    ) -> "CallResponses":
+        responses = CallResponses(self._loop, on_response)
         thread = get_ident() if blocks else None
         try:
-            self._loop.call_soon_threadsafe(self._begin, caller, request, decoupled, thread, answers)
+            self._loop.call_soon_threadsafe(self._start, caller, request, decoupled, thread, responses)
         except RuntimeError:
             raise Unavailable("the server is stopping") from None
-        return answers
+        return responses
 
-    def _begin(
-        self, caller: Version, request: InferRequest, decoupled: bool, thread: int | None, answers: "Answers"
+    def _start(
+        self, caller: VersionId, request: InferRequest, decoupled: bool, thread: int | None, responses: "CallResponses"
     ) -> None:
         try:
-            served = self._find(request.model, request.version)
-            if served.decoupled and not decoupled:
-                raise BadRequest(f"model '{served.name}' is decoupled: call it by exec(decoupled=True)")
-            part = self._waited_for(caller, served, thread, answers.part)
+            version = self._find(request.model, request.version)
+            if version.decoupled and not decoupled:
+                raise BadRequest(f"model '{version.name}' is decoupled: call it by exec(decoupled=True)")
+            part = self._track_wait(caller, version, thread, responses.part)
             try:
-                answers.begun(served.stream(request, part))
+                responses.started(version.stream(request, part))
             except Exception as error:
                 part(error, True)
         except Exception as error:
-            answers.part(error, True)
+            responses.part(error, True)
 
-    def _waited_for(self, caller: Version, served: ServedVersion, thread: int | None, part: Part) -> Part:
-        """`part`, and the end of the wait with the last of it."""
+    def _track_wait(self, caller: VersionId, version: ModelVersion, thread: int | None, part: Part) -> Part:
+        """Record that the caller's instance waits; the returned callback ends the wait with the final response."""
         if thread is None:
             return part
-        target = Version(served.name, served.version)
-        if not self._waits.begin(caller, thread, target, self._shape):
+        target = VersionId(version.name, version.version)
+        if not self._deadlocks.begin(caller, thread, target, self._capacity):
             raise NotReady(
-                f"model '{caller.name}' calls '{served.name}', all instances of which wait for '{caller.name}' itself: "
-                "it would wait for ever; give one of them another instance (instance_group.count)"
+                f"model '{caller.name}' calls '{version.name}', all instances of which wait for '{caller.name}' itself:"
+                " it would wait for ever; give one of them another instance (instance_group.count)"
             )
 
-        def waited(result: InferResponse | Exception, final: bool) -> None:
+        def tracked(result: InferResponse | Exception, final: bool) -> None:
             if final:
-                self._waits.end(caller, thread, target)
+                self._deadlocks.end(caller, thread, target)
             part(result, final)
 
-        return waited
+        return tracked
 
-    def _shape(self, version: Version) -> Shape:
-        """A model that cannot be found will say so to whoever asks it; nobody waits for it."""
+    def _capacity(self, version_id: VersionId) -> VersionCapacity:
         try:
-            served = self._find(version.name, version.number)
-            steps = [self._find(step.model, step.version) for step in served.config.ensemble]
-        except PredictorError:
-            return Shape(1)
-        return Shape(served.instances, [Version(step.name, step.version) for step in steps])
+            version = self._find(version_id.name, version_id.number)
+            steps = [self._find(step.model, step.version) for step in version.config.ensemble]
+        except PredictorError:  # a missing model fails at once: no call waits for it
+            return VersionCapacity(1)
+        return VersionCapacity(version.instances, [VersionId(step.name, step.version) for step in steps])
 
 
-class Answers:
-    """What was answered to one call, for the thread that made it. Leaving before the end needs `cancel`."""
+class CallResponses:
+    """Responses of one call, passed from the event loop to the calling thread (backends.base.ModelResponses)."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, told: Told | None) -> None:
-        self._loop, self._told = loop, told
-        self._arrived: SimpleQueue[tuple[InferResponse | Exception, bool]] = SimpleQueue()
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_response: Callable[[], None] | None) -> None:
+        self._loop, self._on_response = loop, on_response
+        self._queue: SimpleQueue[tuple[InferResponse | Exception, bool]] = SimpleQueue()
         self._ticket: Ticket | None = None
-        self._paused = self._left = False
+        self._paused = self._cancelled = False
         self.ended = False
 
-    def begun(self, ticket: Ticket) -> None:
+    def started(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        if self._left:
+        if self._cancelled:
             ticket.cancel()
 
     def part(self, result: InferResponse | Exception, final: bool) -> None:
-        self._arrived.put((result, final))
-        if self._ticket is not None and not final and self._arrived.qsize() >= AHEAD:
+        self._queue.put((result, final))
+        if self._ticket is not None and not final and self._queue.qsize() >= MAX_UNREAD:
             self._pause(self._ticket)
-        if self._told is not None:
-            self._told()
+        if self._on_response is not None:
+            self._on_response()
 
     @property
     def waiting(self) -> bool:
-        """Whether `next` would return at once."""
-        return not self._arrived.empty()
+        return not self._queue.empty()
 
     def next(self) -> tuple[InferResponse | Exception, bool]:
-        """Waits for the next answer; not to be called after the one that is final."""
-        result, self.ended = self._arrived.get()
-        if self._paused and self._arrived.qsize() < AHEAD // 2:
+        result, self.ended = self._queue.get()
+        if self._paused and self._queue.qsize() < MAX_UNREAD // 2:
             self._paused = False
             self._on_loop(self._resume)
         return result, self.ended
 
     def cancel(self) -> None:
-        """In any thread: the rest is not wanted."""
         if not self.ended:
-            self._on_loop(self._leave)
+            self._on_loop(self._cancel)
 
     def _pause(self, ticket: Ticket) -> None:
         self._paused = True
         ticket.pause()
-        if self._arrived.qsize() < AHEAD // 2:  # its thread took them before it could see that it has to resume
+        if self._queue.qsize() < MAX_UNREAD // 2:  # the thread emptied the queue before it saw _paused
             self._resume()
 
     def _resume(self) -> None:
         if self._ticket is not None:
             self._ticket.resume()
 
-    def _leave(self) -> None:
-        self._left = True
+    def _cancel(self) -> None:
+        self._cancelled = True
         if self._ticket is not None:
             self._ticket.cancel()
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(work)
-        except RuntimeError:
+        except RuntimeError:  # the loop is closed
             return

@@ -1,6 +1,6 @@
-"""What is known of one model: versions that serve, the state of each version, and why one cannot be had.
+"""State of one model: serving versions, the status of every version, and why one is unavailable.
 
-The registry changes it; requests, the repository index and readiness read it.
+Written by the registry; read by requests, the repository index and readiness.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from msgspec import Struct, field
 from pilotlight_predictor.errors import NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.repository.layout import ModelSource
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
-PARKED: Final = "PARKED"  # serves, after a wake
+PARKED: Final = "PARKED"  # serves after its weights are restored
 UNLOADED: Final = "unloaded"
 RETIRED: Final = "unloaded by the version policy"
-_GONE: Final = frozenset({UNLOADED, RETIRED})  # not there for clients, who would wait in vain
+_REMOVED: Final = frozenset({UNLOADED, RETIRED})  # NotFound, not NotReady: retrying would not help a client
 
 
-class Status(Struct):
-    """A version that is READY has a reason only when it could not be replaced by what the repository holds now."""
+class VersionStatus(Struct):
+    """Status of a version. READY has a reason only if the last reload failed."""
 
     state: str
     reason: str = ""
 
 
-class Entry(Struct):
-    """One model by its name: where it lies, which of its versions serve, and what became of the others."""
+class ModelEntry(Struct):
+    """A model: its source, its serving versions, and the status of all versions."""
 
     source: ModelSource
-    serving: dict[int, ServedVersion] = field(default_factory=dict)
-    states: dict[int, Status] = field(default_factory=dict)
+    serving: dict[int, ModelVersion] = field(default_factory=dict)
+    states: dict[int, VersionStatus] = field(default_factory=dict)
     reason: str = ""  # why the model as a whole cannot be loaded
     loading: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -44,30 +44,30 @@ class Entry(Struct):
 
     @property
     def unloaded(self) -> bool:
-        """Nobody asked for it, or somebody asked it away: no fault."""
+        """Not requested, or unloaded on request: not a failure."""
         return not self.serving and not self.loading and self.reason == UNLOADED
 
-    def why(self) -> str:
-        """Why the model does not serve, in one sentence."""
+    def problem(self) -> str:
+        """Return why the model does not serve, in one sentence."""
         if self.serving:
             return next((p for s in self.serving.values() if (p := s.executor.problem)), "")
         if self.loading:
             return "loading"
         return self.reason or next((status.reason for status in self.states.values() if status.reason), "loading")
 
-    def mark(self, version: int, state: str, reason: str = "") -> Status:
-        self.states[version] = status = Status(state, reason)
+    def mark(self, version: int, state: str, reason: str = "") -> VersionStatus:
+        self.states[version] = status = VersionStatus(state, reason)
         return status
 
-    def blame(self, version: int, reason: str) -> None:
-        """Its load failed: what served before goes on, and says so."""
+    def mark_load_failed(self, version: int, reason: str) -> None:
+        """Record a failed load; a version that served before stays READY, with the reason."""
         if version in self.serving:
             self.mark(version, READY, f"the last reload failed, what was loaded before goes on: {reason}")
         else:
             self.mark(version, UNAVAILABLE, reason)
 
-    def rows(self) -> Iterator[dict[str, str]]:
-        """The model's part of the repository index."""
+    def index_rows(self) -> Iterator[dict[str, str]]:
+        """Yield the model's rows of the repository index."""
         if not self.states:
             state = LOADING if self.loading else UNAVAILABLE
             yield {"name": self.source.name, "state": state, "reason": "" if self.loading else self.reason}
@@ -79,10 +79,10 @@ class Entry(Struct):
                 state = PARKED
             yield {"name": self.source.name, "version": str(version), "state": state, "reason": reason}
 
-    def absent(self, version: int) -> PredictorError:
-        """Why this version cannot be had."""
+    def unavailable_error(self, version: int) -> PredictorError:
+        """Return the error for a request of a version that does not serve."""
         name, status = self.source.name, self.states.get(version)
-        if version != NEWEST and status is not None and status.reason not in _GONE:
+        if version != NEWEST and status is not None and status.reason not in _REMOVED:
             reason = f": {status.reason}" if status.reason else ""
             return NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{reason}")
         if self.loading:
@@ -90,7 +90,7 @@ class Entry(Struct):
         if version != NEWEST:
             reason = f": {status.reason}" if status is not None else ""
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found{reason}")
-        reason = self.why()
+        reason = self.problem()
         return NotFound(
             f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else "")
         )

@@ -1,7 +1,7 @@
-"""How many threads numpy's own BLAS has: one while a server starts, as many as asked once a model may compute by numpy.
+"""Threads of numpy's BLAS: one during the cold start, the configured number once a model may compute with numpy.
 
-OpenBLAS starts a thread for each processor of the machine as it is loaded, each of which spins for a while: on a node
-with 64 of them and a limit of one, they use up what the start needs. The server itself multiplies no matrices.
+OpenBLAS starts a spinning thread for each processor of the machine when it is loaded: on a node with 64 processors and
+a CPU limit of one, these consume the CPU time of the start. The server itself multiplies no matrices.
 """
 
 import os
@@ -15,7 +15,7 @@ SIZES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """While numpy is imported; whoever set a number has that."""
+    """Limit OpenBLAS to one thread while numpy is imported, unless the environment sets a number."""
     if any(name in os.environ for name in SIZES):
         yield
         return
@@ -27,24 +27,25 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def give_back() -> None:
-    """Once, before the first model that may compute by numpy: what such a model sets itself afterwards stands."""
+def restore_once() -> None:
+    """Restore the threads before the first model that may compute with numpy; only once, so that the number which a
+    model sets itself is not overwritten."""
     restore_numpy_threads(os.environ)
 
 
 def restore_numpy_threads(environ: Mapping[str, str]) -> None:
-    """OpenBLAS gets as many threads as it would have started itself, asked by the same variables."""
+    """Set the number of threads that OpenBLAS would have started itself, from the same variables."""
     library = openblas()
     if library is None:
         return
-    asked = next((environ[name] for name in SIZES if environ.get(name, "").isdecimal()), "")
-    count = int(asked or 0) or len(os.sched_getaffinity(0))
+    configured = next((environ[name] for name in SIZES if environ.get(name, "").isdecimal()), "")
+    count = int(configured or 0) or len(os.sched_getaffinity(0))
     with suppress(AttributeError):
         library.scipy_openblas_set_num_threads64_(count)
 
 
 def openblas() -> Any | None:
-    """numpy's own copy, if it is in memory: other builds of numpy bring another name, and keep one thread."""
+    """Return numpy's bundled OpenBLAS if it is loaded. Other builds of numpy have another name, and one thread."""
     import ctypes
 
     with open("/proc/self/maps") as maps:

@@ -1,15 +1,15 @@
-"""`python -m pilotlight_predictor.pilot_light --socket PATH`: forks predictors, which then need not import anything.
+"""`python -m pilotlight_predictor.pilot_light --socket PATH`: fork server for predictors, which skip their imports.
 
-It imports everything first (preload.py) and then listens on a unix socket of its user alone. Each connection carries
-one line of JSON and gets one back:
+Imports everything first (preload.py), then listens on a unix socket with mode 0600. Each connection carries one line
+of JSON and gets one back:
 
     {"argv": [...], "env": {...}, "cwd": "…", "exit_file": "…"} + the log's descriptor  →  {"pid": 4711} + a pidfd
     {"report": true}                                                                →  {"rss": …, "pss": …, …}
-    anything that cannot be done                                                    →  {"error": "one sentence"}
+    any failure                                                                     →  {"error": "one sentence"}
 
-A child becomes a predictor (forked.py). The pilot light stays one plain thread: no event loop, no CUDA; it counts its
-threads before each fork and refuses when there are more. It reaps its children, writes how each ended, and ends itself
-when none is left and nobody asked for `--idle` seconds. Linux only.
+A child becomes a predictor (forked.py). The pilot light stays single-threaded, without event loop or CUDA, and checks
+that before each fork. It reaps its children, writes their exit codes, and exits when it has no children and had no
+request for `--idle` seconds. Linux only.
 """
 
 import os
@@ -27,95 +27,93 @@ from pilotlight_predictor import forked, preload
 from pilotlight_predictor.logs import configure, log
 from pilotlight_predictor.pilot_socket import listen, receive, send
 
-REQUEST_S: Final = 1.0  # who asks sends at once; meanwhile nobody else is served
+REQUEST_TIMEOUT_S: Final = 1.0  # clients send at once; other connections wait for this one
 IDLE_S: Final = 300.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class PilotLight:
-    """Between `with` and its end: one listening socket and the children that were asked for."""
+    """Context manager of the listening socket and the forked children."""
 
     def __init__(self, path: Path, family: str, idle_s: float) -> None:
         self._path, self._family, self._idle_s = path, family, idle_s
         self._children: dict[int, tuple[int, str]] = {}  # pidfd → pid and exit file
         self._forks = 0
-        self._ending = self._withdrawn = False
-        self._sources = preload.sources()
-        self._last_asked = monotonic()
+        self._stopping = self._unlinked = False
+        self._sources = preload.source_mtimes()
+        self._last_activity = monotonic()
         self._selector = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
+        self._signal_reader, self._signal_writer = socket.socketpair()
         self._listener = listen(path)
         self._inode = path.stat().st_ino
 
     def __enter__(self) -> Self:
-        for end in (self._wake, self._woken):
+        for end in (self._signal_reader, self._signal_writer):
             end.setblocking(False)
-        signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._signal_writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, self._told_to_end)
+            signal.signal(number, self._on_signal)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector.register(self._signal_reader, selectors.EVENT_READ)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """In a child too: nothing that belongs to the pilot light stays open there."""
+        """Close all descriptors and restore signal handlers, also in a forked child."""
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
         self._selector.close()
-        for end in (self._wake, self._woken, self._listener):
+        for end in (self._signal_reader, self._signal_writer, self._listener):
             end.close()
         for pidfd in self._children:
             os.close(pidfd)
 
-    def serve(self) -> tuple[forked.Errand, int] | None:
-        """Returns None at its own end, and in a forked child what that shall become, with its log's descriptor."""
-        while not self._ending and not self._done():
-            for key, _ in self._selector.select(self._patience()):
+    def serve(self) -> tuple[forked.ForkRequest, int] | None:
+        """Serve until idle or signalled and return None; in a forked child return its request and log descriptor."""
+        while not self._stopping and not self._done():
+            idle_in = None if self._children else max(0.0, self._last_activity + self._idle_s - monotonic())
+            for key, _ in self._selector.select(idle_in):
                 if key.fileobj is self._listener:
-                    task = self._answer_next()
-                    if task is not None:
-                        return task
-                elif key.fileobj is not self._wake:
+                    child = self._handle_connection()
+                    if child is not None:
+                        return child
+                elif key.fileobj is not self._signal_reader:
                     self._reap(key.fd)
-        self._end()
+        self._shut_down()
         return None
 
-    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
-        self._ending = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
 
     def _done(self) -> bool:
-        return not self._children and (self._withdrawn or monotonic() - self._last_asked >= self._idle_s)
+        return not self._children and (self._unlinked or monotonic() - self._last_activity >= self._idle_s)
 
-    def _patience(self) -> float | None:
-        return None if self._children else max(0.0, self._last_asked + self._idle_s - monotonic())
-
-    def _withdraw(self) -> None:
-        """Nobody is sent here any more, so that a successor can be lit; its socket is left alone."""
-        self._withdrawn = True
+    def _unlink_socket(self) -> None:
+        """Remove our socket so that a successor can start; leave a successor's socket alone."""
+        self._unlinked = True
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
 
-    def _end(self) -> None:
-        """What is known is written; living children find another parent."""
-        self._withdraw()
+    def _shut_down(self) -> None:
+        """Reap exited children; running ones are reparented."""
+        self._unlink_socket()
         for pidfd in list(self._children):
             self._reap(pidfd)
         log("stopped", f"the pilot light ends; {len(self._children)} predictors go on", forks=self._forks)
 
-    def _answer_next(self) -> tuple[forked.Errand, int] | None:
-        """Serves one connection; in a child, its task."""
+    def _handle_connection(self) -> tuple[forked.ForkRequest, int] | None:
+        """Serve one connection; in a forked child return as `serve` does."""
         with suppress(OSError), self._listener.accept()[0] as connection:
-            connection.settimeout(REQUEST_S)
+            connection.settimeout(REQUEST_TIMEOUT_S)
             descriptors: list[int] = []
             try:
                 document = receive(connection, descriptors)
                 if document.get("report"):
                     send(connection, self._report())
                     return None
-                self._last_asked = monotonic()
-                return self._fork(forked.errand(document), descriptors, connection)
+                self._last_activity = monotonic()
+                return self._fork(forked.parse_request(document), descriptors, connection)
             except (ValueError, OSError) as error:
                 send(connection, {"error": str(error)})
             finally:
@@ -124,37 +122,37 @@ class PilotLight:
         return None
 
     def _fork(
-        self, task: forked.Errand, descriptors: list[int], connection: socket.socket
-    ) -> tuple[forked.Errand, int] | None:
-        """Signals wait meanwhile: one that meets the child before it is itself would be taken for the pilot light's."""
+        self, request: forked.ForkRequest, descriptors: list[int], connection: socket.socket
+    ) -> tuple[forked.ForkRequest, int] | None:
+        """Fork with signals blocked: until the child resets its handlers it would treat one as the pilot light's."""
         if len(descriptors) != 1:
             raise ValueError(f"{len(descriptors)} descriptors came along, must be one: the log's")
-        self._check(task)
+        self._check_forkable(request)
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid == 0:
-            return task, descriptors.pop()
+            return request, descriptors.pop()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        self._adopt(pid, task.exit_file, connection)
+        self._register_child(pid, request.exit_file, connection)
         return None
 
-    def _check(self, task: forked.Errand) -> None:
-        """Raises ValueError where only a fresh process would be right."""
-        path = preload.replaced(self._sources)
+    def _check_forkable(self, request: forked.ForkRequest) -> None:
+        """Raise ValueError if the request needs a fresh process."""
+        path = preload.changed_file(self._sources)
         if path is not None:
-            self._withdraw()
+            self._unlink_socket()
             raise ValueError(f"{path} has been replaced since the pilot light was lit; another can be lit in its place")
-        threads = preload.threads()
+        threads = preload.thread_names()
         if len(threads) > 1:
             raise ValueError(f"the pilot light has {len(threads)} threads and cannot fork safely: {', '.join(threads)}")
-        name = preload.misfit(self._family, task.env, os.environ)
+        name = preload.mismatched_variable(self._family, request.env, os.environ)
         if name is not None:
             raise ValueError(f"{name} counts only when a process starts, and the pilot light started without it")
 
-    def _adopt(self, pid: int, exit_file: str, connection: socket.socket) -> None:
-        """A child whose birth nobody heard of is ended: whoever asked will start another."""
+    def _register_child(self, pid: int, exit_file: str, connection: socket.socket) -> None:
+        """Send pid and pidfd to the client; kill the child if that fails, since the client will start another."""
         self._forks += 1
         try:
             pidfd = os.pidfd_open(pid)
@@ -172,18 +170,18 @@ class PilotLight:
 
     def _reap(self, pidfd: int) -> None:
         pid, exit_file = self._children[pidfd]
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if not found:
+        exited, status = os.waitpid(pid, os.WNOHANG)
+        if not exited:
             return
         del self._children[pidfd]
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        self._last_asked = monotonic()
+        self._last_activity = monotonic()
         if exit_file != os.devnull:
             write_exit(Path(exit_file), status)
 
     def _report(self) -> dict[str, Any]:
-        """Bytes in memory: `pss` counts what is shared with children only in part."""
+        """Memory in bytes (`pss` counts pages shared with children proportionally), children and forks."""
         with open("/proc/self/smaps_rollup") as rollup:
             kilobytes = {line.split(":")[0].lower(): line.split()[1] for line in rollup if line.endswith("kB\n")}
         memory = {name: int(kilobytes[name]) * 1024 for name in ("rss", "pss")}
@@ -191,12 +189,12 @@ class PilotLight:
 
 
 def write_exit(path: Path, status: int) -> None:
-    """How a child ended, as a shell says it: its exit code, or 128 and the signal. Complete or not there at all."""
+    """Write a child's exit code atomically, as a shell reports it: the code, or 128 + the signal number."""
     code = os.waitstatus_to_exitcode(status)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        beside.write_text(f"{code if code >= 0 else 128 - code}\n")
-        beside.replace(path)
+        temporary.write_text(f"{code if code >= 0 else 128 - code}\n")
+        temporary.replace(path)
     except OSError as error:
         log("exit.unwritten", f"{path} could not be written: {error}", level="ERROR")
 
@@ -217,12 +215,12 @@ def main(argv: list[str]) -> int:
     try:
         with PilotLight(options.socket, options.family, options.idle) as pilot:
             log("listening", family=options.family, socket=str(options.socket))
-            task = pilot.serve()
+            child = pilot.serve()
     except OSError as error:
         log("failed", str(error), level="ERROR")
         return 1
-    if task is not None:
-        forked.become(*task)
+    if child is not None:
+        forked.run_predictor(*child)
     return 0
 
 

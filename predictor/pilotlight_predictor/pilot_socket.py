@@ -1,4 +1,4 @@
-"""The pilot light's socket: one line of JSON in, one back, and descriptors beside them. Blocking, within a second."""
+"""The pilot light's socket: one line of JSON in, one back, with file descriptors attached. Blocking."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ REQUEST_LIMIT: Final = 1 << 20  # an environment is a few kilobytes
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket that only its owner can open; one that a dead process left behind is replaced."""
+    """Listen on a socket that only its owner can open; replace one that a dead process left behind."""
     with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError, FileNotFoundError):
         with unix.unix_address(path) as address:
             probe.connect(address)
@@ -22,13 +22,13 @@ def listen(path: Path) -> socket.socket:
 
 
 def receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
-    """One line of JSON; descriptors that came with it are the caller's to close, whatever else happens."""
+    """Read one line of JSON; append attached descriptors, which the caller closes, also after an error."""
     text = b""
     while not text.endswith(b"\n"):
-        piece, passed, _, _ = socket.recv_fds(connection, 1 << 16, 4)
-        descriptors += passed
-        text += piece
-        if not piece or len(text) > REQUEST_LIMIT:
+        chunk, received, _, _ = socket.recv_fds(connection, 1 << 16, 4)
+        descriptors += received
+        text += chunk
+        if not chunk or len(text) > REQUEST_LIMIT:
             raise ValueError(f"a request must be one line of JSON of at most {REQUEST_LIMIT} bytes")
     document = json.loads(text)
     if not isinstance(document, dict):

@@ -1,7 +1,7 @@
-"""Which packages add dialects or backends by entry points. Most machines have none, and every cold start asks.
+"""Plug-ins: entry points by which installed packages add protocols or backends.
 
-`importlib.metadata` takes 20 ms to import and to read what is installed. Looking for our name in the files that
-it would read takes 2 ms, and only where that is found is it asked.
+`importlib.metadata` takes 20 ms of a cold start. Searching the files that it would read for our group names takes
+2 ms; only if one is found is it used.
 """
 
 import os
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_OURS: Final = b"[pilotlight."
+_GROUP_PREFIX: Final = b"[pilotlight."
 
 
 def plugins(group: str) -> "tuple[EntryPoint, ...]":
-    """What installed packages registered under `group`, which begins with `pilotlight.`."""
-    if not any(_mentioned(folder) for folder in sys.path):
+    """Entry points of `group`, which begins with `pilotlight.`."""
+    if not any(_has_entry_points(folder) for folder in sys.path):
         return ()
     from importlib.metadata import entry_points
 
@@ -26,14 +26,14 @@ def plugins(group: str) -> "tuple[EntryPoint, ...]":
 
 
 @cache
-def _mentioned(folder: str) -> bool:
-    """Whether any package in this folder of the path has entry points for us. Read once: packages do not come later."""
+def _has_entry_points(folder: str) -> bool:
+    """Whether any package in a folder of sys.path has entry points of ours; cached for the life of the process."""
     with suppress(OSError), os.scandir(folder or ".") as entries:
-        return any(_OURS in _entry_points(entry) for entry in entries)
+        return any(_GROUP_PREFIX in _read_entry_points(entry) for entry in entries)
     return False
 
 
-def _entry_points(entry: "os.DirEntry[str]") -> bytes:
+def _read_entry_points(entry: "os.DirEntry[str]") -> bytes:
     if entry.name.endswith((".dist-info", ".egg-info")):
         with suppress(OSError), open(os.path.join(entry.path, "entry_points.txt"), "rb") as file:
             return file.read()

@@ -1,20 +1,19 @@
-"""The models that are served, by name and version: lookup for requests, load and unload for operators.
+"""Registry of models by name and version: lookup for requests, load and unload for operators.
 
-Lives on the event loop; loading itself happens in threads (loader.py). A new version is built beside the old one and
-takes its place in one step, so a reload never leaves a gap and a failed one leaves the old version serving.
+Used on the event loop; loads run in threads (loader.py). A reloaded version replaces the old one in one step, so that
+a reload leaves no gap, and a failed one leaves the old version serving.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from pilotlight_predictor.backends.ensemble import circle
+from pilotlight_predictor.backends.ensemble import find_cycle
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import NEWEST
-from pilotlight_predictor.loader import Loaded
-from pilotlight_predictor.loading import WAITING, Loads, reason_of, tell_failed
+from pilotlight_predictor.loader import LoadedVersion
+from pilotlight_predictor.loading import LoadQueue, log_load_failure, reason_of
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
-from pilotlight_predictor.model_calls import Reach
 from pilotlight_predictor.model_entry import (
     LOADING,
     PARKED,
@@ -23,68 +22,71 @@ from pilotlight_predictor.model_entry import (
     UNAVAILABLE,
     UNLOADED,
     UNLOADING,
-    Entry,
-    Status,
+    ModelEntry,
+    VersionStatus,
 )
+from pilotlight_predictor.model_management import WAITING, BlsContext
 from pilotlight_predictor.opening import open_version
-from pilotlight_predictor.parking import parking
+from pilotlight_predictor.parking import create_parking
 from pilotlight_predictor.repository.layout import ModelSource, check_source
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
 from pilotlight_predictor.repository.versions import choose_versions
 from pilotlight_predictor.response_cache import ResponseCache
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.threads import in_thread
 
 
 class ModelRegistry:
+    """All models of the server, loaded or only known."""
+
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._entries: dict[str, Entry] = {}
-        self._newest: dict[str, ServedVersion] = {}
-        self.reach = Reach(self.find, metrics)
-        self._loads = Loads(settings, self.reach)
+        self._entries: dict[str, ModelEntry] = {}
+        self._newest: dict[str, ModelVersion] = {}
+        self.bls = BlsContext(self.find, metrics)
+        self._loads = LoadQueue(settings, self.bls)
         size = settings.performance.response_cache_bytes
         self._cache = ResponseCache(size) if size else None
-        self.parking = parking(settings, metrics)
+        self.parking = create_parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
-        self.surveyed = False  # whether the repository has been read: before, no model can be called unknown
-        self.announce: Callable[[ServedVersion], None] = _nobody_listens
+        self.scanned = False  # the repository has been read: before that, an unknown model is NotReady, not NotFound
+        self.on_version: Callable[[ModelVersion], None] = _ignore
         metrics.queue_depths = self._queue_depths
         metrics.model_states = self._model_states
 
-    def find(self, name: str, version: int = NEWEST) -> ServedVersion:
-        """The version asked for, or the newest that is ready. Raises NotFound or NotReady with the reason."""
+    def find(self, name: str, version: int = NEWEST) -> ModelVersion:
+        """Return a version, by default the newest that is ready. Raises NotFound or NotReady with the reason."""
         if version == NEWEST:
             newest = self._newest.get(name)
             if newest is not None:
                 return newest
         entry = self._entries.get(name)
         if entry is None:
-            if not self.surveyed:
+            if not self.scanned:
                 raise NotReady(f"'{name}' is not loaded yet: the server is looking for its models")
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version in entry.serving:
             return entry.serving[version]
-        raise entry.absent(version)
+        raise entry.unavailable_error(version)
 
-    def newest(self, name: str) -> ServedVersion | None:
+    def newest(self, name: str) -> ModelVersion | None:
         return self._newest.get(name)
 
     def names(self) -> list[str]:
         return sorted(self._entries)
 
-    def asked_for(self) -> list[str]:
-        """All models but those that merely could be loaded."""
+    def requested(self) -> list[str]:
+        """Return the names of all models except those that could be loaded but are not."""
         return sorted(name for name, entry in self._entries.items() if not entry.unloaded)
 
-    def served(self, name: str) -> list[ServedVersion]:
-        """All versions of the model that serve, newest last."""
+    def served(self, name: str) -> list[ModelVersion]:
+        """Return all serving versions of a model, newest last."""
         self.find(name)
         return [self._entries[name].serving[v] for v in sorted(self._entries[name].serving)]
 
-    def serving(self) -> Iterator[ServedVersion]:
+    def serving(self) -> Iterator[ModelVersion]:
         for entry in self._entries.values():
             yield from entry.serving.values()
 
@@ -93,35 +95,35 @@ class ModelRegistry:
         return entry is not None and entry.ready
 
     def reason(self, name: str) -> str:
-        """Why the model does not serve, in one sentence."""
+        """Return why the model does not serve, in one sentence."""
         entry = self._entries.get(name)
-        return f"'{name}' is not in the repository" if entry is None else entry.why()
+        return f"'{name}' is not in the repository" if entry is None else entry.problem()
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
-        rows = [row for _, entry in sorted(self._entries.items()) for row in entry.rows()]
+        rows = [row for _, entry in sorted(self._entries.items()) for row in entry.index_rows()]
         return [row for row in rows if row["state"] in {READY, PARKED}] if ready_only else rows
 
     def discover(self, source: ModelSource) -> None:
-        """Makes a model known without loading it (explicit mode lists what could be loaded)."""
-        entry = self._entries.setdefault(source.name, Entry(source, reason=UNLOADED))
+        """Register a model without loading it: explicit mode lists what could be loaded."""
+        entry = self._entries.setdefault(source.name, ModelEntry(source, reason=UNLOADED))
         entry.source = source
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Their loads are about to start: from here on they are loading, not unknown."""
+    def mark_loading(self, names: Iterable[str]) -> None:
+        """Mark models whose loads are about to start."""
         for name in names:
             if name in self._entries:
                 self._entries[name].loading = True
 
-    def give_up(self, name: str, error: Exception) -> None:
-        """A load that was expected has ended, perhaps before it came to `load`: the model says why."""
+    def mark_failed(self, name: str, error: Exception) -> None:
+        """Record the failure of a load, perhaps before it reached `load`."""
         entry = self._entries[name]
         if not isinstance(error, PredictorError):
-            tell_failed(name, error)
-        if not entry.lock.locked():  # else somebody loads it again
+            log_load_failure(name, error)
+        if not entry.lock.locked():  # else another load of it runs
             entry.loading, entry.reason = False, reason_of(error)
 
     def forget(self, name: str) -> None:
-        """Drops a model that has left the repository and serves no more."""
+        """Remove a model that left the repository and has no serving version."""
         entry = self._entries.get(name)
         if entry is not None and not entry.serving:
             del self._entries[name]
@@ -134,19 +136,19 @@ class ModelRegistry:
         *,
         if_absent: bool = False,
     ) -> None:
-        """Brings the model to what source and config say. `changed` limits what is loaded anew to these versions.
+        """Load or reload a model. `changed` limits the reload of serving versions to these.
 
-        Raises LoadFailed when a version fails; versions that served before go on serving. `if_absent`: a model that
-        somebody else loaded meanwhile is good enough.
+        Raises LoadFailed if a version fails; versions that served before continue. `if_absent`: do nothing if the model
+        was loaded concurrently.
         """
-        entry = self._entries.setdefault(source.name, Entry(source))
-        _refuse_to_wait(entry)
+        entry = self._entries.setdefault(source.name, ModelEntry(source))
+        _check_deadlock(entry)
         async with entry.lock:
             if if_absent and entry.serving:
                 return
             entry.source, entry.loading = source, True
             try:
-                await self._bring(entry, override, changed)
+                await self._load(entry, override, changed)
             except Exception as error:
                 entry.reason = reason_of(error)
                 raise
@@ -154,28 +156,28 @@ class ModelRegistry:
                 entry.loading = False
             entry.reason = ""
 
-    async def _bring(self, entry: Entry, override: ModelConfig | None, changed: frozenset[int] | None) -> None:
+    async def _load(self, entry: ModelEntry, override: ModelConfig | None, changed: frozenset[int] | None) -> None:
         try:
             config = await in_thread(lambda: check_source(entry.source, override))
         except Exception as error:
-            tell_failed(entry.source.name, error)
+            log_load_failure(entry.source.name, error)
             for version in {*entry.source.versions, *entry.serving}:
-                entry.blame(version, reason_of(error))
+                entry.mark_load_failed(version, reason_of(error))
             raise LoadFailed(reason_of(error)) from error
-        wanted = choose_versions(config.version_policy if config else VersionPolicy(), entry.source.versions)
-        if not wanted:
+        chosen = choose_versions(config.version_policy if config else VersionPolicy(), entry.source.versions)
+        if not chosen:
             raise LoadFailed(f"no version of '{entry.source.name}' is chosen by its version_policy")
-        await self._load_versions(entry, config, wanted, changed)
-        for version in [v for v in entry.serving if v not in wanted]:
+        await self._load_versions(entry, config, chosen, changed)
+        for version in [v for v in entry.serving if v not in chosen]:
             self._retire(entry, version, RETIRED)
-        for version in [v for v in entry.states if v not in wanted and v not in entry.source.versions]:
+        for version in [v for v in entry.states if v not in chosen and v not in entry.source.versions]:
             if entry.states[version].state == UNAVAILABLE:
                 del entry.states[version]
 
     async def _load_versions(
-        self, entry: Entry, config: ModelConfig | None, wanted: tuple[int, ...], changed: frozenset[int] | None
+        self, entry: ModelEntry, config: ModelConfig | None, chosen: tuple[int, ...], changed: frozenset[int] | None
     ) -> None:
-        fresh = [v for v in wanted if v not in entry.serving or changed is None or v in changed]
+        fresh = [v for v in chosen if v not in entry.serving or changed is None or v in changed]
         for version in fresh:
             if version not in entry.serving:
                 entry.mark(version, LOADING)
@@ -184,16 +186,16 @@ class ModelRegistry:
         if failures:
             raise LoadFailed(failures[0])
 
-    async def _load_version(self, entry: Entry, config: ModelConfig | None, version: int) -> str:
-        """The reason why it failed, or nothing."""
+    async def _load_version(self, entry: ModelEntry, config: ModelConfig | None, version: int) -> str:
+        """Load and serve a version. Return why it failed, or an empty string."""
         name = entry.source.name
         try:
             loaded = await self._loads.run(entry.source, version, config)
             self._serve(entry, loaded)
         except Exception as error:
             if not isinstance(error, LoadFailed):
-                tell_failed(name, error)
-            entry.blame(version, reason_of(error))
+                log_load_failure(name, error)
+            entry.mark_load_failed(version, reason_of(error))
             return reason_of(error)
         total = loaded.phases.pop("total")
         self._metrics.record_load(name, version, loaded.phases, total)
@@ -201,16 +203,16 @@ class ModelRegistry:
         log("model.loaded", f"'{name}' in {total:.3f} s", model=name, version=version, phases=phases)
         return ""
 
-    def _serve(self, entry: Entry, loaded: Loaded) -> None:
+    def _serve(self, entry: ModelEntry, loaded: LoadedVersion) -> None:
         config, version = loaded.config, loaded.version
         if config.ensemble:
-            self._refuse_circle(config)
+            self._check_cycle(config)
         cached = config.response_cache and self._cache is not None
         stats = self._metrics.model(config.name, version, config.metric_tags, cached)
-        most = self._settings.performance.max_queue_size
-        served = open_version(loaded, stats, self.find, most, self._cache if cached else None)
-        self.announce(served)
-        self.parking.enter(served, loaded.instances)
+        queue_size = self._settings.performance.max_queue_size
+        served = open_version(loaded, stats, self.find, queue_size, self._cache if cached else None)
+        self.on_version(served)
+        self.parking.add(served, loaded.instances)
         old = entry.serving.get(version)
         entry.serving[version] = served
         entry.mark(version, READY)
@@ -218,24 +220,24 @@ class ModelRegistry:
         if old is not None:
             self._close(old)
 
-    def _refuse_circle(self, config: ModelConfig) -> None:
+    def _check_cycle(self, config: ModelConfig) -> None:
         def parts_of(name: str) -> list[str]:
             known = self._newest.get(name)
             steps = config.ensemble if name == config.name else known.config.ensemble if known else ()
             return [step.model for step in steps]
 
-        if found := circle(config.name, parts_of):
-            raise LoadFailed(f"ensemble '{config.name}' contains itself: {' → '.join(found)}; remove one of the steps")
+        if cycle := find_cycle(config.name, parts_of):
+            raise LoadFailed(f"ensemble '{config.name}' contains itself: {' → '.join(cycle)}; remove one of the steps")
 
     async def unload(self, name: str, dependents: bool = False) -> set[str]:
-        """New requests fail at once; those in flight finish. `dependents`: an ensemble takes its models with it.
+        """Unload a model: new requests fail, those in flight finish. `dependents`: also the models of an ensemble.
 
-        The names of all models that were unloaded.
+        Return the names of all unloaded models.
         """
         entry = self._entries.get(name)
         if entry is None:
             raise NotFound(f"failed to unload '{name}': unknown model")
-        _refuse_to_wait(entry)
+        _check_deadlock(entry)
         async with entry.lock:
             parts = {step.model for served in entry.serving.values() for step in served.config.ensemble}
             for version in list(entry.states):
@@ -251,7 +253,7 @@ class ModelRegistry:
                 unloaded |= await self.unload(part, dependents)
         return unloaded
 
-    def _retire(self, entry: Entry, version: int, reason: str) -> None:
+    def _retire(self, entry: ModelEntry, version: int, reason: str) -> None:
         served = entry.serving.pop(version)
         status = entry.mark(version, UNLOADING, reason)
         if entry.serving:
@@ -260,19 +262,21 @@ class ModelRegistry:
             self._newest.pop(served.name, None)
         self._close(served, entry, status)
 
-    def _close(self, served: ServedVersion, entry: Entry | None = None, status: Status | None = None) -> None:
+    def _close(
+        self, served: ModelVersion, entry: ModelEntry | None = None, status: VersionStatus | None = None
+    ) -> None:
         async def close() -> None:
             await served.executor.close()
-            await self.parking.leave(served)
+            await self.parking.remove(served)
             if entry is not None and status is not None:
-                self._gone(entry, served.version, status)
+                self._finish_retiring(entry, served.version, status)
 
         task = asyncio.get_running_loop().create_task(close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _gone(self, entry: Entry, version: int, status: Status) -> None:
-        """The last request of a retired version was answered; a version that has left the disk is forgotten."""
+    def _finish_retiring(self, entry: ModelEntry, version: int, status: VersionStatus) -> None:
+        """Update the state of a retired version after its last request; drop it if it has left the disk."""
         if entry.states.get(version) is not status:
             return
         status.state = UNAVAILABLE
@@ -281,7 +285,7 @@ class ModelRegistry:
             self._metrics.drop(entry.source.name, version)
 
     async def close(self) -> None:
-        """Waits for everything in flight, then frees all models."""
+        """Finish all requests in flight, then free all models."""
         for served in list(self.serving()):
             self._close(served)
         await asyncio.gather(*self._closing)
@@ -297,12 +301,12 @@ class ModelRegistry:
         ]  # fmt: skip
 
 
-def _refuse_to_wait(entry: Entry) -> None:
-    """A model may ask for others while it is loaded, but not for what waits for it in turn."""
+def _check_deadlock(entry: ModelEntry) -> None:
+    """Raise LoadFailed if this load or unload would wait for a model that waits for it (BLS)."""
     name = entry.source.name
     if entry.lock.locked() and name in WAITING.get():
         raise LoadFailed(f"'{name}' is being loaded and waits for this itself: neither would end")
 
 
-def _nobody_listens(_: ServedVersion) -> None:
-    """Until somebody wants to know of each version that is about to serve."""
+def _ignore(_: ModelVersion) -> None:
+    """Default `on_version`."""

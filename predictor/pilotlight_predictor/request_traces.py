@@ -1,8 +1,8 @@
-"""Traces of single inferences, for an operator who asked for them: one line of JSON per sampled request.
+"""Triton's request traces: one line of JSON per sampled request.
 
-`Traces` keeps the settings and gives each model its sampler; a sampled request carries a `Trace`, in which the
-scheduler notes when it ran; the line is written by a thread once it is answered. Without settings a request costs one
-comparison.
+RequestTraces stores the settings and gives each version its sampler; a sampled request carries a RequestTrace, in which
+the scheduler records its execution; a thread writes the line after the response. While tracing is off a request costs
+one comparison.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from pilotlight_predictor.errors import Forbidden
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.threads import in_thread
-from pilotlight_predictor.trace_settings import Sampler, changed, told, trace_settings
+from pilotlight_predictor.trace_settings import Sampler, as_triton, changed, trace_settings
 
-MOST_VALUES: Final = 1000  # of a tensor, in a trace of level TENSORS
-MOST_WAITING: Final = 1000  # lines; beyond them a disk is too slow, and traces are dropped
+MAX_VALUES: Final = 1000  # of a tensor, at level TENSORS
+MAX_QUEUED: Final = 1000  # lines that wait for the disk; further traces are dropped
 _IDS = count(1)
 
 
-class Traced(Protocol):
-    """A model version, as far as its traces go."""
+class TracedVersion(Protocol):
+    """A model version, as far as traces need it."""
 
     name: str
     version: int
     sampler: "ModelSampler | None"
 
 
-class Trace:
-    """One request. Times are of the clock that only goes forward, in nanoseconds."""
+class RequestTrace:
+    """Trace of one request. Times are nanoseconds of the monotonic clock."""
 
-    def __init__(self, served: Traced, request: InferRequest) -> None:
+    def __init__(self, served: TracedVersion, request: InferRequest) -> None:
         self._line: dict[str, Any] = {
             "id": next(_IDS),
             "model_name": served.name,
@@ -46,7 +46,7 @@ class Trace:
         }
         self._times = [("REQUEST_START", perf_counter_ns())]
 
-    def ran(self, queued_ns: int, started_ns: int, ended_ns: int) -> None:
+    def record_execution(self, queued_ns: int, started_ns: int, ended_ns: int) -> None:
         self._times += [
             ("QUEUE_START", queued_ns),
             ("COMPUTE_START", started_ns),
@@ -57,33 +57,33 @@ class Trace:
 
     def line(self, tensors: Mapping[str, Outputs] | None, error: str) -> bytes:
         times = [*self._times, ("REQUEST_END", perf_counter_ns())]
-        whole = {**self._line, "timestamps": [{"name": name, "ns": ns} for name, ns in times]}
+        document = {**self._line, "timestamps": [{"name": name, "ns": ns} for name, ns in times]}
         if error:
-            whole["error"] = error
-        for way, named in (tensors or {}).items():
-            whole[way] = [_tensor(name, *tensor) for name, tensor in named.items()]
-        return orjson.dumps(whole, default=str, option=orjson.OPT_APPEND_NEWLINE)
+            document["error"] = error
+        for direction, named in (tensors or {}).items():
+            document[direction] = [_tensor(name, *tensor) for name, tensor in named.items()]
+        return orjson.dumps(document, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _tensor(name: str, datatype: str, array: Any) -> dict[str, Any]:
-    values = array.ravel()[:MOST_VALUES].tolist()
+    values = array.ravel()[:MAX_VALUES].tolist()
     data = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
     return {"name": name, "datatype": datatype, "shape": list(array.shape), "data": data}
 
 
 class ModelSampler:
-    """Begins the traces of a model. Shared by all that have no settings of their own."""
+    """Starts traces of sampled requests. Shared by all models without settings of their own."""
 
     def __init__(self, sampler: Sampler, write: Callable[[str, bytes], None]) -> None:
         self._sampler = sampler
         self._write = write
         self._tensors = "TENSORS" in sampler.settings.levels
 
-    def watch(self, served: Traced, request: InferRequest, done: Done) -> Done:
-        """`done`, which also writes the trace if the request is one of those that are traced."""
-        if not self._sampler.takes():
+    def watch(self, served: TracedVersion, request: InferRequest, done: Done) -> Done:
+        """Return `done`, extended to write the trace if the request is sampled."""
+        if not self._sampler.sample():
             return done
-        trace, name = Trace(served, request), self._sampler.file_name
+        trace, name = RequestTrace(served, request), self._sampler.file_name
         request.trace = trace
         inputs = dict(request.inputs)
 
@@ -97,30 +97,30 @@ class ModelSampler:
         return done_and_traced
 
 
-class Traces:
-    """`serving` tells the versions that are served; `folder` is the operator's, empty for none."""
+class RequestTraces:
+    """`serving` returns the serving versions; `folder`: --files-dir, empty for none."""
 
-    def __init__(self, serving: Callable[[], Iterable[Traced]], folder: str) -> None:
+    def __init__(self, serving: Callable[[], Iterable[TracedVersion]], folder: str) -> None:
         self._serving = serving
         self._folder = Path(folder) if folder else None
         self._all: dict[str, Any] = {}
         self._own: dict[str, dict[str, Any]] = {}
         self._samplers: dict[str, ModelSampler | None] = {}
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._queue: deque[tuple[str, bytes]] = deque()
         self._writing: asyncio.Task[None] | None = None
 
     def settings(self, model: str = "") -> dict[str, Any]:
-        return told({**self._all, **self._own.get(model, {})})
+        return as_triton({**self._all, **self._own.get(model, {})})
 
-    def change(self, asked: Mapping[str, Any], model: str = "") -> dict[str, Any]:
-        """The settings after the change. Raises BadRequest, or Forbidden where no file may be written."""
-        made = changed(self._own.get(model, {}) if model else self._all, asked)
-        if made.get("trace_file") and self._folder is None:
+    def change(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Any]:
+        """Apply changes and return the settings. Raises BadRequest, or Forbidden if no file may be written."""
+        updated = changed(self._own.get(model, {}) if model else self._all, changes)
+        if updated.get("trace_file") and self._folder is None:
             raise Forbidden("trace_file: this server writes no files that a call names (--files-dir)")
         if not model:
-            self._all = made
-        elif made:
-            self._own[model] = made
+            self._all = updated
+        elif updated:
+            self._own[model] = updated
         else:
             self._own.pop(model, None)
         self._samplers.clear()
@@ -128,8 +128,8 @@ class Traces:
             self.attach(served)
         return self.settings(model)
 
-    def attach(self, served: Traced) -> None:
-        """Gives a version its sampler; a model without settings of its own has that of all."""
+    def attach(self, served: TracedVersion) -> None:
+        """Set a version's sampler: its model's own, else the general one."""
         key = served.name if served.name in self._own else ""
         if key not in self._samplers:
             settings = trace_settings({**self._all, **self._own.get(key, {})})
@@ -137,18 +137,18 @@ class Traces:
         served.sampler = self._samplers[key]
 
     def _enqueue(self, name: str, line: bytes) -> None:
-        if len(self._waiting) < MOST_WAITING:
-            self._waiting.append((name, line))
+        if len(self._queue) < MAX_QUEUED:
+            self._queue.append((name, line))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
-        """Until nothing is left; a disk that is slow holds no request up."""
+        """Write until the queue is empty, in threads: a slow disk delays no request."""
         assert self._folder is not None
         folder = self._folder
-        while self._waiting:
-            lines = list(self._waiting)
-            self._waiting.clear()
+        while self._queue:
+            lines = list(self._queue)
+            self._queue.clear()
             try:
                 await in_thread(lambda lines=lines: _append(folder, lines))  # type: ignore[misc]
             except OSError as error:

@@ -1,19 +1,18 @@
-"""Answers kept for requests that repeat: an LRU bounded by bytes. Off unless server and model both ask for it."""
+"""Response cache: LRU, bounded by bytes. Off unless both server and model enable it."""
 
 from collections import OrderedDict
 
-from pilotlight_predictor.inference import InferRequest, Outputs, OutputsWithParameters, like
+from pilotlight_predictor.inference import InferRequest, Outputs, OutputsWithParameters, with_tensors
 from pilotlight_predictor.protocol.raw import encode_raw
 from pilotlight_predictor.tensors import Tensor
 
 
 def cache_key(request: InferRequest, loaded: int) -> bytes:
-    """What was loaded, parameters, the outputs asked for (a model may compute those alone) and every input with its
-    name, type, shape and bytes; order does not matter.
+    """Hash of the request: parameters, requested outputs and every input, independent of their order.
 
-    `loaded` is a number of its own for every load of every version, so a reload never answers from before it.
+    `loaded` is unique to each load of each version, so that a reload never serves responses from before it.
     """
-    from hashlib import blake2b  # a start needs no hashes
+    from hashlib import blake2b  # not needed at start
 
     outputs = sorted(output.name for output in request.outputs)
     digest = blake2b(f"{loaded}\0{sorted(request.parameters.items())}\0{outputs}".encode(), digest_size=16)
@@ -43,15 +42,18 @@ class ResponseCache:
             size += sum(len(name) + len(str(value)) + 64 for name, value in outputs.parameters.items())
         if size > self.capacity or key in self._entries:
             return
-        self._entries[key] = (size, like(outputs, {name: _kept(tensor) for name, tensor in outputs.items()}))
+        self._entries[key] = (
+            size,
+            with_tensors(outputs, {name: _frozen_copy(tensor) for name, tensor in outputs.items()}),
+        )
         self.used += size
         while self.used > self.capacity:
             _, (freed, _) = self._entries.popitem(last=False)
             self.used -= freed
 
 
-def _kept(tensor: Tensor) -> Tensor:
-    """A copy that nobody can write into: whoever gets a kept answer shares it with all later askers."""
+def _frozen_copy(tensor: Tensor) -> Tensor:
+    """Return a read-only copy: a cached response is shared by all requests that hit it."""
     array = tensor.array.copy()
     array.flags.writeable = False
     return Tensor(tensor.datatype, array)

@@ -1,7 +1,7 @@
-"""What an operator may refuse though the model would take it: NaN, infinities, long sequences. Pure.
+"""Optional input limits of the operator: rejects NaN, infinities and long sequences. Pure.
 
-Off unless `safeguards.input_validation` is set; then `ServedVersion.infer` lets each request of every dialect through
-here once it fits the model. What an ensemble passes from step to step is no client's, and is not looked at.
+Enabled by `safeguards.input_validation`, for valid requests of clients; tensors passed between the steps of an
+ensemble are not checked.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from pilotlight_predictor.tensors import Shape, Tensor, bf16_to_float
 def check_values(
     request: InferRequest, max_sequence_length: int, batched: bool, fixed: frozenset[str] = frozenset()
 ) -> None:
-    """Raises BadRequest with the input that is refused. `batched`: the first dimension is that of the batch.
+    """Raise BadRequest with the rejected input. `batched`: the first dimension is the batch.
 
-    Inputs in `fixed` have one length only, which the model itself demands.
+    Inputs in `fixed` have the one length that the model accepts: their length is not checked.
     """
     for name, tensor in request.inputs.items():
         if name not in fixed:
@@ -28,7 +28,7 @@ def check_values(
 
 
 def sequence_length(shape: Shape, batched: bool) -> int:
-    """A sequence is the last dimension of one or of rows of them: an image [3, 640, 640] holds none."""
+    """Return the sequence length: the last dimension of a vector or of rows of vectors. An image has none (0)."""
     return shape[-1] if len(shape) == 2 or (len(shape) == 1 and not batched) else 0
 
 

@@ -1,7 +1,7 @@
-"""An instance whose requests belong to sequences: adds control tensors and states, keeps the states it gives back.
+"""Control tensors and implicit state of sequence models: wraps the backend's instance.
 
-Stands between the scheduler and the backend's own instance. In the direct strategy a request's place in the batch is
-its slot; a model with a READY control gets the empty slots before it as requests that are not ready.
+Adds control tensors and states to each request, and stores the states of each answer. In the direct strategy a
+request's row in the batch is its slot; a model with a READY control gets empty slots as requests that are not ready.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,22 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, Instance, is_decoupled
 from pilotlight_predictor.errors import BackendFailed, LoadFailed
-from pilotlight_predictor.inference import InferRequest, Inputs, Outputs, SequencePoint, like
+from pilotlight_predictor.inference import InferRequest, Inputs, Outputs, SequencePoint, with_tensors
 from pilotlight_predictor.protocol.raw import decode_raw
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
-from pilotlight_predictor.repository.sequence_config import Control, SequenceBatching, State, sequence_batching
+from pilotlight_predictor.repository.sequence_config import (
+    SequenceBatching,
+    SequenceControl,
+    SequenceState,
+    sequence_batching,
+)
 from pilotlight_predictor.tensors import NUMPY_TYPES, Tensor
 
 _ALONE = SequencePoint(0, start=True, end=True)  # a warm-up: a sequence of one request
 
 
 def check_sequences_can_be_served(config: ModelConfig, workers: int) -> None:
-    """Raises LoadFailed: of several processes, each would see a part of a sequence."""
+    """Raise LoadFailed with several workers: each process would see a part of a sequence."""
     if workers > 1:
         raise LoadFailed(
             f"{config.name}: sequence_batching needs all requests in one process, and this server has {workers};"
@@ -31,7 +36,7 @@ def check_sequences_can_be_served(config: ModelConfig, workers: int) -> None:
 
 
 def with_states(config: ModelConfig) -> ModelConfig:
-    """For the backend: the states that a model gives back are outputs like others."""
+    """Return the configuration for the backend, in which states are outputs like others."""
     if config.sequence_batching is None or not config.outputs:
         return config
     known = {tensor.name for tensor in config.outputs}
@@ -40,14 +45,14 @@ def with_states(config: ModelConfig) -> ModelConfig:
     return msgspec.structs.replace(config, outputs=(*config.outputs, *added))
 
 
-def in_sequences(instances: Sequence[AnyInstance], config: ModelConfig, model_dir: Path) -> "list[AnyInstance]":
+def sequence_instances(instances: Sequence[AnyInstance], config: ModelConfig, model_dir: Path) -> "list[AnyInstance]":
     if any(map(is_decoupled, instances)):
         raise LoadFailed(f"{config.name}: sequence_batching of a decoupled model is not served; remove one of them")
-    return [sequenced(instance, config, model_dir) for instance in instances if not is_decoupled(instance)]
+    return [sequence_instance(instance, config, model_dir) for instance in instances if not is_decoupled(instance)]
 
 
-def sequenced(instance: Instance, config: ModelConfig, model_dir: Path) -> "SequencedInstance":
-    """Raises LoadFailed where an initial state cannot be read."""
+def sequence_instance(instance: Instance, config: ModelConfig, model_dir: Path) -> "SequencedInstance":
+    """Wrap an instance. Raises LoadFailed if an initial state cannot be read."""
     batching = sequence_batching(config)
     initial = {state.input_name: _initial(state, config, model_dir) for state in batching.states}
     declared = frozenset(tensor.name for tensor in config.outputs)
@@ -71,14 +76,13 @@ class SequencedInstance:
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         rows = self._in_slots(batch) if self._slotted else dict(enumerate(batch))
-        whole = [rows.get(place) for place in range(max(rows) + 1)]
-        answers = self._instance.execute([self._prepared(request or _hollow(batch[0])) for request in whole])
-        if len(answers) != len(whole):
-            raise RuntimeError(f"the model gave {len(answers)} answers to {len(whole)} requests")
-        kept = {
-            id(request): self._kept(request, answer) for request, answer in zip(whole, answers, strict=True) if request
-        }
-        return [kept[id(request)] for request in batch]
+        padded = [rows.get(slot) for slot in range(max(rows) + 1)]
+        answers = self._instance.execute([self._prepared(request or _padding_request(batch[0])) for request in padded])
+        if len(answers) != len(padded):
+            raise RuntimeError(f"the model gave {len(answers)} answers to {len(padded)} requests")
+        pairs = zip(padded, answers, strict=True)
+        extracted = {id(request): self._extract_states(request, answer) for request, answer in pairs if request}
+        return [extracted[id(request)] for request in batch]
 
     def _in_slots(self, batch: Sequence[InferRequest]) -> dict[int, InferRequest]:
         return {request.sequence.slot if request.sequence else 0: request for request in batch}
@@ -89,20 +93,20 @@ class SequencedInstance:
         return msgspec.structs.replace(request, tensors={**request.inputs, **added, **self._states(point)})
 
     def _states(self, point: SequencePoint) -> Inputs:
-        known = {} if point.start or not point.kept else point.kept
+        known = {} if point.start or not point.state else point.state
         return {name: known.get(name, initial) for name, initial in self._initial.items()}
 
-    def _kept(self, request: InferRequest, answer: Answer) -> Answer:
-        """The answer without its states, which are copied: they would hold the whole batch's memory."""
+    def _extract_states(self, request: InferRequest, answer: Answer) -> Answer:
+        """Store the states of an answer, and return it without them. Copies: views would hold the batch's memory."""
         if isinstance(answer, Exception) or not self._batching.states:
             return answer
         missing = [state.output_name for state in self._batching.states if state.output_name not in answer]
         if missing:
             return BackendFailed(f"the model gave no state '{missing[0]}', which sequence_batching.state names")
-        if request.sequence is not None and request.sequence.kept is not None:
-            request.sequence.kept.update({state.input_name: _copy(answer, state) for state in self._batching.states})
+        if request.sequence is not None and request.sequence.state is not None:
+            request.sequence.state.update({state.input_name: _copy(answer, state) for state in self._batching.states})
         hidden = {state.output_name for state in self._batching.states} - self._declared
-        return like(answer, {name: tensor for name, tensor in answer.items() if name not in hidden})
+        return with_tensors(answer, {name: tensor for name, tensor in answer.items() if name not in hidden})
 
     def clone(self) -> "SequencedInstance":
         batching, declared = self._batching, self._declared
@@ -112,21 +116,21 @@ class SequencedInstance:
         self._instance.close()
 
 
-class _NotReady(SequencePoint):
-    """The place of nobody's request."""
+class _EmptySlot(SequencePoint):
+    """Marks a slot without a request."""
 
 
-def _hollow(like: InferRequest) -> InferRequest:
-    """What stands in an empty slot: of the shapes of the others, and zero."""
+def _padding_request(like: InferRequest) -> InferRequest:
+    """Return the request for an empty slot: zeros, in the shapes of the others."""
     inputs = {name: _zeros(tensor.datatype, tensor.array.shape) for name, tensor in like.inputs.items()}
-    return InferRequest(like.model, inputs, like.version, sequence=_NotReady(0))
+    return InferRequest(like.model, inputs, like.version, sequence=_EmptySlot(0))
 
 
-def _control(control: Control, point: SequencePoint, batched: bool) -> Tensor:
+def _control(control: SequenceControl, point: SequencePoint, batched: bool) -> Tensor:
     shape = (1, 1) if batched else (1,)
     if control.kind == "CORRID":
         return _identity(control.datatype, point.id, shape)
-    holds = {"START": point.start, "END": point.end, "READY": not isinstance(point, _NotReady)}[control.kind]
+    holds = {"START": point.start, "END": point.end, "READY": not isinstance(point, _EmptySlot)}[control.kind]
     return Tensor(control.datatype, np.full(shape, control.values[holds], NUMPY_TYPES[control.datatype]))
 
 
@@ -138,12 +142,12 @@ def _identity(datatype: str, identity: int | str, shape: tuple[int, ...]) -> Ten
     return Tensor(datatype, text)
 
 
-def _copy(answer: Outputs, state: State) -> Tensor:
+def _copy(answer: Outputs, state: SequenceState) -> Tensor:
     datatype, array = answer[state.output_name]
     return Tensor(datatype, array.copy())
 
 
-def _initial(state: State, config: ModelConfig, model_dir: Path) -> Tensor:
+def _initial(state: SequenceState, config: ModelConfig, model_dir: Path) -> Tensor:
     shape = (1, *state.initial_dims) if config.max_batch_size else state.initial_dims
     if not state.initial_file:
         return _zeros(state.datatype, shape)

@@ -1,8 +1,8 @@
-"""Runs a model whose requests come in sequences: each sequence stays with one instance, and is served in order.
+"""Sequence batcher: each sequence of requests stays with one instance and is served in order.
 
-Stands where scheduler.py stands for other models, and has one Scheduler per instance below it: sequences.py says which
-sequence has which slot and what is next, the Scheduler below forms the batches. At most one request of a sequence is
-below at a time, so a batch has requests of different sequences.
+The executor of models with `sequence_batching`. It has one Scheduler per instance: sequences.py assigns slots and
+chooses the next request, the instance's Scheduler forms the batches. At most one request of a sequence is submitted at
+a time, so a batch has requests of different sequences.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pilotlight_predictor.scheduler import Scheduler
 from pilotlight_predictor.sequences import Sequence as Run
 from pilotlight_predictor.sequences import SequenceTable, Slot
 from pilotlight_predictor.stats import ModelStats
-from pilotlight_predictor.waiting import Item, WaitingLine
+from pilotlight_predictor.waiting import QueuedRequest, RequestQueue
 
 _RANGES: Final = {
     "UINT64": (0, 1 << 64),
@@ -32,7 +32,7 @@ _RANGES: Final = {
 
 
 class SequenceScheduler:
-    """Owns its instances from construction to `close`. `bound`: how many requests may wait, 0 for any number."""
+    """Owns its instances from construction to `close`. `bound`: maximum number of waiting requests, 0: unlimited."""
 
     def __init__(
         self, instances: Sequence[AnyInstance], config: ModelConfig, stats: ModelStats, bound: int, trial_ns: int = 0
@@ -40,51 +40,48 @@ class SequenceScheduler:
         batching = sequence_batching(config)
         self._loop = asyncio.get_running_loop()
         policy = _policy(config.max_batch_size, batching)
-        self._below = [
+        self._schedulers = [
             Scheduler(
-                [instance], policy, WaitingLine(None, 0), stats,
+                [instance], policy, RequestQueue(None, 0), stats,
                 preserve_ordering=batching.preserve_ordering, trial_ns=trial_ns,
             )
             for instance in instances
         ]  # fmt: skip
-        slots = (Slot(number, index) for number in range(batching.slots) for index in range(len(self._below)))
+        slots = (Slot(number, index) for number in range(batching.slots) for index in range(len(self._schedulers)))
         self._table = SequenceTable(slots, bound, batching.idle_us * 1000)
         self._check = partial(_check, batching)
         self._stats = stats
-        self._items: dict[Item, Run] = {}
-        self._sent: dict[Item, Item] = {}
+        self._items: dict[QueuedRequest, Run] = {}
+        self._sent: dict[QueuedRequest, QueuedRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._holders = 0
         self._closing: asyncio.Event | None = None
-        self._refused = False
+        self._closed = False
 
-    def submit(self, item: Item) -> None:
-        """Raises BadRequest, QueueFull or NotReady at once."""
+    def submit(self, item: QueuedRequest) -> None:
+        """Queue a request. Raises BadRequest, QueueFull or NotReady."""
         request = item.request
-        if self._refused or not any(below.alive for below in self._below):
+        if self._closed or not any(scheduler.alive for scheduler in self._schedulers):
             raise NotReady(f"'{request.model}' is not ready: {self.problem or 'it is unloaded'}")
         point = self._check(item)
-        request.timeout_us = 0  # a sequence that went on without one of its requests would give wrong answers
+        request.timeout_us = 0  # dropping one request of a sequence would make later answers wrong
         item.enqueued_ns = perf_counter_ns()
-        run = self._items[item] = self._arrive(item, point)
+        run = self._items[item] = self._table.add(item, point, item.enqueued_ns)
         self._forward(run)
 
-    def _arrive(self, item: Item, point: SequencePoint) -> Run:
-        return self._table.arrive(item, point, item.enqueued_ns)
-
-    def cancel(self, item: Item) -> None:
-        """The client has gone. A request that waits ends its sequence; one that runs is finished unheard."""
+    def cancel(self, item: QueuedRequest) -> None:
+        """Cancel for a client that disconnected. A waiting request ends its sequence; a running one is completed."""
         run = self._items.get(item)
         if run is None:
             return
         if item in self._sent:
             assert run.slot is not None
-            self._below[run.slot.instance].cancel(self._sent[item])
+            self._schedulers[run.slot.instance].cancel(self._sent[item])
             return
         self._drop(run, _ended(run), {item: Cancelled("the client left before the answer")})
 
-    def pause(self, item: Item, paused: bool) -> None:
-        """Models with sequences answer each request once: there is nothing to hold back."""
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
+        """Do nothing: models with sequences answer each request once."""
 
     def _forward(self, run: Run) -> None:
         item = self._table.take(run)
@@ -93,21 +90,22 @@ class SequenceScheduler:
         assert run.slot is not None
         point = item.request.sequence
         assert point is not None
-        point.slot, point.kept = run.slot.number, run.kept
-        below = Item(item.request, partial(self._answered, run, item, point), item.rows, item.signature)
-        below.enqueued_ns = item.enqueued_ns
-        self._sent[item] = below
+        point.slot, point.state = run.slot.number, run.state
+        submitted = QueuedRequest(item.request, partial(self._answered, run, item, point), item.rows, item.signature)
+        submitted.enqueued_ns = item.enqueued_ns
+        self._sent[item] = submitted
         try:
-            self._below[run.slot.instance].submit(below)
+            self._schedulers[run.slot.instance].submit(submitted)
         except PredictorError as error:
-            self._table.lose(run.slot.instance)
+            self._table.remove_instance(run.slot.instance)
             self._drop(run, error)
             self._answered(run, item, point, error)
-            if not any(each.alive for each in self._below):
-                self._give_up(error)
+            if not any(each.alive for each in self._schedulers):
+                for waiting in self._table.backlog():
+                    self._drop(waiting, error)
 
-    def _answered(self, run: Run, item: Item, point: SequencePoint, answer: Answer) -> None:
-        """The table first: whoever asked may ask again at once."""
+    def _answered(self, run: Run, item: QueuedRequest, point: SequencePoint, answer: Answer) -> None:
+        """Update the table before answering: the client may send its next request from within the callback."""
         del self._items[item], self._sent[item]
         if isinstance(answer, Cancelled):
             self._drop(run, _ended(run))
@@ -121,12 +119,10 @@ class SequenceScheduler:
             self._watch_idle()
             self._finish_close()
 
-    def _give_up(self, error: PredictorError) -> None:
-        for run in self._table.backlog():
-            self._drop(run, error)
-
-    def _drop(self, run: Run, error: PredictorError, others: Mapping[Item, PredictorError] | None = None) -> None:
-        """The sequence ends here: what else of it waits is told so, some of it in `others` words."""
+    def _drop(
+        self, run: Run, error: PredictorError, others: Mapping[QueuedRequest, PredictorError] | None = None
+    ) -> None:
+        """End the sequence: fail its waiting requests with `error`, or with their own error in `others`."""
         now = perf_counter_ns()
         for item in self._table.drop(run):
             del self._items[item]
@@ -149,8 +145,8 @@ class SequenceScheduler:
             self._forward(each)
         self._watch_idle()
 
-    def now(self) -> None:
-        """A request of a sequence has its place in it."""
+    def inline_call(self) -> None:
+        """Return None: a request of a sequence has to be queued."""
 
     def hold(self) -> "SequenceScheduler":
         self._holders += 1
@@ -161,27 +157,27 @@ class SequenceScheduler:
         self._finish_close()
 
     async def close(self) -> None:
-        """What waits or runs is finished; sequences that are open end with it."""
+        """Finish waiting and running requests; open sequences end."""
         if self._closing is None:
             self._closing = asyncio.Event()
             self._finish_close()
         await self._closing.wait()
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*(below.close() for below in self._below))
+        await asyncio.gather(*(scheduler.close() for scheduler in self._schedulers))
 
     def _finish_close(self) -> None:
         if self._closing is not None and not self._items and not self._holders:
-            self._refused = True
+            self._closed = True
             self._closing.set()
 
     @property
     def pending(self) -> int:
-        return self._table.waiting + sum(below.pending for below in self._below)
+        return self._table.waiting + sum(scheduler.pending for scheduler in self._schedulers)
 
     @property
     def problem(self) -> str:
-        return next((below.problem for below in self._below if below.problem), "")
+        return next((scheduler.problem for scheduler in self._schedulers if scheduler.problem), "")
 
     @property
     def alive(self) -> bool:
@@ -195,10 +191,10 @@ def _ended(run: Run) -> BadRequest:
 def _policy(max_batch_size: int, batching: SequenceBatching) -> BatchPolicy:
     if not max_batch_size:
         return BatchPolicy()
-    return BatchPolicy(max_batch_size, batching.preferred, batching.delay_us * 1000, batching.enough)
+    return BatchPolicy(max_batch_size, batching.preferred, batching.delay_us * 1000, batching.min_rows)
 
 
-def _check(batching: SequenceBatching, item: Item) -> SequencePoint:
+def _check(batching: SequenceBatching, item: QueuedRequest) -> SequencePoint:
     point, model = item.request.sequence, item.request.model
     if item.rows > 1:
         raise BadRequest(

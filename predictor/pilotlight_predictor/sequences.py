@@ -1,10 +1,10 @@
-"""Which sequence has which slot, and whose request is next. Pure: the clock comes in as an argument.
+"""Slots of the sequence batcher: which sequence has which slot, and which request runs next. Pure.
 
-A sequence is a run of requests of one id, from START to END, that one instance must see in order. It has a slot of an
-instance from its first request to its last, or until it was idle for too long; while every slot is taken, sequences
-wait in a backlog in the order of their first requests. Of a sequence one request runs at a time.
+A sequence is a series of requests with one correlation id, from START to END, which one instance must see in order. It
+holds a slot of an instance from its first request to its last, or until it was idle for too long; while all slots are
+taken, sequences wait in a backlog in the order of their first requests. One request of a sequence runs at a time.
 
-    sequence_scheduler.py asks: `arrive` for each request, `take` for the next to run, `finished` when it was answered
+sequence_scheduler.py calls `add` for each request, `take` for the next to run, `finished` when it was answered.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import Outputs, SequencePoint
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
 
 class Slot(NamedTuple):
@@ -27,33 +27,33 @@ class Slot(NamedTuple):
 
 
 class Sequence(Struct, eq=False):
-    """`open`: its last request was no END, so it takes more."""
+    """`open`: its last request was not END, so more are accepted. `state`: the model's implicit state."""
 
     id: int | str
     slot: Slot | None = None
-    waiting: deque[Item] = field(default_factory=deque)
-    running: Item | None = None
+    waiting: deque[QueuedRequest] = field(default_factory=deque)
+    running: QueuedRequest | None = None
     open: bool = True
     dropped: bool = False
-    kept: Outputs = field(default_factory=dict)
-    touched_ns: int = 0
+    state: Outputs = field(default_factory=dict)
+    last_request_ns: int = 0
 
 
 class SequenceTable:
-    """`bound`: how many requests may wait in all, 0 for any number."""
+    """`bound`: maximum number of waiting requests, 0: unlimited."""
 
     def __init__(self, slots: Iterable[Slot], bound: int, idle_ns: int) -> None:
         self._free = list(slots)
         heapify(self._free)
-        self._lost: set[int] = set()
+        self._failed_instances: set[int] = set()
         self._bound, self._idle_ns = bound, idle_ns
         self._known: dict[int | str, Sequence] = {}
         self._backlog: dict[Sequence, None] = {}
         self.waiting = 0
         self.running = 0
 
-    def arrive(self, item: Item, point: SequencePoint, now_ns: int) -> Sequence:
-        """The sequence that the request belongs to. Raises BadRequest or QueueFull."""
+    def add(self, item: QueuedRequest, point: SequencePoint, now_ns: int) -> Sequence:
+        """Append a request to its sequence, which is returned. Raises BadRequest or QueueFull."""
         sequence = self._known.get(point.id)
         if not point.start and (sequence is None or not sequence.open):
             raise BadRequest(
@@ -69,12 +69,12 @@ class SequenceTable:
             self._backlog[sequence] = None
             self.fill()
         sequence.waiting.append(item)
-        sequence.open, sequence.touched_ns = not point.end, now_ns
+        sequence.open, sequence.last_request_ns = not point.end, now_ns
         self.waiting += 1
         return sequence
 
-    def take(self, sequence: Sequence) -> Item | None:
-        """Its next request, if it has a slot and none runs."""
+    def take(self, sequence: Sequence) -> QueuedRequest | None:
+        """Return the next request of a sequence that has a slot and no running request."""
         if sequence.slot is None or sequence.running is not None or not sequence.waiting:
             return None
         sequence.running = sequence.waiting.popleft()
@@ -83,21 +83,21 @@ class SequenceTable:
         return sequence.running
 
     def finished(self, sequence: Sequence, end: bool, now_ns: int) -> list[Sequence]:
-        """Its request was answered. Those that may have something to run: itself, or whoever got its slot."""
-        sequence.running, sequence.touched_ns = None, now_ns
+        """Record that its request was answered. Return the sequences that may run next."""
+        sequence.running, sequence.last_request_ns = None, now_ns
         self.running -= 1
         if not end and not sequence.dropped:
             return [sequence]
         self._release(sequence)
-        if sequence.waiting:  # a START behind the END: the same id once more, and at the end of the line
-            sequence.kept = {}
+        if sequence.waiting:  # a START after the END: a new sequence of the same id, at the end of the backlog
+            sequence.state = {}
             self._backlog[sequence] = None
         elif self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
         return self.fill()
 
-    def drop(self, sequence: Sequence) -> list[Item]:
-        """Ends it before its END. What still waited, for whoever asked to be told."""
+    def drop(self, sequence: Sequence) -> list[QueuedRequest]:
+        """End a sequence before its END. Return its waiting requests, which the caller must fail."""
         left = list(sequence.waiting)
         sequence.waiting.clear()
         self.waiting -= len(left)
@@ -110,48 +110,48 @@ class SequenceTable:
         return left
 
     def expire(self, now_ns: int) -> None:
-        """Ends those that nobody asked anything for so long."""
+        """End sequences that were idle for too long."""
         idle = [
             sequence
             for sequence in self._known.values()
-            if _is_idle(sequence) and now_ns - sequence.touched_ns >= self._idle_ns
+            if _is_idle(sequence) and now_ns - sequence.last_request_ns >= self._idle_ns
         ]
         for sequence in idle:
             self.drop(sequence)
 
     def next_expiry(self) -> int | None:
-        """When to call `expire` again; None while none is idle: whoever is answered may become so."""
-        oldest = min((each.touched_ns for each in self._known.values() if _is_idle(each)), default=None)
+        """Return when to call `expire` again; None while no sequence is idle."""
+        oldest = min((each.last_request_ns for each in self._known.values() if _is_idle(each)), default=None)
         return None if oldest is None else oldest + self._idle_ns
 
-    def lose(self, instance: int) -> None:
-        """The instance is dead: its slots are given to nobody."""
-        self._lost.add(instance)
+    def remove_instance(self, instance: int) -> None:
+        """Withdraw the slots of a failed instance."""
+        self._failed_instances.add(instance)
         self._free = [slot for slot in self._free if slot.instance != instance]
         heapify(self._free)
 
     def backlog(self) -> list[Sequence]:
-        """Those without a slot, in order."""
+        """Return the sequences without a slot, in order."""
         return list(self._backlog)
 
     def fill(self) -> list[Sequence]:
-        """Free slots go to those who have waited longest; they are returned."""
-        placed = []
+        """Assign free slots to the sequences that have waited longest, and return these."""
+        assigned = []
         while self._free and self._backlog:
             sequence = next(iter(self._backlog))
             del self._backlog[sequence]
             sequence.slot = heappop(self._free)
-            placed.append(sequence)
-        return placed
+            assigned.append(sequence)
+        return assigned
 
     def _release(self, sequence: Sequence) -> None:
         slot, sequence.slot = sequence.slot, None
-        if slot is not None and slot.instance not in self._lost:
+        if slot is not None and slot.instance not in self._failed_instances:
             heappush(self._free, slot)
 
 
 def _may_run(sequence: Sequence) -> bool:
-    """Its next request would not wait; were it refused, those in the backlog would wait for it."""
+    """Whether its next request would run at once. Refusing it would block the backlog, which waits for its END."""
     return sequence.slot is not None and _is_idle(sequence)
 
 

@@ -1,8 +1,8 @@
-"""Memory that clients on this machine share with the server: tensors are read where they lie and written in place.
+"""System shared memory extension: clients on this machine share tensors with the server without copies.
 
-An operator registers a region, a part of an object in /dev/shm, under a name; requests then say region, offset and size
-in place of data. A region is mapped once. Views of it keep the mapping alive: whoever computes with a region that is
-unregistered meanwhile finishes on it.
+An operator registers a region, a part of an object in /dev/shm, under a name; requests then have region, offset and
+size in slice_ of data. A region is mapped once; views keep the mapping alive, so that a request which uses a region
+finishes even if it is unregistered.
 """
 
 import mmap
@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest, NotFound, Unsupported
-from pilotlight_predictor.inference import InferRequest, InferResponse, SharedPlace
+from pilotlight_predictor.inference import InferRequest, InferResponse, SharedMemorySlice
 from pilotlight_predictor.protocol.raw import encode_raw
 from pilotlight_predictor.protocol.shared_places import OFF
 from pilotlight_predictor.tensors import Tensor
 
-FOLDER: Final = Path("/dev/shm")  # noqa: S108  the system's own place for what processes share
+FOLDER: Final = Path("/dev/shm")  # noqa: S108  where shm_open creates objects
 MAX_NAME: Final = 255
 
 
@@ -30,7 +30,7 @@ class Region(NamedTuple):
     byte_size: int
     memory: mmap.mmap
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
 
@@ -55,7 +55,7 @@ class SharedMemory:
         self._regions[name] = Region(name, key, offset, byte_size, memory)
 
     def unregister(self, name: str = "") -> None:
-        """One region, or all of them; a name that is not there is no mistake, as in Triton."""
+        """Unregister one region, or all. An unknown name is not an error, as in Triton."""
         self._check_enabled()
         if name:
             self._regions.pop(name, None)
@@ -66,24 +66,24 @@ class SharedMemory:
         self._check_enabled()
         if name and name not in self._regions:
             raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        return [region.told() for region in self._regions.values() if name in ("", region.name)]
+        return [region.describe() for region in self._regions.values() if name in ("", region.name)]
 
-    def find(self, place: SharedPlace) -> memoryview:
-        """The bytes of a place, which may be written. Raises BadRequest or NotFound."""
+    def find(self, slice_: SharedMemorySlice) -> memoryview:
+        """Return the writable bytes of a slice. Raises BadRequest or NotFound."""
         if not self._enabled:
             raise BadRequest(OFF)
-        region = self._regions.get(place.region)
+        region = self._regions.get(slice_.region)
         if region is None:
-            raise NotFound(f"Unable to find shared memory region: '{place.region[:100]}'")
-        if place.offset + place.byte_size > region.byte_size:
+            raise NotFound(f"Unable to find shared memory region: '{slice_.region[:100]}'")
+        if slice_.offset + slice_.byte_size > region.byte_size:
             raise BadRequest(
                 f"Invalid offset + byte size for shared memory region: '{region.name}' has {region.byte_size} bytes,"
-                f" asked for are {place.byte_size} from {place.offset} on"
+                f" asked for are {slice_.byte_size} from {slice_.offset} on"
             )
-        if region.memory.size() < region.offset + region.byte_size:  # read beyond the end, it would end the process
+        if region.memory.size() < region.offset + region.byte_size:  # reading beyond the end is a SIGBUS
             raise BadRequest(f"shared memory region '{region.name}' was made shorter since it was registered")
-        start = region.offset + place.offset
-        return memoryview(region.memory)[start : start + place.byte_size]
+        start = region.offset + slice_.offset
+        return memoryview(region.memory)[start : start + slice_.byte_size]
 
     def _check_enabled(self) -> None:
         if not self._enabled:
@@ -91,7 +91,7 @@ class SharedMemory:
 
 
 def _file_name(key: str) -> str:
-    """As shm_open has it: one name, perhaps with a slash in front. Nothing else of the machine can be reached."""
+    """Return a name as of shm_open, with or without a leading slash. It cannot leave /dev/shm."""
     name = key.removeprefix("/")
     if not name or len(name.encode()) > MAX_NAME or "/" in name or "\0" in name or name in {".", ".."}:
         raise BadRequest(f"key = {key[:100]!r}, must be the name of a shared memory object, such as /my_tensors")
@@ -105,12 +105,12 @@ def _mapped(path: Path, key: str, length: int) -> mmap.mmap:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadRequest(f"Unable to open shared memory region: key = {key[:100]!r}: {reason}") from None
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise BadRequest(f"key = {key[:100]!r}, must be a shared memory object")
-        if found.st_size < length:
+        if status.st_size < length:
             raise BadRequest(
-                f"failed to register shared memory region: {key[:100]!r} has {found.st_size} bytes,"
+                f"failed to register shared memory region: {key[:100]!r} has {status.st_size} bytes,"
                 f" offset and byte_size reach to {length}"
             )
         return mmap.mmap(descriptor, length)
@@ -119,7 +119,7 @@ def _mapped(path: Path, key: str, length: int) -> mmap.mmap:
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether it lies in a region, where its client may change it at any time."""
+    """Whether a tensor lies in a region, where the client may change it at any time."""
     base: Any = tensor.array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -127,9 +127,9 @@ def is_shared(tensor: Tensor) -> bool:
 
 
 def place_outputs(request: InferRequest, response: InferResponse) -> None:
-    """Writes the outputs that the client wants in a region there. Raises BadRequest where one is larger than that."""
+    """Write outputs to their shared-memory slices. Raises BadRequest if one is too large for its slice."""
     for output in request.outputs:
-        if output.place is None or output.target is None or output.name not in response.outputs:
+        if output.shared_memory is None or output.target is None or output.name not in response.outputs:
             continue
         data = encode_raw(response.outputs[output.name])
         if len(data) > len(output.target):
@@ -138,4 +138,7 @@ def place_outputs(request: InferRequest, response: InferResponse) -> None:
                 f" should be at least {len(data)} bytes to hold the results"
             )
         output.target[: len(data)] = data
-        response.placed = {**response.placed, output.name: output.place._replace(byte_size=len(data))}
+        response.shared_outputs = {
+            **response.shared_outputs,
+            output.name: output.shared_memory._replace(byte_size=len(data)),
+        }

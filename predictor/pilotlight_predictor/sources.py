@@ -1,4 +1,4 @@
-"""Where models come from: paths and URIs of the settings → ModelSource by name. Blocking; runs in a thread."""
+"""Configured model paths and URIs → ModelSource by name. Blocking; runs in a thread."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +13,8 @@ from pilotlight_predictor.settings import Settings
 Fetch = Callable[[str], Path]
 
 
-class Sources:
-    """`fetch` brings one remote model here, `sync` a whole remote repository; both return the local directory."""
+class ModelSources:
+    """`fetch` downloads one remote model, `sync` a whole remote repository; both return the local directory."""
 
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
         self._path = settings.model.path
@@ -24,54 +24,53 @@ class Sources:
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def refresh(self) -> dict[str, ModelSource]:
-        """What is there now. Two repositories with one model name: the first wins, aloud."""
-        found: dict[str, ModelSource] = {}
+        """Return the models that exist now. If two repositories have a model of one name, the first wins."""
+        sources: dict[str, ModelSource] = {}
         if self._path:
-            found |= {source.name: source for source in self._given(self._fetch(self._path))}
+            sources |= {source.name: source for source in self._from_path(self._fetch(self._path))}
         for repository in self._repositories:
             for source in scan(self._sync(repository)):
-                if source.name in found:
-                    self._tell(source.name, repository)
+                if source.name in sources:
+                    self._warn_shadowed(source.name, repository)
                 else:
-                    found[source.name] = source
-        return found
+                    sources[source.name] = source
+        return sources
 
-    def _given(self, path: Path) -> list[ModelSource]:
-        """One model, by the name that was asked for; or those of a whole repository, each by its own: what a service
-        of Triton's format names."""
+    def _from_path(self, path: Path) -> list[ModelSource]:
+        """Return one model under the configured name, or all models of a repository (a service of Triton's format)."""
         if is_repository(path):
             return scan(path)
         source = plain_source(path, self._name or None)
-        wish = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
-        return [_of_version(source, self._version if wish is None else str(wish))]
+        number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
+        return [_select_version(source, self._version if number is None else str(number))]
 
-    def _tell(self, name: str, repository: str) -> None:
-        """Once: a repository that is polled is read every few seconds."""
-        if (name, repository) not in self._told:
-            self._told.add((name, repository))
+    def _warn_shadowed(self, name: str, repository: str) -> None:
+        """Warn once: polling reads the repositories every few seconds."""
+        if (name, repository) not in self._warned:
+            self._warned.add((name, repository))
             message = f"model '{name}' is in several repositories; that of {repository} is ignored"
             log("model.shadowed", message, level="WARNING", model=name)
 
 
-def _of_version(source: ModelSource, wish: str) -> ModelSource:
-    """A file is served as the version that was asked for; of a directory with versions that one alone is served.
+def _select_version(source: ModelSource, version: str) -> ModelSource:
+    """Serve a file as the given version; of a directory with versions serve that one only.
 
-    A label that stands for no number is the name of a file's only version.
+    A label without a number names a file's only version.
     """
-    numbered = wish.isascii() and wish.isdigit() and len(wish) <= 18
-    if wish == "latest" or (source.plain and wish and not wish.isdigit()):
+    numbered = version.isascii() and version.isdigit() and len(version) <= 18
+    if version == "latest" or (source.plain and version and not version.isdigit()):
         return source
     if not numbered:
         raise LoadFailed(
-            f"model.version = '{wish}', must be latest or a number (--model-version), or a label (--version-label)"
+            f"model.version = '{version}', must be latest or a number (--model-version), or a label (--version-label)"
         )
-    number = int(wish)
+    number = int(version)
     if source.plain:
         return replace(source, versions={number: source.versions[1]})
     if number not in source.versions:
-        there = ", ".join(str(version) for version in sorted(source.versions))
-        raise LoadFailed(f"model.version = {number} is not in {source.model_dir}, which has {there} (--model-version)")
+        known = ", ".join(map(str, sorted(source.versions)))
+        raise LoadFailed(f"model.version = {number} is not in {source.model_dir}, which has {known} (--model-version)")
     return replace(source, versions={number: source.versions[number]})

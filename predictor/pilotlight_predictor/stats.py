@@ -1,8 +1,7 @@
-"""What the scheduler counts while it serves: plain integers changed in place, folded only when somebody asks.
+"""Counters and histograms of a model version: plain integers, aggregated only when read.
 
-One `ModelStats` per loaded model version. The scheduler calls `record_execution` once per executed batch, on the event
-loop, so nothing here locks and a batch of 32 requests costs what a single one costs. Readers are
-`GET /v2/models/{m}/stats` (`as_v2`) and `metrics.collect`.
+The scheduler calls `record_execution` once per executed batch, on the event loop: no locks, and a batch of 32 requests
+costs as much as one request. Readers are `GET /v2/models/{m}/stats` (`as_v2`) and `metrics.collect`.
 """
 
 from bisect import bisect_left
@@ -14,12 +13,12 @@ from pilotlight.contract import LATENCY_BUCKETS
 FailureReason = Literal["REJECTED", "CANCELED", "BACKEND"]
 FAILURE_REASONS: Final[tuple[FailureReason, ...]] = ("REJECTED", "CANCELED", "BACKEND")
 
-# Request time over compute time, with the edges of the server that introduced the metric. 1 means nothing waited.
+# Request time over compute time, with TRTIS' bucket bounds. 1: no time in the queue.
 LOAD_RATIO_BUCKETS: Final = (1.05, 1.10, 1.25, 1.5, 2.0, 10.0, 50.0)
 
 
 class Histogram:
-    """Counts per bucket, not cumulative; the last count is for what lies beyond every bound."""
+    """Counts per bucket, not cumulative; the last count is for values above every bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -48,7 +47,7 @@ class Histogram:
 
 
 class ModelStats:
-    """Everything counted for one version of one model since it was loaded. Durations are nanoseconds."""
+    """Statistics of one model version since it was loaded. Durations are nanoseconds."""
 
     __slots__ = (
         "batches",
@@ -97,7 +96,7 @@ class ModelStats:
     def record_execution(
         self, requests: int, rows: int, queue_ns_total: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int
     ) -> None:
-        """One executed batch whose requests all succeeded; `queue_ns_total` is the sum of their waits.
+        """Record an executed batch whose requests all succeeded; `queue_ns_total` is the sum of their queue times.
 
         Every request is charged the compute time of its whole batch, as Triton does: 4 requests that waited 1 ms each
         for a batch of 3 ms count 4 × 4 ms. The histograms take the batch's mean wait for each of its requests.
@@ -118,7 +117,7 @@ class ModelStats:
     def record_success(
         self, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int, batch_rows: int
     ) -> None:
-        """One request that was answered outside a batch of its own, as an ensemble's are; no execution is counted."""
+        """Record one request without counting an execution, as for an ensemble's."""
         self.success_count += 1
         self.success_ns += total_ns
         self.queue_ns += queue_ns
@@ -130,7 +129,7 @@ class ModelStats:
         self.load_ratio.observe(total_ns / ((input_ns + infer_ns + output_ns) or 1))
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
-        """One execution of the model, apart from the requests in it (some of them may have failed)."""
+        """Record one execution without its requests (some of them may have failed)."""
         self.execution_count += 1
         self.last_inference_ms = now_ms
         batch = self.batches.get(rows)
@@ -146,14 +145,14 @@ class ModelStats:
         self.failure_ns += total_ns
 
     def record_cache_hit(self, ns: int) -> None:
-        """A success without an inference or an execution."""
+        """Record a success without inference or execution."""
         self.success_count += 1
         self.success_ns += ns
         self.cache_hit_count += 1
         self.cache_hit_ns += ns
 
     def record_cache_miss(self, ns: int) -> None:
-        """Lookup and insertion; the request itself is counted by the batch that computed it."""
+        """Record lookup and insertion; the request itself is counted with the batch that computed it."""
         self.success_ns += ns
         self.cache_miss_count += 1
         self.cache_miss_ns += ns

@@ -1,10 +1,10 @@
-"""Answers in parts: how a decoupled model, which gives any number of answers to a request, reaches who asked.
+"""Streaming of decoupled models, which give any number of responses to a request, with back-pressure.
 
-    instance's threads   Asked.send, Asked.complete   →  Parts       buffer, bounded, per request
-    event loop           Parts → OpenRequests (scheduler.py counts)  →  Item.part  →  ServedVersion.stream's `part`
-    routes and RPCs      async for result, final in Reading(…)       with back-pressure
+    instance's threads   DecoupledRequest.send, complete  →  ResponseBuffer    bounded, one per request
+    event loop           ResponseBuffer  →  OpenRequests  →  QueuedRequest.part  →  ModelVersion.stream's `part`
+    routes and RPCs      async for result, final in ResponseReader(…)
 
-A reader that is slow pauses its ticket; then the buffer fills, and the thread that sends waits in `send`.
+A slow reader pauses its ticket; then the buffer fills, and the sending thread blocks in `send`.
 """
 
 import asyncio
@@ -20,18 +20,19 @@ from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.executor import Ticket
 from pilotlight_predictor.inference import InferRequest, InferResponse, Part
 from pilotlight_predictor.stats import ModelStats
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
-BUFFERED: Final = 64  # parts of one request that wait for the event loop before the model has to
-AHEAD: Final = 16  # parts that wait for a reader before its request is paused
+MAX_BUFFERED: Final = 64  # responses to one request that wait for the event loop before `send` blocks
+MAX_UNREAD: Final = 16  # responses that wait for a reader before its request is paused
 
-Deliver = Callable[["Parts", Answer, bool], None]
+Deliver = Callable[["ResponseBuffer", Answer, bool], None]
 
 
-class Parts:
-    """One request of a decoupled model: what backends know as `Asked`. Made on the event loop, which also delivers."""
+class ResponseBuffer:
+    """Responses to one request of a decoupled model, from the backend's thread to the event loop: implements
+    backends.base.DecoupledRequest."""
 
-    def __init__(self, item: Item, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
+    def __init__(self, item: QueuedRequest, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
         self.item, self.request = item, item.request
         self._loop, self._deliver = loop, deliver
         self._loop_thread = get_ident()
@@ -45,16 +46,16 @@ class Parts:
 
     @property
     def full(self) -> bool:
-        return not self._has_room()
+        return not self._has_capacity()
 
     def send(self, answer: Answer, final: bool | None = None) -> None:
-        """Waits while too many parts wait for the loop. What comes after the end, or after the client left, is lost.
+        """Send a response; blocks while the buffer is full. Responses after the end or a cancellation are dropped.
 
-        The last one never waits: who fails for many requests at once must not stand behind one that nobody reads.
+        The final one never blocks: a thread that fails many requests must not wait for one slow reader.
         """
         ends = isinstance(answer, Exception) if final is None else final
         with self._changed:
-            self._changed.wait_for(lambda: ends or self._has_room())
+            self._changed.wait_for(lambda: ends or self._has_capacity())
             if not self._ended and (ends or not self.cancelled):
                 self._put(answer, ends)
 
@@ -64,20 +65,20 @@ class Parts:
                 self._put({}, True)
 
     def cancel(self) -> None:
-        """The client has gone. On the event loop."""
+        """Cancel for a client that disconnected. On the event loop."""
         with self._changed:
             self.request.cancelled, self._paused = True, False
             self._changed.notify_all()
             self._post()
 
     def pause(self, paused: bool) -> None:
-        """Whether parts are kept here for a while. On the event loop."""
+        """Hold responses back, or resume. On the event loop."""
         with self._changed:
             self._paused = paused and not self.cancelled
             self._post()
 
-    def _has_room(self) -> bool:
-        full = len(self._waiting) >= BUFFERED and not self._ended and not self.cancelled
+    def _has_capacity(self) -> bool:
+        full = len(self._waiting) >= MAX_BUFFERED and not self._ended and not self.cancelled
         return not full or get_ident() == self._loop_thread
 
     def _put(self, answer: Answer, ends: bool) -> None:
@@ -91,11 +92,11 @@ class Parts:
         self._posted = True
         try:
             self._loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:  # the loop has closed: nobody waits any more
+        except RuntimeError:  # the loop is closed
             self._ended = True
 
     def _drain(self) -> None:
-        """Hands over what is there; what comes meanwhile waits for the loop's next round."""
+        """Deliver what is buffered now; later responses wait for the loop's next iteration."""
         with self._changed:
             self._posted = False
             count = len(self._waiting)
@@ -111,34 +112,34 @@ class Parts:
 
 
 class OpenRequests:
-    """The requests of a version that are begun and not complete, on the event loop: delivers, counts, cancels."""
+    """Started, incomplete requests of a decoupled version: delivers, counts, cancels. On the event loop."""
 
     def __init__(self, delivery: Delivery, stats: ModelStats, closed: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._delivery, self._stats, self._closed = delivery, stats, closed
-        self._open: dict[Item, tuple[Parts, int]] = {}
+        self._open: dict[QueuedRequest, tuple[ResponseBuffer, int]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, batch: list[Item]) -> list[Parts]:
-        now, opened = perf_counter_ns(), [Parts(item, self._loop, self._part) for item in batch]
+    def open(self, batch: list[QueuedRequest]) -> list[ResponseBuffer]:
+        now, opened = perf_counter_ns(), [ResponseBuffer(item, self._loop, self._part) for item in batch]
         self._open.update({parts.item: (parts, now) for parts in opened})
         return opened
 
-    def cancel(self, item: Item) -> None:
-        """Tells the model; who asked is told at once, and nothing after that."""
-        found = self._open.get(item)
-        if found is not None and not item.request.cancelled:
-            found[0].cancel()
+    def cancel(self, item: QueuedRequest) -> None:
+        """Signal the model, and end the client's stream now."""
+        opened = self._open.get(item)
+        if opened is not None and not item.request.cancelled:
+            opened[0].cancel()
             self._delivery.answer(item, Cancelled("the client left before the last answer"))
 
-    def pause(self, item: Item, paused: bool) -> None:
-        found = self._open.get(item)
-        if found is not None:
-            found[0].pause(paused)
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
+        opened = self._open.get(item)
+        if opened is not None:
+            opened[0].pause(paused)
 
-    def _part(self, parts: Parts, answer: Answer, final: bool) -> None:
+    def _part(self, parts: ResponseBuffer, answer: Answer, final: bool) -> None:
         if not parts.cancelled:
             self._delivery.part(parts.item, answer, final)
         if final:
@@ -148,7 +149,7 @@ class OpenRequests:
                 self._delivery.end_batch()
             self._closed()
 
-    def _record(self, parts: Parts, answer: Answer, began: int) -> None:
+    def _record(self, parts: ResponseBuffer, answer: Answer, began: int) -> None:
         now, item = perf_counter_ns(), parts.item
         if parts.cancelled or isinstance(answer, Exception):
             self._stats.record_failure(now - item.enqueued_ns, "CANCELED" if parts.cancelled else "BACKEND")
@@ -157,8 +158,8 @@ class OpenRequests:
             self._stats.record_success(waited, 0, now - began, 0, now - item.enqueued_ns, item.rows)
 
 
-class FirstWithin:
-    """Between a request and its `part`: one end only, and DeadlineExceeded when the first part is late."""
+class FirstResponseTimeout:
+    """Wraps a `part` callback: limits the time to the first response, and passes nothing on after the final one."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -178,55 +179,55 @@ class FirstWithin:
             self._part(result, final)
 
 
-class Streams(Protocol):
-    """What a reader needs of a loaded version."""
+class StartStream(Protocol):
+    """Starts a streamed request (ModelVersion.stream)."""
 
     def __call__(self, request: InferRequest, part: Part) -> Ticket: ...
 
 
-class Reading:
-    """The answers to a request as they come, each with whether it is the last. A slow reader holds the model back.
+class ResponseReader:
+    """Async iterator of (response, final) for one request. A slow reader pauses the model.
 
-        async with Reading(lambda asked, part: served.stream(asked, part, limits), request) as answers: …
+        async with ResponseReader(lambda request, part: version.stream(request, part, limits), request) as responses: …
 
-    Leaving it before the end cancels the request.
+    Leaving the context before the end cancels the request.
     """
 
-    def __init__(self, stream: Streams, request: InferRequest) -> None:
+    def __init__(self, stream: StartStream, request: InferRequest) -> None:
         self._arrived: deque[tuple[InferResponse | Exception, bool]] = deque()
-        self._news = asyncio.Event()
+        self._available = asyncio.Event()
         self._ended = False
         self._ticket: Ticket | None = None
         self._ticket = stream(request, self._part)
 
     def _part(self, result: InferResponse | Exception, final: bool) -> None:
         self._arrived.append((result, final))
-        self._news.set()
-        if len(self._arrived) == AHEAD and self._ticket is not None:
+        self._available.set()
+        if len(self._arrived) == MAX_UNREAD and self._ticket is not None:
             self._ticket.pause()
 
     def cancel(self) -> None:
-        """The rest is not wanted; there is still an end to be read."""
+        """Cancel the request; a final response can still be read."""
         if not self._ended and self._ticket is not None:
             self._ticket.cancel()
 
-    def __aiter__(self) -> "Reading":
+    def __aiter__(self) -> "ResponseReader":
         return self
 
     async def __anext__(self) -> tuple[InferResponse | Exception, bool]:
         if self._ended:
             raise StopAsyncIteration
         while not self._arrived:
-            self._news.clear()
-            await self._news.wait()
+            self._available.clear()
+            await self._available.wait()
         result, self._ended = self._arrived.popleft()
         if self._ended:
-            self._ticket = None  # which leads back here: a circle would keep the request until the next collection
-        elif len(self._arrived) == AHEAD // 2 and self._ticket is not None:
+            self._ticket = None  # it refers back to this reader: break the cycle to free the request now
+        elif len(self._arrived) == MAX_UNREAD // 2 and self._ticket is not None:
             self._ticket.resume()
         return result, self._ended
 
-    async def __aenter__(self) -> "Reading":
+    async def __aenter__(self) -> "ResponseReader":
         return self
 
     async def __aexit__(self, *_: object) -> None:

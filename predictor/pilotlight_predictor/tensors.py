@@ -1,7 +1,7 @@
-"""Datatypes and tensors: what every dialect decodes into and every backend computes on.
+"""Datatypes and tensors of the V2 protocol, which every protocol decodes to and every backend computes on.
 
-A tensor is a numpy array and the V2 name of its type. BF16 has no numpy type and is carried as the uint16 of its
-bits; BYTES is an object array of `bytes`.
+A tensor is a numpy array and the V2 name of its type. BF16 has no numpy type and is stored as uint16 bits; BYTES is an
+object array of `bytes`.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,18 +37,18 @@ FROM_NUMPY: Final[dict[np.dtype[Any], str]] = {
 
 
 class Tensor(NamedTuple):
-    """One tensor; the array's shape is the tensor's shape."""
+    """A tensor; the array's shape is the tensor's shape."""
 
     datatype: str
     array: Array
 
 
-# Tensor(datatype, array) in a third of the time: for what is made for every request and every answer.
+# Tensor(datatype, array) in a third of the time, for hot paths.
 tensor_of: Final[Callable[[tuple[str, Array]], Tensor]] = partial(tuple.__new__, Tensor)
 
 
 class TensorSpec(NamedTuple):
-    """What a model declares of one input or output: dims as the client sends them, -1 where they vary."""
+    """A declared input or output: shape as the client sends it, -1 for variable dimensions."""
 
     name: str
     datatype: str
@@ -57,7 +57,7 @@ class TensorSpec(NamedTuple):
 
 
 def datatype_of(array: Array) -> str:
-    """The V2 name for an array that a backend returned."""
+    """Return the V2 datatype of an array that a backend returned. Raises TypeError if there is none."""
     name = FROM_NUMPY.get(array.dtype)
     if name is not None:
         return name
@@ -69,7 +69,7 @@ def datatype_of(array: Array) -> str:
 
 
 def tensor(array: Array) -> Tensor:
-    """Wraps what a backend returned; strings become BYTES."""
+    """Wrap an array that a backend returned; strings become BYTES."""
     datatype = datatype_of(array)
     if datatype == "BYTES":
         array = np.array([_as_bytes(item) for item in array.ravel()], dtype=object).reshape(array.shape)

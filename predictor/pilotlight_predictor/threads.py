@@ -1,4 +1,4 @@
-"""Blocking work off the event loop, in daemon threads: a load that hangs must not keep the process from exiting."""
+"""Blocking work off the event loop, in daemon threads: a load that hangs must not prevent the process's exit."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-ROOM: Final = (1 << 15) + 200  # in pointers; a little more than a power of two, to which a piece is rounded up
+STACK_SLOTS: Final = (1 << 15) + 200  # pointers; above a power of two, because a chunk is rounded up to the next one
 
 
 def in_thread(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
-    """Runs `work` in a thread of its own. The future may be abandoned; `unclaimed` frees a result that comes then."""
+    """Run `work` in a thread of its own. If the future is cancelled, `unclaimed` frees a late result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -27,11 +27,11 @@ def _run(
     work: Callable[[], T],
     unclaimed: Callable[[T], None] | None,
 ) -> None:
-    """The frames of an error lead back to this one: with the future, which has the error, it would be a circle that
-    keeps all that `work` was given and had in hand, until the next collection."""
+    """An error's frames refer to this one: with the future, which holds the error, that would be a reference cycle
+    that holds all data of `work` until the next garbage collection. So frames are cleared and names deleted."""
     try:
         result = work()
-    except BaseException as error:  # the awaiting side decides what it means, SystemExit included
+    except BaseException as error:  # SystemExit too: the awaiting side handles it
         problem = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         clear_frames(error.__traceback__)
         _post(loop, future, partial(future.set_exception, problem))
@@ -43,22 +43,22 @@ def _run(
         del future, work
 
 
-def with_room(work: Callable[[], T]) -> T:
-    """`work`, for a thread that imports: it goes deep, and would else ask the kernel for memory a thousand times.
+def with_deep_stack(work: Callable[[], T]) -> T:
+    """Call `work` with a large chunk of Python frame memory, for a thread that imports.
 
-    Frames of a thread lie in pieces of 16 KB; the next is mapped when a call does not fit, and unmapped when that call
-    returns. Wherever imports happen to reach the end of one, every call pays for it: 3 to 10 % of a start. A frame that
-    claims more has a larger piece, and leaves half of it to the calls within: 250 KB, of which only what is used is
-    real.
+    CPython allocates a thread's frames in chunks of 16 KB; the next is mapped when a call does not fit, and unmapped
+    when that call returns. Deep imports that oscillate around the end of a chunk pay for it at every call: 3 to 10 %
+    of a start. A frame with a large stack size gets a larger chunk and leaves half of it, 250 KB, to the calls within;
+    only used pages are resident.
     """
     return work()
 
 
-with_room.__code__ = with_room.__code__.replace(co_stacksize=ROOM)
+with_deep_stack.__code__ = with_deep_stack.__code__.replace(co_stacksize=STACK_SLOTS)
 
 
 def in_threads(work: Sequence[Callable[[], object]], name: str) -> None:
-    """All at once; the first failure is raised when all have ended."""
+    """Run all in parallel; raise the first failure when all have ended."""
     failed: list[Exception] = []
 
     def run(one: Callable[[], object]) -> None:
@@ -75,18 +75,18 @@ def in_threads(work: Sequence[Callable[[], object]], name: str) -> None:
     for thread in threads:
         thread.join()
     if failed:
-        del failed[1:]  # and the last: what an error's frames lead to would be kept with it, until a collection
+        del failed[1:]  # with pop: errors left in this frame would form a cycle with it through their tracebacks
         raise failed.pop()
 
 
-class FewThreads:
-    """Work that is too long for the event loop but not for a request, a few at a time; the rest wait their turn."""
+class ThreadLimiter:
+    """Runs work of requests that is too long for the event loop in threads, at most `concurrency` at a time."""
 
-    def __init__(self, at_a_time: int) -> None:
-        self._turns = asyncio.Semaphore(at_a_time)
+    def __init__(self, concurrency: int) -> None:
+        self._slots = asyncio.Semaphore(concurrency)
 
     async def run(self, work: Callable[[], T]) -> T:
-        async with self._turns:
+        async with self._slots:
             return await in_thread(work)
 
 
@@ -96,7 +96,7 @@ def _post(
     settle: Callable[[], None],
     free: Callable[[], None] | None = None,
 ) -> None:
-    """Whether somebody still waits is known on the loop alone; freeing may take its time, and so happens elsewhere."""
+    """Settle the future on the loop, where it is known whether it was cancelled; free a late result in a thread."""
 
     def settle_once() -> None:
         if not future.done():
@@ -106,6 +106,6 @@ def _post(
 
     try:
         loop.call_soon_threadsafe(settle_once)
-    except RuntimeError:  # the loop has closed: nobody waits any more
+    except RuntimeError:  # the loop is closed
         if free is not None:
             free()

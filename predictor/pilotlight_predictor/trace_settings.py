@@ -1,6 +1,6 @@
-"""What is traced of inferences, and when a request is sampled: Triton's settings, read, checked and told. Pure.
+"""Triton's trace settings: validation, and sampling of requests. Pure.
 
-A setting holds for all models, or for one that has its own. request_traces.py keeps them and writes what is sampled.
+Settings apply to all models or to one. request_traces.py stores them and writes the traces.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pilotlight_predictor.errors import BadRequest
 
 OFF: Final = "OFF"
 LEVELS: Final = (OFF, "TIMESTAMPS", "TENSORS", "MIN", "MAX")
-_NUMBERS: Final = {"trace_rate": 1, "trace_count": -1, "log_frequency": 0}  # the least that each may be
+_NUMBERS: Final = {"trace_rate": 1, "trace_count": -1, "log_frequency": 0}  # minimum of each
 KEYS: Final = ("trace_file", "trace_level", *_NUMBERS)
 Values = Mapping[str, Any]
 DEFAULTS: Final[Values] = {
@@ -21,7 +21,7 @@ DEFAULTS: Final[Values] = {
 
 
 class TraceSettings(Struct, frozen=True):
-    """Each `rate`-th request is traced, `count` of them (-1: any number), into files of `log_frequency` (0: one)."""
+    """Every `rate`-th request is traced, up to `count` (-1: unlimited), in files of `log_frequency` traces (0: one)."""
 
     file: str
     levels: tuple[str, ...]
@@ -35,30 +35,30 @@ class TraceSettings(Struct, frozen=True):
 
 
 def trace_settings(values: Values) -> TraceSettings:
-    whole = {**DEFAULTS, **values}
-    return TraceSettings(*(whole[key] for key in KEYS))
+    complete = {**DEFAULTS, **values}
+    return TraceSettings(*(complete[key] for key in KEYS))
 
 
-def told(values: Values) -> dict[str, Any]:
-    """As Triton tells them: numbers are strings."""
-    whole = {**DEFAULTS, **values}
-    texts = {key: value if isinstance(value, str) else str(value) for key, value in whole.items()}
-    return {**texts, "trace_level": list(whole["trace_level"]), "trace_mode": "triton"}
+def as_triton(values: Values) -> dict[str, Any]:
+    """Return the settings in Triton's format: numbers are strings."""
+    complete = {**DEFAULTS, **values}
+    texts = {key: value if isinstance(value, str) else str(value) for key, value in complete.items()}
+    return {**texts, "trace_level": list(complete["trace_level"]), "trace_mode": "triton"}
 
 
-def changed(values: Values, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings after a change; None takes one back to what holds otherwise. Raises BadRequest."""
-    made = dict(values)
-    for key, value in asked.items():
+def changed(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings after changes; None resets one to its default. Raises BadRequest."""
+    updated = dict(values)
+    for key, value in changes.items():
         if key == "trace_mode":
             raise BadRequest("trace_mode cannot be changed: traces are written as 'triton' does, into a file")
         if key not in KEYS:
             raise BadRequest(f"{key[:100]} is no trace setting; there are {', '.join(KEYS)}")
         if value is None:
-            made.pop(key, None)
+            updated.pop(key, None)
         else:
-            made[key] = _read(key, value)
-    return made
+            updated[key] = _read(key, value)
+    return updated
 
 
 def _read(key: str, value: Any) -> Any:
@@ -98,29 +98,29 @@ def _number(key: str, value: Any) -> int:
 
 
 class Sampler:
-    """Which requests are traced under one setting."""
+    """Chooses the requests to trace."""
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
         self._seen = 0
         self._left = settings.count
-        self.taken = 0
+        self.sampled = 0
 
-    def takes(self) -> bool:
-        """Every `rate`-th, until the count is used up."""
+    def sample(self) -> bool:
+        """Return True for every `rate`-th request, until the count is used up."""
         if self._left == 0:
             return False
         self._seen += 1
         if self._seen % self.settings.rate:
             return False
         self._left -= self._left > 0
-        self.taken += 1
+        self.sampled += 1
         return True
 
     @property
     def file_name(self) -> str:
-        """With a log_frequency, each so many traces have a file of their own."""
+        """File of the next trace: with `log_frequency` a new one after so many traces."""
         settings = self.settings
         if not settings.log_frequency:
             return settings.file
-        return f"{settings.file}.{max(0, self.taken - 1) // settings.log_frequency}"
+        return f"{settings.file}.{max(0, self.sampled - 1) // settings.log_frequency}"

@@ -1,8 +1,8 @@
-"""Trace context through a predictor: W3C headers in, spans out when somebody collects them.
+"""W3C trace context and OpenTelemetry spans.
 
-`accept` says which headers may be passed on; it costs a regular expression for requests that carry one and nothing for
-the others. With the `otel` extra and OTEL_EXPORTER_OTLP_ENDPOINT (or the setting) set,
-`open_tracer` gives a tracer whose spans are exported over OTLP/HTTP from a thread of their own.
+`accept` validates headers to propagate; it costs a regular expression for requests that carry one. With the `otel`
+extra and OTEL_EXPORTER_OTLP_ENDPOINT (or the setting), `open_tracer` returns a tracer that exports spans over OTLP/HTTP
+from a thread of its own.
 """
 
 import re
@@ -36,12 +36,12 @@ class TraceContext(NamedTuple):
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    """Compiled when the first request carries a trace, so that a start does not pay for it."""
+    """Compile at the first request with a trace context instead of at import, for the cold start."""
     return re.compile(text)
 
 
 def parse_traceparent(value: str) -> TraceContext | None:
-    """None for anything the specification calls invalid: such a header is to be ignored, never an error."""
+    """Parse the header; None if it is invalid, which W3C requires to be ignored."""
     match = _pattern(_TRACEPARENT).fullmatch(value)
     if match is None:
         return None
@@ -54,7 +54,7 @@ def parse_traceparent(value: str) -> TraceContext | None:
 
 
 def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
-    """The vendors' members in order; None when any of them is malformed or one comes twice."""
+    """Return the members in order; None if one is malformed or repeated."""
     texts = [text for text in (part.strip(" \t") for part in value.split(",")) if text]
     if len(texts) > MAX_TRACESTATE_MEMBERS or len(value) > MAX_TRACESTATE_CHARS:
         return None
@@ -66,7 +66,7 @@ def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def accept(traceparent: str, tracestate: str = "") -> tuple[str, str]:
-    """The two headers as they may be passed on, "" where there is nothing valid; no state without a parent."""
+    """Return both headers for propagation, "" for an invalid one; no state without a parent."""
     if not traceparent or parse_traceparent(traceparent) is None:
         return "", ""
     members = parse_tracestate(tracestate) if tracestate else ()
@@ -83,7 +83,7 @@ class Span:
 
     @property
     def traceparent(self) -> str:
-        """The header for whatever is called on behalf of this span."""
+        """The header for calls made within this span."""
         context = self._span.get_span_context()
         return TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags)).header()
 
@@ -100,7 +100,7 @@ class Span:
 
 
 class Tracer:
-    """Starts spans when it has a provider. Callers on the hot path ask `enabled` first, one attribute read."""
+    """Starts spans if it has a provider. Hot paths check `enabled` first."""
 
     __slots__ = ("_provider", "_tracer", "enabled")
 
@@ -110,7 +110,7 @@ class Tracer:
         self._tracer = provider.get_tracer("pilotlight_predictor") if provider is not None else None
 
     def start(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Span | None:
-        """A server span below the caller's; None when tracing is off."""
+        """Start a server span below the caller's; None if tracing is off."""
         if self._tracer is None:
             return None
         from opentelemetry.trace import SpanKind
@@ -119,13 +119,13 @@ class Tracer:
         return Span(self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, attributes=attributes))
 
     def close(self) -> None:
-        """Exports what is left, within the exporter's own time limit."""
+        """Export the remaining spans, within the exporter's time limit."""
         if self._provider is not None:
             self._provider.shutdown()
 
 
 def _remote_context(traceparent: str) -> Any:
-    """An empty context for a request without a parent, lest a span that happens to be current becomes its parent."""
+    """Return the parent's context; empty without a parent, so that no current span becomes the parent by accident."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -138,7 +138,7 @@ def _remote_context(traceparent: str) -> Any:
 
 
 def open_tracer(environ: Mapping[str, str], service: str, endpoint: str = "") -> Tracer:
-    """Imports the SDK when a collector is named (tens of milliseconds: call it in a thread), else an idle tracer."""
+    """Return a tracer, idle if no collector is configured. Imports the SDK for tens of ms: call it in a thread."""
     if not endpoint and not environ.get(ENV_ENDPOINT) and not environ.get(ENV_TRACES_ENDPOINT):
         return Tracer()
     try:

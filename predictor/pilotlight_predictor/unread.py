@@ -1,7 +1,7 @@
-"""Ends the connection of a client that does not read what http.py writes to it.
+"""Aborts connections of clients that do not read their responses (http.py).
 
-Whoever makes an answer in parts is held back by who reads it: without a limit, one client that stops would keep a
-model's instance for ever. The end is that of a client which has left, so nobody has to know of another.
+A streamed response has back-pressure: without a limit, one client that stops reading would block a model instance for
+ever. The abort is handled as any disconnect.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pilotlight_predictor.lane_patience import LEAST_RATE, SLOW_S
 
 @contextmanager
 def abort_when_unread(transport: asyncio.WriteTransport | None, size: int = 0) -> Iterator[None]:
-    """Around a write of `size` bytes, which waits for room. The pace is the one asked of those who send."""
+    """Abort the transport if the enclosed write of `size` bytes is slower than the minimum rate of senders."""
     if transport is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Warm-up requests: those a model's configuration names, or zeros made from its metadata. Pure but for sample files."""
+"""Warm-up requests: the configured samples, or zeros in the shapes of the model's inputs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor
 
 
 def zero_request(config: ModelConfig) -> InferRequest:
-    """Every input zero, variable dimensions 1, BYTES empty."""
+    """Return a request of zeros: variable dimensions are 1, BYTES empty."""
     inputs = {
         t.name: _zeros(t.datatype, _shape(config, t.dims if t.reshape is None else t.reshape, 1)) for t in config.inputs
     }

@@ -1,48 +1,52 @@
-"""What is told of each call when somebody asked for it: an access-log line, an OpenTelemetry span.
+"""Access log and OpenTelemetry spans of requests.
 
-Off by default; then a call costs one comparison in the dispatcher.
+Off by default; then a request costs one comparison in the dispatcher.
 """
 
 from time import perf_counter
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight_predictor import logs
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.tracing import Tracer
 
 
-class CallWatch:
+class RequestObserver:
+    """Logs and traces each request when its response is sent."""
+
     def __init__(self, access_log: bool, tracer: Tracer) -> None:
         self._access_log = access_log
         self._tracer = tracer
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
         return self._access_log or self._tracer.enabled
 
-    def attach(self, call: Call, pattern: str) -> None:
-        """`pattern` names the span: a route has few of them, unlike paths."""
-        finish = call.finish
-        traceparent = call.header(HEADER_TRACEPARENT)
-        attributes = {"http.request.method": call.method, "http.route": pattern, **_model(call)}
-        span = self._tracer.start(f"{call.method} {pattern}", traceparent, attributes)
+    def attach(self, request: HttpRequest, pattern: str) -> None:
+        """Observe a request. The span is named by the route's `pattern`, which has few values, unlike the path."""
+        finish = request.finish
+        traceparent = request.header(HEADER_TRACEPARENT)
+        attributes = {"http.request.method": request.method, "http.route": pattern, **_model(request)}
+        span = self._tracer.start(f"{request.method} {pattern}", traceparent, attributes)
 
-        def finish_and_tell(reply: Reply) -> None:
-            call.finish = finish  # they know each other, and the call has its body: it shall not wait for the collector
-            finish(reply)
+        def finish_and_observe(response: HttpResponse) -> None:
+            request.finish = finish  # break the cycle: it would hold the body until the next garbage collection
+            finish(response)
             if span is not None:
-                span.set("http.response.status_code", reply.status)
-                span.end(RuntimeError(f"status {reply.status}") if reply.status >= 500 else None)
+                span.set("http.response.status_code", response.status)
+                span.end(RuntimeError(f"status {response.status}") if response.status >= 500 else None)
             if self._access_log:
-                self._tell(call, reply, span.traceparent if span is not None else traceparent)
+                self._log(request, response, span.traceparent if span is not None else traceparent)
 
-        call.finish = finish_and_tell
+        request.finish = finish_and_observe
 
-    def _tell(self, call: Call, reply: Reply, traceparent: str) -> None:
-        """The request's id as the client gave it: one made up here would be known to nobody else."""
-        seconds, request_id = perf_counter() - call.started, call.header(HEADER_REQUEST_ID)
-        logs.access(call.method, call.path, reply.status, seconds, request_id=request_id, traceparent=traceparent)
+    def _log(self, request: HttpRequest, response: HttpResponse, traceparent: str) -> None:
+        """Log with the client's request id only: a generated one would be unknown to others."""
+        seconds, request_id = perf_counter() - request.started, request.header(HEADER_REQUEST_ID)
+        logs.access(
+            request.method, request.path, response.status, seconds, request_id=request_id, traceparent=traceparent
+        )
 
 
-def _model(call: Call) -> dict[str, str]:
-    return {"pilotlight.model": call.params["model"]} if "model" in call.params else {}
+def _model(request: HttpRequest) -> dict[str, str]:
+    return {"pilotlight.model": request.params["model"]} if "model" in request.params else {}

@@ -40,7 +40,7 @@ class Remembering(Engine):
             self.tell(key, "Applied", f"generation {generation + 1}")
         return ServiceStatus(*key, generation + 1, "Ready", "http://127.0.0.1:1/")
 
-    async def confirmed(self) -> None:
+    async def wait_applied(self) -> None:
         """No gateway is there to be waited for."""
 
     def status(self, key: Key) -> ServiceStatus:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from pilotlight.api.backing import TargetBacking
-from pilotlight.api.log_files import LogLine, Wanted
+from pilotlight.api.backing import TargetBackend
+from pilotlight.api.log_files import LogLine, LogQuery
 from pilotlight.errors import NotFound
 from pilotlight.targets.target import Event, Key, Target
 
@@ -49,8 +49,8 @@ async def again() -> bool:
     return False
 
 
-def backing(cluster: Cluster) -> TargetBacking:
-    return TargetBacking(cast(Target, cluster))
+def backing(cluster: Cluster) -> TargetBackend:
+    return TargetBackend(cast(Target, cluster))
 
 
 def test_events_have_numbers_that_stay_and_only_later_ones_are_told_again() -> None:
@@ -73,7 +73,7 @@ def test_events_have_numbers_that_stay_and_only_later_ones_are_told_again() -> N
 def test_lines_come_as_they_are_written_and_blank_ones_stay() -> None:
     async def story() -> None:
         cluster = Cluster()
-        found = await backing(cluster).logs(KEY, Wanted(follow=True), again)
+        found = await backing(cluster).logs(KEY, LogQuery(follow=True), again)
         assert await anext(found) == [LogLine("", "first")]
         assert await anext(found) == [LogLine("", "")]
         cluster.gate.set()
@@ -84,4 +84,4 @@ def test_lines_come_as_they_are_written_and_blank_ones_stay() -> None:
 
 def test_what_is_not_there_is_told_before_a_stream_begins() -> None:
     with pytest.raises(NotFound):
-        asyncio.run(backing(Cluster()).logs(("default", "nobody"), Wanted(), again))
+        asyncio.run(backing(Cluster()).logs(("default", "nobody"), LogQuery(), again))

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from pilotlight.api.gates import errors_told
+from pilotlight.api.gates import error_middleware
 from pilotlight.api.keys import TOKEN
 
 
@@ -14,7 +14,7 @@ async def fails(request: web.Request) -> web.Response:
 
 
 async def told(shown: str) -> str:
-    app = web.Application(middlewares=[errors_told])
+    app = web.Application(middlewares=[error_middleware])
     app[TOKEN] = "admins"
     app.router.add_get("/", fails)
     async with TestClient(TestServer(app)) as client:

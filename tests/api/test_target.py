@@ -10,6 +10,7 @@ from tests.api.conftest import Served
 from pilotlight import errors
 from pilotlight.api.gates import STATUSES, status_of
 from pilotlight.errors import PlatformError
+from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.local import client
 from pilotlight.targets.local.launching import Address
 from pilotlight.targets.target import Key, Release, ServiceStatus, Share
@@ -59,8 +60,8 @@ def test_a_defect_of_the_engine_is_an_internal_error(api: Served, monkeypatch: p
 
 def test_every_error_of_the_tree_has_a_status() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PlatformError)]
-    made = [errors.InvalidDocument([]) if kind is errors.InvalidDocument else kind("x") for kind in kinds]
-    assert {status_of(error) for error in made} == set(STATUSES.values())
+    instances = [InvalidDocument([]), *(kind("x") for kind in kinds)]
+    assert {status_of(error) for error in instances} == set(STATUSES.values())
 
 
 def test_bounds_and_shares_arrive_and_null_takes_them_back(api: Served) -> None:
@@ -82,7 +83,7 @@ def test_unknown_bounds_are_refused(api: Served) -> None:
 
 def test_a_body_of_another_service_is_refused(api: Served) -> None:
     with pytest.raises(errors.UsageError, match="the body is of default/iris, the path of default/other"):
-        api.target._ask("PUT", client.path(("default", "other")), dict[str, object], release())
+        api.target._request("PUT", client.path(("default", "other")), dict[str, object], release())
 
 
 def test_of_many_events_the_latest_come_in_their_order(api: Served) -> None:

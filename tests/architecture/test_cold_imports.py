@@ -29,7 +29,7 @@ def test_the_table_of_backends_costs_no_runtime() -> None:
 
 
 def test_codecs_of_a_dialect_of_former_times_come_with_its_first_call() -> None:
-    code = "import sys; from pilotlight_predictor.routes import dialects; dialects(); print(*sys.modules)"
+    code = "import sys; from pilotlight_predictor.routes import serving_protocols; serving_protocols(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pilotlight_predictor.routes.trtis" in done.stdout.split()
     assert not {name for name in done.stdout.split() if "protocol.trtis" in name or "pbtxt" in name}
@@ -37,8 +37,8 @@ def test_codecs_of_a_dialect_of_former_times_come_with_its_first_call() -> None:
 
 def test_the_way_of_a_start_has_no_class_whose_code_is_written_while_it_is_imported() -> None:
     code = (
-        "import sys, pilotlight_predictor.assembly; from pilotlight_predictor.routes import first_dialects;"
-        "first_dialects();"
+        "import sys, pilotlight_predictor.assembly; from pilotlight_predictor.routes import startup_protocols;"
+        "startup_protocols();"
         "classes = {x for m in [*sys.modules.values()] if m.__name__.startswith('pilotlight') for x in vars(m).values()"
         " if hasattr(x, '__dataclass_params__') and isinstance(x, type)};"
         "print(*(c.__qualname__ for c in classes if c.__dataclass_params__.init))"

@@ -9,8 +9,8 @@ import pytest
 from source_tree import ROOT
 
 from pilotlight_predictor import routes
-from pilotlight_predictor.assembly import Assembly
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.assembly import Application
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle
@@ -42,17 +42,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> Reply:
-    answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    call = Call("POST", f"/csv/{model}", "", {}, body, "127.0.0.1", answered.set_result, perf_counter())
+async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> HttpResponse:
+    answered: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    call = HttpRequest("POST", f"/csv/{model}", "", {}, body, "127.0.0.1", answered.set_result, perf_counter())
     dispatcher.serve(call, dispatcher.admit(call))
     return await asyncio.wait_for(answered, 30)
 
 
-async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[Reply]:
+async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[HttpResponse]:
     """Everything but a socket: the parts are put together and the model loaded as at any start."""
-    assembly = Assembly(parse([*flags, "--grpc-port", "-1"], {}), Lifecycle(0.0, 0.0))
-    await assembly.open(HttpFront(lambda _: Reply(503)), None)
+    assembly = Application(parse([*flags, "--grpc-port", "-1"], {}), Lifecycle(0.0, 0.0))
+    await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
     work = asyncio.create_task(assembly.work(asyncio.Event()))
     try:
         async with asyncio.timeout(60):
@@ -101,5 +101,5 @@ def test_a_model_that_fails_is_told_in_its_own_error_body_without_the_reason(tmp
 
 
 def test_every_dialect_of_the_table_has_its_own_routes() -> None:
-    patterns = [(route.method, route.pattern) for dialect in routes.dialects() for route in dialect.routes]
+    patterns = [(route.method, route.pattern) for dialect in routes.serving_protocols() for route in dialect.routes]
     assert len(patterns) == len(set(patterns))

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy
 
+from pilotlight.canary.block import CanaryPolicy
 from pilotlight.canary.judge import judge
-from pilotlight.canary.model import Canary, Policy
-from pilotlight.canary.moves import Facts, applied
-from pilotlight.canary.queries import Missing, Observed
-from pilotlight.canary.steps import comparable_s, measured, next_move, passed
-from pilotlight.canary.strata import before
+from pilotlight.canary.model import Canary
+from pilotlight.canary.moves import Conditions, apply_action
+from pilotlight.canary.queries import Missing, ObservedCounts
+from pilotlight.canary.steps import add_elapsed, comparison_window_s, next_action, record_judgement
+from pilotlight.canary.strata import earlier_strata
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.histograms import Buckets
 
@@ -67,7 +68,7 @@ class Traffic:
     requests: int = 0
     errors: int = 0
     seconds: float = 0.0
-    earlier: list[Observed] = field(default_factory=list)  # as it stood before each check
+    earlier: list[ObservedCounts] = field(default_factory=list)  # as it stood before each check
 
     def serve(self, mean: float, weather: Weather = FAIR) -> None:
         self.earlier.append(self.observed(0.0))
@@ -78,11 +79,11 @@ class Traffic:
         self.errors += int(self.random.binomial(number, min(self.model.errors + weather.errors, 1.0)))
         self.seconds += float(took.sum())
 
-    def observed(self, seconds: float) -> Observed:
+    def observed(self, seconds: float) -> ObservedCounts:
         below: Buckets = tuple(zip(EDGES, map(float, numpy.cumsum(self.counts)), strict=True))
-        return Observed(self.requests, self.errors, below, self.seconds, seconds)
+        return ObservedCounts(self.requests, self.errors, below, self.seconds, seconds)
 
-    def lately(self, checks: int, seconds: float) -> Observed | Missing:
+    def lately(self, checks: int, seconds: float) -> ObservedCounts | Missing:
         """Since so many checks ago, as two readings of its counters tell."""
         if checks <= 0:
             return Missing("early", "too short a time")
@@ -90,7 +91,7 @@ class Traffic:
         grown = zip(now.buckets, then.buckets, strict=True)
         below: Buckets = tuple((edge, count - before) for (edge, count), (_, before) in grown)
         requests, errors = now.requests - then.requests, now.errors - then.errors
-        return Observed(requests, errors, below, now.seconds - then.seconds, seconds)
+        return ObservedCounts(requests, errors, below, now.seconds - then.seconds, seconds)
 
 
 @dataclass(frozen=True)
@@ -101,26 +102,28 @@ class Outcome:
 
 
 def run(
-    policy: Policy, stable: Model, fresh: Model, per_interval: float, seed: int,
+    policy: CanaryPolicy, stable: Model, fresh: Model, per_interval: float, seed: int,
     weather: Callable[[Canary, int], Weather] = lambda canary, check: FAIR,
 ) -> Outcome:  # fmt: skip
     """Until it has ended or paused; `per_interval` requests reach both sides together, in the weather of the check."""
     random = numpy.random.default_rng(seed)
     ours, theirs = Traffic(fresh, random), Traffic(stable, random)
     canary = Canary(policy, "new", "old", 2, 1, "")
-    facts, checks = Facts(ready=True), 0
-    canary = applied(canary, next_move(canary, None, facts), "")
+    facts, checks = Conditions(ready=True), 0
+    canary = apply_action(canary, next_action(canary, None, facts), "")
     while canary.phase == "Progressing" and canary.weight < 100:
         today = weather(canary, checks)
         ours.serve(per_interval * canary.weight / 100, today)
         theirs.serve(per_interval * (100 - canary.weight) / 100, today)
-        canary = passed(canary, policy.interval_s, facts)
-        seconds = comparable_s(canary)
+        canary = add_elapsed(canary, policy.interval_s, facts)
+        seconds = comparison_window_s(canary)
         beside, baseline = (each.lately(round(seconds / policy.interval_s), seconds) for each in (ours, theirs))
         whole = ours.observed(canary.observed_s) if policy.checks or not policy.compare else beside
-        judgement = judge(policy, whole, baseline, history=canary.measurements, beside=beside, before=before(canary))
-        canary, checks = measured(canary, judgement), checks + 1
-        canary = applied(canary, next_move(canary, judgement, facts), "")
+        judgement = judge(
+            policy, whole, baseline, history=canary.measurements, paired_canary=beside, earlier=earlier_strata(canary)
+        )
+        canary, checks = record_judgement(canary, judgement), checks + 1
+        canary = apply_action(canary, next_action(canary, judgement, facts), "")
     return Outcome(canary.phase if canary.weight < 100 else "Promoted", checks, canary.reason)
 
 
@@ -128,7 +131,7 @@ def outcomes(
     runs: int, fresh: Model, stable: Model = GOOD, per_interval: float = 200.0,
     weather: Callable[[Canary, int], Weather] = lambda canary, check: FAIR, **policy: object,
 ) -> list[Outcome]:  # fmt: skip
-    asked = Policy(**{"compare": "baseline", **policy})  # type: ignore[arg-type]
+    asked = CanaryPolicy(**{"compare": "baseline", **policy})  # type: ignore[arg-type]
     return [run(asked, stable, fresh, per_interval, seed, weather) for seed in range(runs)]
 
 

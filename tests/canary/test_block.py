@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pilotlight.canary.block import KEYS, annotated, policy_of, read_block
-from pilotlight.canary.model import Check, Policy
+from pilotlight.canary.block import KEYS, CanaryPolicy, parse_block, parse_policy, policy_from_annotations
+from pilotlight.canary.checks import Check
 from pilotlight.errors import UsageError
 from pilotlight.names import ANNOTATION_CANARY
 
@@ -33,7 +33,7 @@ auto-promote: false
 keep-stable: 1m
 dry-run-checks: true
 """
-POLICY = Policy(
+POLICY = CanaryPolicy(
     steps=(10, 50, 100), bake_s=90.0, interval_s=10.0, compare="baseline", ratio=1.5, min_requests=20, failure_limit=3,
     on_no_data="pause", on_inconclusive="fail", inconclusive_limit=7, deadline_s=7200.0, auto_promote=False,
     keep_stable_s=60.0, dry_run_checks=True, example='{"instances": [[1, 2]]}',
@@ -45,11 +45,11 @@ POLICY = Policy(
 
 
 def test_every_setting_of_a_policy_can_be_written_in_a_document() -> None:
-    assert annotated({ANNOTATION_CANARY: EVERYTHING}) == POLICY
+    assert policy_from_annotations({ANNOTATION_CANARY: EVERYTHING}) == POLICY
 
 
 def test_the_bound_of_the_only_query_may_be_a_number_alone() -> None:
-    assert annotated({ANNOTATION_CANARY: EVERYTHING.replace("{gpu: 0.9}", "0.9")}) == POLICY
+    assert policy_from_annotations({ANNOTATION_CANARY: EVERYTHING.replace("{gpu: 0.9}", "0.9")}) == POLICY
 
 
 def test_flags_say_the_same_in_their_own_words() -> None:
@@ -60,17 +60,17 @@ def test_flags_say_the_same_in_their_own_words() -> None:
         "on-inconclusive": "fail", "inconclusive-limit": 7, "deadline": "120m", "keep-stable": "1m",
         "dry-run-checks": True, "example": '{"instances":[[1,2]]}',
     }  # fmt: skip
-    assert policy_of(flags) == POLICY
+    assert parse_policy(flags) == POLICY
 
 
 def test_nothing_asked_for_is_the_defaults_and_a_comparison() -> None:
-    assert policy_of({}) == policy_of({"steps": None}) == Policy(compare="baseline")
-    assert annotated({}) is None
-    assert annotated({ANNOTATION_CANARY: ""}) == Policy(compare="baseline")
+    assert parse_policy({}) == parse_policy({"steps": None}) == CanaryPolicy(compare="baseline")
+    assert policy_from_annotations({}) is None
+    assert policy_from_annotations({ANNOTATION_CANARY: ""}) == CanaryPolicy(compare="baseline")
 
 
 def test_whoever_names_bounds_is_not_compared_unless_asked() -> None:
-    assert policy_of({"check": "p99_ms<300"}).compare == ""
+    assert parse_policy({"check": "p99_ms<300"}).compare == ""
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_whoever_names_bounds_is_not_compared_unless_asked() -> None:
 )  # fmt: skip
 def test_an_error_names_the_key_and_the_fix(written: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError) as caught:
-        policy_of(written)
+        parse_policy(written)
     assert str(caught.value).startswith(told) or told in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "5", "steps: [", "a: 1\na: 2", "--- {}\n--- {}\n"])
 def test_a_block_that_is_no_map_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        read_block(text)
+        parse_block(text)
 
 
 def test_the_examples_of_the_page_can_be_read() -> None:
     blocks = re.findall(r"  canary:\n((?:    .*\n)+)", DOCS.read_text())
     assert blocks
     for block in blocks:
-        assert annotated({ANNOTATION_CANARY: block})
+        assert policy_from_annotations({ANNOTATION_CANARY: block})
 
 
 def test_every_key_and_its_default_stand_on_the_page() -> None:
@@ -126,4 +126,4 @@ def test_every_key_and_its_default_stand_on_the_page() -> None:
     defaults = {key: default.strip() for keys, default in rows.items() for key in re.findall(r"`([a-z-]+)`", keys)}
     assert set(KEYS) <= set(defaults)
     said = {key: yaml.safe_load(default) for key, default in defaults.items() if key in KEYS and key not in TOLD}
-    assert policy_of({**said, "compare": "baseline"}) == Policy(compare="baseline")
+    assert parse_policy({**said, "compare": "baseline"}) == CanaryPolicy(compare="baseline")

@@ -2,8 +2,14 @@
 
 import pytest
 
-from pilotlight.canary.checks import METRICS, figure, fill, own_checks, parse_check, shown
-from pilotlight.canary.model import Check
+from pilotlight.canary.checks import (
+    METRICS,
+    Check,
+    fill_placeholders,
+    format_value,
+    parse_check,
+    promql_checks,
+)
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.scaling import promql_syntax as syntax
 
@@ -52,14 +58,13 @@ def test_what_cannot_be_read_is_told_in_one_sentence(text: str, told: str) -> No
 
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_can_be_written_shown_and_told(name: str) -> None:
-    check = parse_check(f"{name}<0.5")
-    assert shown(check) == f"{name}<0.5"
-    assert figure(name, 0.5)
-    assert figure(name, None) == "nothing"
+    assert parse_check(f"{name}<0.5") == Check(name, maximum=0.5)
+    assert format_value(name, 0.5)
+    assert format_value(name, None) == "nothing"
 
 
 def test_queries_of_the_users_own_have_bounds_by_name() -> None:
-    found = own_checks(["gpu=max(gpu_busy)", "queue=sum(q{a='='})"], ["gpu=0.9", "queue=5"], ["gpu=0.1"])
+    found = promql_checks(["gpu=max(gpu_busy)", "queue=sum(q{a='='})"], ["gpu=0.9", "queue=5"], ["gpu=0.1"])
     assert found == (
         Check("gpu", "max(gpu_busy)", maximum=0.9, minimum=0.1),
         Check("queue", "sum(q{a='='})", maximum=5.0),
@@ -67,7 +72,7 @@ def test_queries_of_the_users_own_have_bounds_by_name() -> None:
 
 
 def test_the_bound_of_the_only_query_needs_no_name() -> None:
-    assert own_checks(["gpu=a"], ["0.9"], ["0.1"]) == (Check("gpu", "a", maximum=0.9, minimum=0.1),)
+    assert promql_checks(["gpu=a"], ["0.9"], ["0.1"]) == (Check("gpu", "a", maximum=0.9, minimum=0.1),)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_the_bound_of_the_only_query_needs_no_name() -> None:
 )  # fmt: skip
 def test_a_query_that_cannot_be_asked_is_told_in_one_sentence(queries: list[str], maxima: list[str], told: str) -> None:
     with pytest.raises(UsageError) as caught:
-        own_checks(queries, maxima, [])
+        promql_checks(queries, maxima, [])
     assert told in str(caught.value)
 
 
@@ -105,12 +110,12 @@ def test_placeholders_are_filled_in_and_comments_are_left_alone() -> None:
         'sum(rate(a{r="{{revision}}",s=\'{{ stable }}\',n=`{{namespace}}`}[{{window}}])) # {{service}} isn\'t "asked"'
     )
     filled = 'sum(rate(a{r="iris-2",s=\'iris-1\',n=`ml`}[90s])) # {{service}} isn\'t "asked"'
-    assert fill(query, VALUES) == filled
+    assert fill_placeholders(query, VALUES) == filled
 
 
 @pytest.mark.parametrize("name", ['a"} or vector(1) #', "a'", "a`b", "a\\", "a\nb", '\\"', "{{stable}}"])
 @pytest.mark.parametrize("quote", ['"', "'", "`"])
 def test_no_name_can_be_more_than_a_name(name: str, quote: str) -> None:
-    query = fill(f"sum(a{{r={quote}{{{{revision}}}}{quote}}})", {**VALUES, "revision": name})
+    query = fill_placeholders(f"sum(a{{r={quote}{{{{revision}}}}{quote}}})", {**VALUES, "revision": name})
     (selector,) = syntax.selectors(syntax.parse(query.replace("\\n", "n")))
     assert [matcher[:2] for matcher in selector.matchers] == [("r", "=")]

@@ -7,15 +7,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as any_of
 from msgspec.structs import replace
 
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
 from pilotlight.canary.judge import SEVERITY, Judgement, judge
-from pilotlight.canary.model import ENDED, Canary, Check, Measurement, Policy
-from pilotlight.canary.moves import Facts, applied
-from pilotlight.canary.queries import Missing, Observed
-from pilotlight.canary.steps import measured, next_move, passed
+from pilotlight.canary.model import ENDED, Canary, Measurement
+from pilotlight.canary.moves import Conditions, apply_action
+from pilotlight.canary.queries import Missing, ObservedCounts
+from pilotlight.canary.steps import add_elapsed, next_action, record_judgement
 
 NUMBERS = any_of.floats() | any_of.sampled_from([0.0, 1.0, 1e300, math.inf, -math.inf, math.nan, -1.0, 1e15, 49.5])
 SEEN = any_of.builds(
-    Observed, NUMBERS, NUMBERS, any_of.lists(any_of.tuples(NUMBERS, NUMBERS), max_size=6).map(tuple), NUMBERS, NUMBERS
+    ObservedCounts,
+    NUMBERS,
+    NUMBERS,
+    any_of.lists(any_of.tuples(NUMBERS, NUMBERS), max_size=6).map(tuple),
+    NUMBERS,
+    NUMBERS,
 )
 NOTHING = any_of.builds(
     Missing, any_of.sampled_from(["empty", "nan", "stale", "unreachable", "unusable"]), any_of.just("because")
@@ -30,7 +37,7 @@ CHECKS = any_of.builds(
 )
 OWN = any_of.builds(Check, any_of.just("mine"), any_of.just("query"), BOUNDS, BOUNDS)
 POLICIES = any_of.builds(
-    Policy,
+    CanaryPolicy,
     checks=any_of.lists(CHECKS.filter(lambda each: each.name != "own") | OWN, max_size=3).map(tuple),
     compare=any_of.sampled_from(["", "baseline"]),
     ratio=any_of.floats(1, 10),
@@ -38,33 +45,39 @@ POLICIES = any_of.builds(
 )
 
 
-COMPARED = Policy(compare="baseline", ratio=1.0, min_requests=0)
-ONE = Observed(1.0, 0.0, ((-1.0, 1.0),))
+COMPARED = CanaryPolicy(compare="baseline", ratio=1.0, min_requests=0)
+ONE = ObservedCounts(1.0, 0.0, ((-1.0, 1.0),))
 
 
 @settings(max_examples=150, deadline=None)
 @given(POLICIES, SEEN | NOTHING, SEEN | NOTHING, NUMBERS | NOTHING, any_of.integers(1, 10**9))
-@example(COMPARED, ONE, Observed(1.0, 0.0, ((0.0, 1.0),)), 0.0, 1)
-@example(COMPARED, Observed(1.0), Observed(1.8e301), 0.0, 1)
+@example(COMPARED, ONE, ObservedCounts(1.0, 0.0, ((0.0, 1.0),)), 0.0, 1)
+@example(COMPARED, ObservedCounts(1.0), ObservedCounts(1.8e301), 0.0, 1)
 def test_a_judge_always_gives_a_verdict(
-    policy: Policy, canary: Observed | Missing, baseline: Observed | Missing, own: float | Missing, look: int
+    policy: CanaryPolicy,
+    canary: ObservedCounts | Missing,
+    baseline: ObservedCounts | Missing,
+    own: float | Missing,
+    look: int,
 ) -> None:
     found = judge(policy, canary, baseline, {"mine": own}, [Measurement("p99_ms", "", "Successful", look=look)])
     assert found.verdict in SEVERITY
     assert found.measurements
     assert found.verdict == "Successful" or found.reason
-    assert found.lacking >= 0
-    assert found.lacking_baseline >= 0
+    assert found.missing_requests >= 0
+    assert found.missing_baseline_requests >= 0
 
 
 VERDICTS = any_of.sampled_from([
     Judgement("Successful"), Judgement("Failed", reason="bad"), Judgement("Inconclusive", reason="unsure"),
-    Judgement("Inconclusive", reason="few", lacking=5), Judgement("Error", reason="unreachable"), None,
+    Judgement("Inconclusive", reason="few", missing_requests=5), Judgement("Error", reason="unreachable"), None,
 ])  # fmt: skip
 EVENTS = any_of.lists(
     any_of.tuples(
         VERDICTS,
-        any_of.builds(Facts, any_of.sampled_from([True] * 3 + [False]), any_of.sampled_from([""] * 9 + ["crashed"])),
+        any_of.builds(
+            Conditions, any_of.sampled_from([True] * 3 + [False]), any_of.sampled_from([""] * 9 + ["crashed"])
+        ),
         any_of.sampled_from(["", "", "", "pause", "resume", "promote", "promote-full", "abort"]),
         any_of.sampled_from([15.0, 15.0, 120.0, 0.0, -3600.0]),
     ),
@@ -75,17 +88,17 @@ EVENTS = any_of.lists(
 @settings(max_examples=150, deadline=None)
 @given(EVENTS, any_of.sampled_from([(5, 25, 50, 100), (1, 100), (100,)]), any_of.booleans())
 def test_weights_only_rise_by_steps_until_it_is_taken_back(
-    events: list[tuple[Judgement | None, Facts, str, float]], steps: tuple[int, ...], auto: bool
+    events: list[tuple[Judgement | None, Conditions, str, float]], steps: tuple[int, ...], auto: bool
 ) -> None:
-    canary = Canary(Policy(steps=steps, auto_promote=auto, inconclusive_limit=3), "new", "old", 2, 1, "")
+    canary = Canary(CanaryPolicy(steps=steps, auto_promote=auto, inconclusive_limit=3), "new", "old", 2, 1, "")
     path = [canary]
     for judgement, facts, wish, seconds in events:
-        before = passed(canary, seconds, facts)
-        before = measured(before, judgement) if judgement is not None else before
+        before = add_elapsed(canary, seconds, facts)
+        before = record_judgement(before, judgement) if judgement is not None else before
         before = replace(before, wish=wish or before.wish)
-        move = next_move(before, judgement, facts)
-        assert next_move(before, judgement, facts) == move
-        canary = applied(before, move, "now")
+        move = next_action(before, judgement, facts)
+        assert next_action(before, judgement, facts) == move
+        canary = apply_action(before, move, "now")
         path.append(canary)
         assert canary.weight in (0, *steps)
         assert canary.weight <= steps[canary.step]

@@ -4,23 +4,27 @@ import math
 
 import pytest
 
-from pilotlight.canary.judge import Judgement, chances, compared, judge
-from pilotlight.canary.model import Check, Measurement, Policy, Verdict
-from pilotlight.canary.queries import Missing, Observed
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
+from pilotlight.canary.judge import Judgement, compared_metrics, count_tests, judge
+from pilotlight.canary.model import Measurement, Verdict
+from pilotlight.canary.queries import Missing, ObservedCounts
 from pilotlight.contract import LATENCY_BUCKETS
 
 EMPTY = Missing("empty", "new had no request within 90s")
-P99 = Policy(checks=(Check("p99_ms", maximum=300.0),))
-ERRORS = Policy(checks=(Check("error_rate", maximum=0.01),))
-COMPARED = Policy(compare="baseline")
-OWN = Policy(checks=(Check("gpu", "max(busy)", maximum=0.9),))
+P99 = CanaryPolicy(checks=(Check("p99_ms", maximum=300.0),))
+ERRORS = CanaryPolicy(checks=(Check("error_rate", maximum=0.01),))
+COMPARED = CanaryPolicy(compare="baseline")
+OWN = CanaryPolicy(checks=(Check("gpu", "max(busy)", maximum=0.9),))
 
 
-def seen(requests: float, errors: float = 0.0, slow: float = 0.0, fast_s: float = 0.1, slow_s: float = 0.5) -> Observed:
+def seen(
+    requests: float, errors: float = 0.0, slow: float = 0.0, fast_s: float = 0.1, slow_s: float = 0.5
+) -> ObservedCounts:
     """`slow` of the requests took up to `slow_s`, the others up to `fast_s`."""
     edges = (*LATENCY_BUCKETS, math.inf)
     buckets = tuple((edge, (edge >= fast_s) * (requests - slow) + (edge >= slow_s) * slow) for edge in edges)
-    return Observed(requests, errors, buckets, (requests - slow) * fast_s + slow * slow_s, 120.0)
+    return ObservedCounts(requests, errors, buckets, (requests - slow) * fast_s + slow * slow_s, 120.0)
 
 
 def only(judgement: Judgement) -> Measurement:
@@ -62,7 +66,9 @@ def test_an_error_rate_fails_when_the_data_say_so_and_not_before(requests: int, 
 
 
 def test_a_measurement_tells_value_bound_confidence_requests_and_query() -> None:
-    found = only(judge(P99, seen(2000, slow=100), at="2026-01-01T00:00:00Z", asked={"p99_ms": "histogram_quantile(…)"}))
+    found = only(
+        judge(P99, seen(2000, slow=100), at="2026-01-01T00:00:00Z", queries={"p99_ms": "histogram_quantile(…)"})
+    )
     assert (found.check, found.at, found.requests, found.bound) == ("p99_ms", "2026-01-01T00:00:00Z", 2000, 300.0)
     assert found.query == "histogram_quantile(…)"
     assert found.low is not None
@@ -80,10 +86,10 @@ def test_an_unsure_measurement_says_that_it_is_unsure() -> None:
 
 
 def test_a_mean_and_a_rate_are_judged_too() -> None:
-    mean = Policy(checks=(Check("mean_ms", maximum=90.0),))
+    mean = CanaryPolicy(checks=(Check("mean_ms", maximum=90.0),))
     assert judge(mean, seen(1000)).verdict == "Failed"
-    assert judge(Policy(checks=(Check("mean_ms", maximum=120.0),)), seen(1000)).verdict == "Successful"
-    rate = Policy(checks=(Check("rps", minimum=5.0),))
+    assert judge(CanaryPolicy(checks=(Check("mean_ms", maximum=120.0),)), seen(1000)).verdict == "Successful"
+    rate = CanaryPolicy(checks=(Check("rps", minimum=5.0),))
     assert judge(rate, seen(1200)).verdict == "Successful"
     assert judge(rate, seen(300)).verdict == "Failed"
     assert judge(rate, seen(590)).verdict == "Inconclusive"
@@ -106,15 +112,15 @@ def test_a_mean_and_a_rate_are_judged_too() -> None:
     ],
 )  # fmt: skip
 def test_a_canary_is_compared_with_the_baseline(
-    canary: Observed, baseline: Observed | Missing, verdict: Verdict, told: str
+    canary: ObservedCounts, baseline: ObservedCounts | Missing, verdict: Verdict, told: str
 ) -> None:
     found = judge(COMPARED, canary, baseline)
     assert (found.verdict, told in found.reason) == (verdict, True), found.reason
-    assert {each.check for each in found.measurements} == {f"{name} vs baseline" for name in compared(COMPARED)}
+    assert {each.check for each in found.measurements} == {f"{name} vs baseline" for name in compared_metrics(COMPARED)}
 
 
 def test_a_ratio_says_how_much_worse_is_worse() -> None:
-    generous = Policy(compare="baseline", ratio=4.0)
+    generous = CanaryPolicy(compare="baseline", ratio=4.0)
     assert judge(COMPARED, seen(5000, 150), seen(5000, 50)).verdict == "Failed"
     assert judge(generous, seen(5000, 150), seen(5000, 50)).verdict == "Successful"
 
@@ -132,42 +138,42 @@ def test_a_ratio_says_how_much_worse_is_worse() -> None:
 def test_no_data_is_neither_failure_nor_success(missing: str, verdict: Verdict) -> None:
     found = judge(P99, Missing(missing, "because"))  # type: ignore[arg-type]
     assert (found.verdict, found.reason, only(found).reason) == (verdict, "because", "because")
-    assert found.lacking == (50 if verdict == "Inconclusive" else 0)
+    assert found.missing_requests == (50 if verdict == "Inconclusive" else 0)
 
 
 def test_what_is_lacking_is_told_for_probes() -> None:
     found = judge(COMPARED, seen(12), seen(40))
-    assert (found.lacking, found.lacking_baseline) == (38, 10)
-    assert judge(Policy(min_requests=0), EMPTY).lacking == 1
-    assert judge(P99, seen(1000), EMPTY).lacking_baseline == 0
+    assert (found.missing_requests, found.missing_baseline_requests) == (38, 10)
+    assert judge(CanaryPolicy(min_requests=0), EMPTY).missing_requests == 1
+    assert judge(P99, seen(1000), EMPTY).missing_baseline_requests == 0
 
 
 def test_queries_of_the_users_own_are_judged_by_their_value() -> None:
-    found = judge(OWN, seen(1000), own={"gpu": 0.95})
+    found = judge(OWN, seen(1000), query_values={"gpu": 0.95})
     assert (found.verdict, found.reason) == ("Failed", "gpu is 0.95, not below 0.9")
-    assert judge(OWN, seen(1000), own={"gpu": 0.9}).verdict == "Successful"
-    assert judge(OWN, seen(10), own={"gpu": 0.95}).verdict == "Inconclusive"
-    assert judge(OWN, seen(1000), own={"gpu": math.nan}).verdict == "Inconclusive"
-    assert judge(OWN, seen(1000), own={"gpu": Missing("nan", "gives NaN")}).lacking == 1
-    assert judge(OWN, seen(1000), own={"gpu": Missing("unusable", "gives 3 series")}).verdict == "Error"
+    assert judge(OWN, seen(1000), query_values={"gpu": 0.9}).verdict == "Successful"
+    assert judge(OWN, seen(10), query_values={"gpu": 0.95}).verdict == "Inconclusive"
+    assert judge(OWN, seen(1000), query_values={"gpu": math.nan}).verdict == "Inconclusive"
+    assert judge(OWN, seen(1000), query_values={"gpu": Missing("nan", "gives NaN")}).missing_requests == 1
+    assert judge(OWN, seen(1000), query_values={"gpu": Missing("unusable", "gives 3 series")}).verdict == "Error"
     assert judge(OWN, seen(1000)).verdict == "Inconclusive"
-    foreign = Policy(checks=OWN.checks, min_requests=0)  # of a server whose requests we cannot count
-    assert judge(foreign, EMPTY, own={"gpu": 0.5}).verdict == "Successful"
-    assert judge(foreign, EMPTY, own={"gpu": 0.95}).verdict == "Failed"
-    least = Policy(checks=(Check("gpu", "q", minimum=0.1),))
-    assert judge(least, seen(1000), own={"gpu": 0.05}).reason == "gpu is 0.05, not above 0.1"
+    foreign = CanaryPolicy(checks=OWN.checks, min_requests=0)  # of a server whose requests we cannot count
+    assert judge(foreign, EMPTY, query_values={"gpu": 0.5}).verdict == "Successful"
+    assert judge(foreign, EMPTY, query_values={"gpu": 0.95}).verdict == "Failed"
+    least = CanaryPolicy(checks=(Check("gpu", "q", minimum=0.1),))
+    assert judge(least, seen(1000), query_values={"gpu": 0.05}).reason == "gpu is 0.05, not above 0.1"
 
 
 def test_one_failure_outweighs_everything_else() -> None:
-    policy = Policy(checks=(*P99.checks, *OWN.checks))
-    found = judge(policy, seen(1000, slow=100), own={"gpu": Missing("unreachable", "no")})
+    policy = CanaryPolicy(checks=(*P99.checks, *OWN.checks))
+    found = judge(policy, seen(1000, slow=100), query_values={"gpu": Missing("unreachable", "no")})
     assert [each.verdict for each in found.measurements] == ["Failed", "Error"]
     assert (found.verdict, found.reason.startswith("p99_ms")) == ("Failed", True)
 
 
 def test_a_policy_without_checks_only_wants_requests() -> None:
-    assert only(judge(Policy(), seen(50))).verdict == "Successful"
-    assert only(judge(Policy(), seen(49))).reason == "49 of the 50 requests that it takes"
+    assert only(judge(CanaryPolicy(), seen(50))).verdict == "Successful"
+    assert only(judge(CanaryPolicy(), seen(49))).reason == "49 of the 50 requests that it takes"
 
 
 def test_the_more_is_looked_at_the_more_it_takes_to_fail() -> None:
@@ -180,13 +186,13 @@ def test_the_more_is_looked_at_the_more_it_takes_to_fail() -> None:
 
 
 def test_checks_that_are_only_tried_out_stop_nothing_and_are_shown() -> None:
-    tried = Policy(checks=P99.checks, dry_run_checks=True)
+    tried = CanaryPolicy(checks=P99.checks, dry_run_checks=True)
     found = judge(tried, seen(1000, slow=100))
-    assert (found.verdict, found.measurements[0].verdict, found.lacking) == ("Successful", "Failed", 0)
+    assert (found.verdict, found.measurements[0].verdict, found.missing_requests) == ("Successful", "Failed", 0)
     assert judge(tried, EMPTY).verdict == "Successful"
 
 
 def test_every_test_of_a_look_shares_its_chance() -> None:
-    assert chances(P99) == 1
-    assert chances(COMPARED) == 3
-    assert chances(Policy(compare="baseline", checks=(*P99.checks, Check("p95_ms"), *OWN.checks))) == 5
+    assert count_tests(P99) == 1
+    assert count_tests(COMPARED) == 3
+    assert count_tests(CanaryPolicy(compare="baseline", checks=(*P99.checks, Check("p95_ms"), *OWN.checks))) == 5

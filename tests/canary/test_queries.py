@@ -12,12 +12,13 @@ from tests.judges.gomodules import Unavailable
 from tests.judges.verdict import absent
 
 from pilotlight.canary import figures, queries
-from pilotlight.canary.model import Check, Policy
-from pilotlight.canary.queries import Answer, Missing, Observed, Question, Side
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
+from pilotlight.canary.queries import MetricScope, Missing, ObservedCounts, QueryAnswer, QueryName
 from pilotlight.targets.local.scaling.promql import Evaluator, supported
 
-POLICY = Policy(compare="baseline", checks=(Check("mean_ms", maximum=5.0), Check("rps", minimum=1.0)))
-NEW = Side("ml", "iris", "iris-2", 120.0, 90.0, 120.0)
+POLICY = CanaryPolicy(compare="baseline", checks=(Check("mean_ms", maximum=5.0), Check("rps", minimum=1.0)))
+NEW = MetricScope("ml", "iris", "iris-2", 120.0, 90.0, 120.0)
 METRIC = "pilotlight_request_duration_seconds"
 STEP_S = 15
 
@@ -93,8 +94,8 @@ def written(labels: dict[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in labels.items() if value)
 
 
-def answered(world: list[Counter], side: Side, now: float = 180.0) -> dict[Question, Answer]:
-    asked = queries.questions(side)
+def answered(world: list[Counter], side: MetricScope, now: float = 180.0) -> dict[QueryName, QueryAnswer]:
+    asked = queries.metric_queries(side)
     found = evaluator(world, list(asked.values()))
     return {name: [Element(dict(k), v) for k, v in found.vector(text, now).items()] for name, text in asked.items()}
 
@@ -103,8 +104,8 @@ def answered(world: list[Counter], side: Side, now: float = 180.0) -> dict[Quest
 def test_every_request_of_the_window_is_counted_once(revision: str) -> None:
     """Also those before a counter's first scrape, and of a replica that has ended; none of before or of others."""
     side = NEW._replace(revision=revision)
-    seen = queries.read(answered(WORLD, side), side)
-    assert isinstance(seen, Observed)
+    seen = queries.read_answers(answered(WORLD, side), side)
+    assert isinstance(seen, ObservedCounts)
     requests, errors = COUNTS[revision]
     assert (seen.requests, seen.errors) == (requests, errors)
     assert seen.seconds == pytest.approx(requests * 0.05)
@@ -114,64 +115,64 @@ def test_every_request_of_the_window_is_counted_once(revision: str) -> None:
 def test_requests_whose_replica_ended_without_an_answer_are_errors_of_its_revision() -> None:
     answers = answered(WORLD, NEW)
     before, after = (
-        queries.read(answers, NEW),
-        queries.read({**answers, "lost": [Element({}, 7.0)], "lost before": [Element({}, 3.0)]}, NEW),
+        queries.read_answers(answers, NEW),
+        queries.read_answers({**answers, "lost": [Element({}, 7.0)], "lost before": [Element({}, 3.0)]}, NEW),
     )
-    assert isinstance(before, Observed)
-    assert isinstance(after, Observed)
+    assert isinstance(before, ObservedCounts)
+    assert isinstance(after, ObservedCounts)
     assert (after.requests, after.errors) == (before.requests + 4, before.errors + 4)
     assert after.buckets == before.buckets, "nobody knows how long they would have taken"
-    assert figures.value("mean_ms", after) == figures.value("mean_ms", before)
+    assert figures.metric_value("mean_ms", after) == figures.metric_value("mean_ms", before)
 
 
 def test_a_revision_that_answers_nothing_but_loses_requests_is_not_without_any() -> None:
-    found = queries.read({"lost": [Element({}, 7.0)]}, NEW, running=False)
-    assert isinstance(found, Observed)
+    found = queries.read_answers({"lost": [Element({}, 7.0)]}, NEW, running=False)
+    assert isinstance(found, ObservedCounts)
     assert (found.requests, found.errors) == (7, 7)
 
 
 def test_a_counter_that_starts_anew_makes_nothing_negative() -> None:
     world = replica("old-a", "iris-1", "200", [900.0] * 7 + [5.0] * 6)
     side = NEW._replace(revision="iris-1")
-    seen = queries.read(answered(world, side), side)
+    seen = queries.read_answers(answered(world, side), side)
     assert isinstance(seen, Missing) or seen.requests >= 0
 
 
 def test_no_request_is_empty() -> None:
     side = NEW._replace(revision="iris-3")
-    assert queries.read(answered(WORLD, side), side, running=False).kind == "empty"  # type: ignore[union-attr]
+    assert queries.read_answers(answered(WORLD, side), side, running=False).kind == "empty"  # type: ignore[union-attr]
 
 
 def test_a_replica_that_nobody_asks_is_empty_and_not_stale() -> None:
     world = [each for each in replica("new-a", "iris-2", "200", [1.0] * 13) if "in_flight" in each.name]
-    found = queries.read(answered(world, NEW), NEW)
+    found = queries.read_answers(answered(world, NEW), NEW)
     assert found == Missing("empty", "iris-2 had no request within 120s")
 
 
 def test_metrics_that_are_not_scraped_any_more_are_stale() -> None:
     answers = answered(replica("new-a", "iris-2", "200", [50.0] * 5 + [None] * 8), NEW)
-    found = queries.read(answers, NEW)
+    found = queries.read_answers(answers, NEW)
     assert isinstance(found, Missing)
     assert found.kind == "stale"
     assert found.reason.startswith("nothing of iris-2 was scraped for 90 s; is Prometheus up")
 
 
 def test_what_was_not_scraped_yet_is_not_stale() -> None:
-    found = queries.read({}, NEW._replace(observed_s=20.0))
+    found = queries.read_answers({}, NEW._replace(observed_s=20.0))
     assert isinstance(found, Missing)
     assert found.kind == "empty"
 
 
 def test_not_a_number_is_told_apart() -> None:
-    answers: dict[Question, Answer] = {"codes": [Element({"code": "200"}, math.nan)], "fresh": [Element({}, 1.0)]}
-    found = queries.read(answers, NEW)
+    answers: dict[QueryName, QueryAnswer] = {"codes": [Element({"code": "200"}, math.nan)], "fresh": [Element({}, 1.0)]}
+    found = queries.read_answers(answers, NEW)
     assert isinstance(found, Missing)
     assert found.kind == "nan"
 
 
 def test_nobody_to_ask_is_told_as_it_was_said() -> None:
     said = Missing("unreachable", "Prometheus cannot be asked")
-    assert queries.read({"codes": said, "fresh": []}, NEW) == said
+    assert queries.read_answers({"codes": said, "fresh": []}, NEW) == said
 
 
 @pytest.mark.parametrize(
@@ -185,20 +186,20 @@ def test_nobody_to_ask_is_told_as_it_was_said() -> None:
         (Missing("unreachable", "no"), "unreachable"),
     ],
 )
-def test_a_query_of_the_users_own_must_give_one_number(answer: Answer, value: float | str) -> None:
-    found = queries.number(answer, "gpu")
+def test_a_query_of_the_users_own_must_give_one_number(answer: QueryAnswer, value: float | str) -> None:
+    found = queries.single_value(answer, "gpu")
     assert (found.kind if isinstance(found, Missing) else found) == value
 
 
 def test_both_sides_are_asked_about_the_same_time() -> None:
-    ours, theirs = queries.sides("ml", "iris", "new", "old", POLICY, 240.0)
+    ours, theirs = queries.metric_scopes("ml", "iris", "new", "old", POLICY, 240.0)
     assert (ours.window_s, theirs.window_s) == (240.0, 240.0)
-    assert queries.sides("ml", "iris", "new", "old", POLICY, 1.0)[0].window_s == 1.0, "nothing of before counts"
-    assert queries.sides("ml", "iris", "new", "old", POLICY, 1e9)[0].window_s == queries.LONGEST_WINDOW_S
+    assert queries.metric_scopes("ml", "iris", "new", "old", POLICY, 1.0)[0].window_s == 1.0, "nothing of before counts"
+    assert queries.metric_scopes("ml", "iris", "new", "old", POLICY, 1e9)[0].window_s == queries.MAX_WINDOW_S
 
 
 def test_every_check_has_a_query_that_a_person_can_paste() -> None:
-    asked = queries.asked(POLICY, NEW, "iris-1")
+    asked = queries.display_queries(POLICY, NEW, "iris-1")
     assert set(asked) == {"error_rate", "p50_ms", "p99_ms", "mean_ms", "rps"}
     found = evaluator(WORLD, list(asked.values()))
     values = {name: found.evaluate(text, 180.0) for name, text in asked.items()}
@@ -222,24 +223,24 @@ def test_every_check_has_a_query_that_a_person_can_paste() -> None:
 )
 def test_what_a_person_pastes_gives_the_figure_that_is_judged(world: list[Counter], names: list[str]) -> None:
     side = NEW._replace(window_s=190.0, observed_s=190.0)  # nothing was counted before
-    seen = queries.read(answered(world, side), side, running=False)
-    assert isinstance(seen, Observed)
-    asked = queries.asked(POLICY, side, "iris-1")
+    seen = queries.read_answers(answered(world, side), side, running=False)
+    assert isinstance(seen, ObservedCounts)
+    asked = queries.display_queries(POLICY, side, "iris-1")
     found = evaluator(world, list(asked.values()))
     values = {name: found.evaluate(asked[name], 180.0) for name in names}
-    assert values == {name: pytest.approx(figures.value(name, seen)) for name in names}
+    assert values == {name: pytest.approx(figures.metric_value(name, seen)) for name in names}
 
 
 def test_names_with_quotes_stay_within_their_matcher() -> None:
     side = NEW._replace(service='iris"} or vector(1) #', revision="a\\")
-    assert not [text for text in queries.questions(side).values() if supported(text)]
+    assert not [text for text in queries.metric_queries(side).values() if supported(text)]
 
 
 def test_prometheus_itself_answers_every_question_as_our_evaluator_does(tmp_path: Path) -> None:
     tests = []
     for revision in COUNTS:
         side = NEW._replace(revision=revision)
-        asked = {**queries.questions(side), **queries.asked(POLICY, side, "iris-1")}
+        asked = {**queries.metric_queries(side), **queries.display_queries(POLICY, side, "iris-1")}
         found = evaluator(LOSING, list(asked.values()))
         tests += [
             {

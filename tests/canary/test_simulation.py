@@ -19,7 +19,8 @@ from tests.canary.simulation import (
     share,
 )  # fmt: skip
 
-from pilotlight.canary.model import Canary, Check
+from pilotlight.canary.checks import Check
+from pilotlight.canary.model import Canary
 
 WITHIN = 60  # checks, of which the steps' bake alone takes 24
 

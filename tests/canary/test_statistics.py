@@ -8,7 +8,7 @@ import pytest
 
 from pilotlight.canary import statistics
 from pilotlight.canary.odds import tail
-from pilotlight.canary.queries import Observed
+from pilotlight.canary.queries import ObservedCounts
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.histograms import Buckets, quantile
 from pilotlight.targets.local.scaling.promql_functions import quantiles
@@ -30,7 +30,7 @@ def log_normal(median: float, spread: float, total: float) -> Buckets:
 
 
 def slower(canary: Buckets, baseline: Buckets, share: float, ratio: float) -> float:
-    return tail([statistics.exceeding(canary, baseline, share, ratio)])
+    return tail([statistics.exceedance_table(canary, baseline, share, ratio)])
 
 
 def binomial(hits: int, total: int, share: Fraction) -> float:
@@ -100,13 +100,13 @@ def test_the_interval_of_a_median_is_that_of_order_statistics() -> None:
 def test_between_two_edges_log_normal_latencies_are_counted_right(seconds: float) -> None:
     buckets = log_normal(0.06, 0.5, 1_000_000)
     truth = 1 - NormalDist(math.log(0.06), 0.5).cdf(math.log(seconds))
-    assert statistics.above(buckets, seconds) / 1e6 == pytest.approx(truth, rel=0.02, abs=1e-5)
+    assert statistics.count_above(buckets, seconds) / 1e6 == pytest.approx(truth, rel=0.02, abs=1e-5)
 
 
 def test_above_the_last_edge_and_of_nothing_nothing_is_known() -> None:
-    assert statistics.above(histogram(1, 5), 60.0) == 5
-    assert statistics.above(histogram(1, 5), 61.0) == 0.0
-    assert statistics.above((), 1.0) == 0.0
+    assert statistics.count_above(histogram(1, 5), 60.0) == 5
+    assert statistics.count_above(histogram(1, 5), 61.0) == 0.0
+    assert statistics.count_above((), 1.0) == 0.0
 
 
 @pytest.mark.parametrize("median", [0.0004, 0.004, 0.06, 0.4, 3.0])
@@ -127,7 +127,7 @@ def test_the_same_latencies_in_one_bucket_are_never_slower() -> None:
 
 def test_a_mean_comes_with_its_error_rather_too_large_than_too_small() -> None:
     buckets = log_normal(0.06, 0.5, 10_000)
-    mean, error = statistics.mean_and_error(Observed(10_000, 0, buckets, 10_000 * 0.06 * math.exp(0.125), 60))
+    mean, error = statistics.mean_and_error(ObservedCounts(10_000, 0, buckets, 10_000 * 0.06 * math.exp(0.125), 60))
     assert mean == pytest.approx(0.068, rel=0.01)
     truth = 0.06 * math.exp(0.125) * math.sqrt(math.exp(0.25) - 1) / 100
     assert truth < error < 1.3 * truth

@@ -6,29 +6,30 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
+from pilotlight.canary.block import CanaryPolicy
 from pilotlight.canary.judge import Judgement, judge
-from pilotlight.canary.model import Canary, Measurement, Policy
-from pilotlight.canary.moves import Facts, Promote, SetWeight, applied
-from pilotlight.canary.queries import Missing, Observed
-from pilotlight.canary.steps import measured, next_move
-from pilotlight.canary.strata import Before, Pair, before, together
+from pilotlight.canary.model import Canary, Measurement
+from pilotlight.canary.moves import Conditions, Promote, SetWeight, apply_action
+from pilotlight.canary.queries import Missing, ObservedCounts
+from pilotlight.canary.steps import next_action, record_judgement
+from pilotlight.canary.strata import EarlierStrata, VariantCounts, earlier_strata, pooled
 from pilotlight.contract import LATENCY_BUCKETS
 
-READY = Facts(ready=True)
-POLICY = Policy(compare="baseline")
-CANARY = applied(Canary(POLICY, "new", "old", 2, 1, ""), SetWeight(5), "")
+READY = Conditions(ready=True)
+POLICY = CanaryPolicy(compare="baseline")
+CANARY = apply_action(Canary(POLICY, "new", "old", 2, 1, ""), SetWeight(5), "")
 
 
-def seen(requests: float, errors: float = 0.0, slow: float = 0.0, fast_s: float = 0.1) -> Observed:
+def seen(requests: float, errors: float = 0.0, slow: float = 0.0, fast_s: float = 0.1) -> ObservedCounts:
     """`slow` of the requests took up to a second, the others up to `fast_s`."""
     edges = (*LATENCY_BUCKETS, math.inf)
     below = tuple((edge, (edge >= fast_s) * (requests - slow) + (edge >= 1.0) * slow) for edge in edges)
-    return Observed(requests, errors, below, (requests - slow) * fast_s + slow, 120.0)
+    return ObservedCounts(requests, errors, below, (requests - slow) * fast_s + slow, 120.0)
 
 
-def looked(canary: Canary, ours: Observed | Missing, theirs: Observed) -> tuple[Canary, Judgement]:
-    judgement = judge(POLICY, ours, theirs, history=canary.measurements, before=before(canary))
-    return measured(canary, judgement), judgement
+def looked(canary: Canary, ours: ObservedCounts | Missing, theirs: ObservedCounts) -> tuple[Canary, Judgement]:
+    judgement = judge(POLICY, ours, theirs, history=canary.measurements, earlier=earlier_strata(canary))
+    return record_judgement(canary, judgement), judgement
 
 
 def worse(judgement: Judgement, name: str = "error_rate") -> Measurement:
@@ -37,9 +38,9 @@ def worse(judgement: Judgement, name: str = "error_rate") -> Measurement:
 
 def test_what_a_share_has_told_is_kept_when_it_ends() -> None:
     canary, _ = looked(CANARY, seen(100, 2), seen(1900, 10))
-    after = applied(canary, SetWeight(25), "")
+    after = apply_action(canary, SetWeight(25), "")
     kept = json.decode(json.encode(after), type=Canary)
-    assert before(kept) == Before([Pair(seen(100, 2), seen(1900, 10))], 1)
+    assert earlier_strata(kept) == EarlierStrata([VariantCounts(seen(100, 2), seen(1900, 10))], 1)
     assert kept.stratum is None
     assert len(json.encode(after.strata)) < 2000
 
@@ -47,13 +48,13 @@ def test_what_a_share_has_told_is_kept_when_it_ends() -> None:
 def test_a_look_that_finds_nothing_takes_nothing_back() -> None:
     canary, _ = looked(CANARY, seen(100, 2), seen(1900, 10))
     canary, _ = looked(canary, Missing("unreachable", "nobody answers"), seen(1900, 10))
-    assert applied(canary, SetWeight(25), "").strata == (canary.stratum,)
+    assert apply_action(canary, SetWeight(25), "").strata == (canary.stratum,)
 
 
 @pytest.mark.parametrize("move", [SetWeight(25), Promote()])
 def test_who_promotes_by_hand_is_not_told_again_what_the_share_before_told(move: SetWeight | Promote) -> None:
     canary, _ = looked(CANARY, seen(100, 9), seen(1900, 10))
-    assert applied(replace(canary, wish="promote"), move, "").strata == ()
+    assert apply_action(replace(canary, wish="promote"), move, "").strata == ()
 
 
 @pytest.mark.parametrize(
@@ -64,18 +65,18 @@ def test_who_promotes_by_hand_is_not_told_again_what_the_share_before_told(move:
     ],
 )
 def test_a_share_that_passes_though_it_is_unclear_leaves_nothing_behind(
-    policy: Policy, ours: Observed, theirs: Observed
+    policy: CanaryPolicy, ours: ObservedCounts, theirs: ObservedCounts
 ) -> None:
     """What looked bad by chance would be among the data of every later share, and no chance could explain it there."""
     told, _ = looked(CANARY, seen(300), seen(5700))
-    second = applied(told, SetWeight(25), "")
+    second = apply_action(told, SetWeight(25), "")
     assert second.strata, "a share that looks fine counts at the next"
     judgement = judge(policy, ours, theirs, history=second.measurements)
     baked = replace(second, policy=policy, baked_s=policy.bake_s, observed_s=second.observed_s + policy.bake_s)
-    unclear = measured(baked, judgement)
-    move = next_move(unclear, judgement, READY)
+    unclear = record_judgement(baked, judgement)
+    move = next_action(unclear, judgement, READY)
     assert (judgement.verdict, move) == ("Inconclusive", SetWeight(50))
-    assert applied(unclear, move, "").strata == ()
+    assert apply_action(unclear, move, "").strata == ()
 
 
 def test_harm_that_two_shares_hint_at_is_proved_by_both() -> None:
@@ -83,7 +84,7 @@ def test_harm_that_two_shares_hint_at_is_proved_by_both() -> None:
     assert worse(judgement).verdict == "Inconclusive"
     alone = judge(POLICY, seen(300, 11), seen(900, 5), history=first.measurements)
     assert worse(alone).verdict == "Inconclusive"
-    _, both = looked(applied(first, SetWeight(25), ""), seen(300, 11), seen(900, 5))
+    _, both = looked(apply_action(first, SetWeight(25), ""), seen(300, 11), seen(900, 5))
     assert worse(both).verdict == "Failed"
     assert "in 600 requests" in both.reason
 
@@ -91,22 +92,22 @@ def test_harm_that_two_shares_hint_at_is_proved_by_both() -> None:
 def test_slow_requests_of_two_shares_add_up_too() -> None:
     first, judgement = looked(CANARY, seen(300, slow=11), seen(5700, slow=60))
     assert worse(judgement, "p99_ms").verdict == "Inconclusive"
-    _, both = looked(applied(first, SetWeight(25), ""), seen(300, slow=13), seen(900, slow=9))
+    _, both = looked(apply_action(first, SetWeight(25), ""), seen(300, slow=13), seen(900, slow=9))
     assert worse(both, "p99_ms").verdict == "Failed"
 
 
 def test_a_bad_time_at_one_share_is_not_the_canarys_fault() -> None:
     """With half of the requests it meets the storm that the baseline meets, and hardly the calm before."""
     first, _ = looked(CANARY, seen(100), seen(1900))
-    _, storm = looked(applied(first, SetWeight(50), ""), seen(1000, 100, 200), seen(1000, 100, 200))
+    _, storm = looked(apply_action(first, SetWeight(50), ""), seen(1000, 100, 200), seen(1000, 100, 200))
     assert storm.verdict == "Successful"
     told = worse(storm)
     assert told.value == pytest.approx(told.baseline)
 
 
 def test_the_baseline_is_told_as_if_it_had_been_asked_as_often_as_the_canary() -> None:
-    pairs = [Pair(seen(100, 1), seen(1900, 19)), Pair(seen(300, 30), seen(300, 30))]
-    canary, baseline = together(pairs)
+    pairs = [VariantCounts(seen(100, 1), seen(1900, 19)), VariantCounts(seen(300, 30), seen(300, 30))]
+    canary, baseline = pooled(pairs)
     assert (canary.requests, canary.errors) == (400, 31)
     assert (baseline.requests, baseline.errors) == (pytest.approx(400), pytest.approx(31))
     assert baseline.buckets[-1] == (math.inf, pytest.approx(400))
@@ -119,9 +120,9 @@ def test_each_share_counts_its_looks_anew() -> None:
     harm = seen(200, 12), seen(600, 3)
     late = judge(POLICY, *harm, history=canary.measurements)
     assert worse(late).verdict == "Inconclusive", "after 30 looks at one share it takes more"
-    fresh = replace(applied(canary, SetWeight(25), ""), strata=())
+    fresh = replace(apply_action(canary, SetWeight(25), ""), strata=())
     assert worse(looked(fresh, *harm)[1]).verdict == "Failed"
 
 
 def test_a_newer_canary_knows_nothing_of_the_shares_of_the_one_before() -> None:
-    assert before(Canary(POLICY, "newer", "old", 3, 1, "")) == Before([], 0)
+    assert earlier_strata(Canary(POLICY, "newer", "old", 3, 1, "")) == EarlierStrata([], 0)

@@ -9,7 +9,7 @@ import pytest
 from tests.embedded import IRIS, Load, Platform, inference_service, load
 
 from pilotlight.canary import keeping
-from pilotlight.canary.model import Canary, Ledger
+from pilotlight.canary.model import Canary, CanaryHistory
 from platformctl import main
 
 KEY = ("default", "iris")
@@ -97,8 +97,8 @@ def written(folder: Path, name: str, document: str) -> Path:
     return path
 
 
-def ledger(platform: Platform) -> Ledger:
-    return keeping.read(platform.target.canary(KEY))
+def ledger(platform: Platform) -> CanaryHistory:
+    return keeping.decode_history(platform.target.canary(KEY))
 
 
 def current(platform: Platform) -> Canary:

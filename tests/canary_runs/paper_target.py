@@ -16,15 +16,15 @@ from pilotlight.errors import Conflict, NotFound
 from pilotlight.manifests import Manifest
 from pilotlight.targets.local.scaling.promql import Evaluator
 from pilotlight.targets.target import (
-    KeptCanary,
+    CanaryRecord,
     Key,
     ModelState,
     Release,
     RevisionStatus,
     Sample,
+    ServiceRoute,
     ServiceStatus,
     Share,
-    Way,
 )
 
 Json = Any
@@ -37,7 +37,7 @@ class PaperTarget:
 
     def __init__(self) -> None:
         self.found: list[Release] = []  # newest first
-        self.kept: dict[Key, KeptCanary] = {}
+        self.kept: dict[Key, CanaryRecord] = {}
         self.seconds = 0.0
         self.failed: dict[str, str] = {}  # revisions that do not start, and why
         self.loading: set[str] = set()
@@ -64,14 +64,14 @@ class PaperTarget:
         for code, count in (("200", requests - bad), ("500", bad)):
             self._counts[revision].setdefault(code, []).extend([self.slow.get(revision, 0.01)] * count)
 
-    def offers(self) -> Mapping[str, Json]:
+    def capabilities(self) -> Mapping[str, Json]:
         return {}
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()
 
-    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
-        return nullcontext(Way(status.url))
+    def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
+        return nullcontext(ServiceRoute(status.url))
 
     def rows(self) -> tuple[RevisionStatus, ...]:
         (service,) = [each for each in self.found[0].manifests if each["apiVersion"].startswith("serving.knative.dev")]
@@ -120,17 +120,17 @@ class PaperTarget:
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
         return self.status(key)
 
-    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return tuple(self.kept.values())
 
-    def canary(self, key: Key) -> KeptCanary | None:
+    def canary(self, key: Key) -> CanaryRecord | None:
         return self.kept.get(key)
 
-    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
         present = self.kept[key].version if key in self.kept else ""
         if present != version:
             raise Conflict("another was quicker")
-        self.kept[key] = KeptCanary(*key, state, str(int(present or 0) + 1))
+        self.kept[key] = CanaryRecord(*key, state, str(int(present or 0) + 1))
         return self.kept[key]
 
     def query(self, promql: str) -> Sequence[Sample]:
@@ -172,7 +172,7 @@ class Dying:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
-        if name not in ("apply", "keep_canary", "traffic"):
+        if name not in ("apply", "save_canary", "traffic"):
             return found
 
         def called(*given: Any, **named: Any) -> Any:

@@ -7,7 +7,7 @@ from tests.canary_runs.conftest import KEY, iris
 from tests.canary_runs.paper_target import PaperTarget
 from tests.canary_runs.test_deaths import current, runner, try_another, wanted
 
-from pilotlight.canary.acting import released
+from pilotlight.canary.acting import apply_release
 from pilotlight.targets.target import Sample
 
 FIRST, SECOND = iris(), iris(most=2)
@@ -16,7 +16,7 @@ FIRST, SECOND = iris(), iris(most=2)
 def tried_again() -> PaperTarget:
     """The first revision served many requests well, the second was promoted, and a moment later the first is back."""
     target = PaperTarget()
-    released(target, wanted(FIRST))
+    apply_release(target, wanted(FIRST))
     target.pass_time(30.0, 2000)
     try_another(target, SECOND)
     assert followed(target, 100) == "Promoted"

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pilotlight.canary import prometheus
-from pilotlight.canary.prometheus import ask, silent
+from pilotlight.canary.prometheus import query_prometheus, unavailable_reason
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.launching import Address
 from pilotlight.targets.target import Sample
 from platformctl import checks
-from platformctl.commands.up import of_prometheus
+from platformctl.commands.up import prometheus_lines
 
 VECTOR = [
     {"metric": {"__name__": "up", "pod": "a"}, "value": [1700000000.5, "3"]},
@@ -64,45 +64,45 @@ def server() -> Iterator[str]:
 
 
 def test_every_element_comes_with_its_labels(server: str) -> None:
-    first, second = ask(server, "up")
+    first, second = query_prometheus(server, "up")
     assert first == Sample({"pod": "a"}, 3.0, 1700000000.5)
     assert (second.labels, math.isnan(second.value)) == ({"pod": "b"}, True)
 
 
 def test_one_number_is_a_sample_without_labels(server: str) -> None:
-    assert ask(server, "7") == [Sample({}, 7.0, 1700000000.0)]
+    assert query_prometheus(server, "7") == [Sample({}, 7.0, 1700000000.0)]
 
 
 def test_nothing_is_an_answer_too(server: str) -> None:
-    assert ask(server, "none") == []
+    assert query_prometheus(server, "none") == []
 
 
 def test_a_query_that_it_cannot_read_is_told_in_its_words(server: str) -> None:
     with pytest.raises(PlatformError, match=r"refused the query: .*unclosed left brace"):
-        ask(server, "up{")
+        query_prometheus(server, "up{")
 
 
 def test_what_is_no_prometheus_is_named(server: str) -> None:
     with pytest.raises(PlatformError, match=r"Prometheus at http://127\.0\.0\.1:\d+ cannot be asked"):
-        ask(server, "anything else")
+        query_prometheus(server, "anything else")
 
 
 def test_nobody_at_that_address_is_named() -> None:
     with pytest.raises(PlatformError, match="cannot be asked"):
-        ask("http://127.0.0.1:9", "up")
+        query_prometheus("http://127.0.0.1:9", "up")
 
 
 def test_what_is_missing_to_ask_it_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
     with pytest.raises(PlatformError, match=r"pip install 'pilotlight\[prometheus\]'"):
-        ask("http://127.0.0.1:9", "up")
+        query_prometheus("http://127.0.0.1:9", "up")
 
 
 def test_whether_it_answers_is_asked(server: str) -> None:
-    assert silent(server) == ""
-    assert "refused" in silent("http://127.0.0.1:9")
-    assert of_prometheus(server) == [f"Prometheus answers at {server}"]
-    (told,) = of_prometheus("http://127.0.0.1:9")
+    assert unavailable_reason(server) == ""
+    assert "refused" in unavailable_reason("http://127.0.0.1:9")
+    assert prometheus_lines(server) == [f"Prometheus answers at {server}"]
+    (told,) = prometheus_lines("http://127.0.0.1:9")
     assert told.startswith("Prometheus at http://127.0.0.1:9 does not answer: ")
 
 
@@ -116,7 +116,7 @@ def test_up_and_doctor_say_that_canaries_cannot_ask_it(
     there = address(server)
     assert checks.prometheus(Home(tmp_path), there).level == "ok"
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
-    assert "pip install 'pilotlight[prometheus]'" in of_prometheus(server)[1]
+    assert "pip install 'pilotlight[prometheus]'" in prometheus_lines(server)[1]
     found = checks.prometheus(Home(tmp_path), there)
     assert (found.level, found.fix) == ("warn", "pip install 'pilotlight[prometheus]'")
 

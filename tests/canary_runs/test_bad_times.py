@@ -5,9 +5,9 @@ from tests.canary_runs.paper_target import PaperTarget
 from tests.canary_runs.test_deaths import current, runner
 from tests.canary_runs.test_no_data import with_policy
 
-from pilotlight.canary.block import policy_of
+from pilotlight.canary.block import parse_policy
 
-POLICY = policy_of({"steps": "5,50,100", "bake": "40s", "interval": "10s", "compare": "baseline", "min-requests": 10,
+POLICY = parse_policy({"steps": "5,50,100", "bake": "40s", "interval": "10s", "compare": "baseline", "min-requests": 10,
                     "keep-stable": "10s"})  # fmt: skip
 
 

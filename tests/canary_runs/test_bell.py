@@ -3,11 +3,11 @@
 import asyncio
 import threading
 
-from pilotlight.canary.bell import Bell, looked_after
+from pilotlight.canary.bell import WakeEvent, controller_thread
 
 
 def test_the_loop_is_woken_by_the_bell_and_ends_with_the_block() -> None:
-    bell, looks, woken = Bell(rings=True), list[str](), threading.Event()
+    bell, looks, woken = WakeEvent(notified=True), list[str](), threading.Event()
 
     def follow() -> None:
         while bell.wait(None):
@@ -15,8 +15,8 @@ def test_the_loop_is_woken_by_the_bell_and_ends_with_the_block() -> None:
             woken.set()
 
     async def serve() -> None:
-        async with looked_after(bell, follow):
-            bell.ring()
+        async with controller_thread(bell, follow):
+            bell.wake()
             assert await asyncio.to_thread(woken.wait, 60)
         assert "canaries" not in {each.name for each in threading.enumerate()}
 

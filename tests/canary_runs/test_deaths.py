@@ -10,52 +10,55 @@ from tests.canary_runs.paper_target import Died, Dying, PaperTarget
 
 from pilotlight import history, releasing
 from pilotlight.canary import keeping
-from pilotlight.canary.acting import released
-from pilotlight.canary.block import policy_of
+from pilotlight.canary.acting import apply_release
+from pilotlight.canary.block import parse_policy
 from pilotlight.canary.model import Canary
-from pilotlight.canary.runner import Runner, begin
+from pilotlight.canary.runner import CanaryRunner, start_canary
 from pilotlight.deploy import Sources, read
 from pilotlight.plan.model import Capabilities
 
-POLICY = policy_of({"steps": "20,100", "bake": "10s", "interval": "10s", "check": ["p99_ms<100", "error_rate<5%"],
+POLICY = parse_policy({"steps": "20,100", "bake": "10s", "interval": "10s", "check": ["p99_ms<100", "error_rate<5%"],
                     "min-requests": 10, "keep-stable": "10s"})  # fmt: skip
 LONGEST = 60  # ticks
 
 
-def wanted(document: str) -> releasing.Wanted:
-    return releasing.Wanted(read(Sources(("-",), stdin=io.StringIO(document))), Capabilities())
+def wanted(document: str) -> releasing.ReleaseRequest:
+    return releasing.ReleaseRequest(read(Sources(("-",), stdin=io.StringIO(document))), Capabilities())
 
 
 def started(document: str = "") -> PaperTarget:
     """With a canary that has just been started beside the iris example."""
     target = PaperTarget()
-    released(target, wanted(iris()))
+    apply_release(target, wanted(iris()))
     try_another(target, document or iris(most=2))
     return target
 
 
 def try_another(target: PaperTarget, document: str) -> None:
-    stable = next(each for each in target.found if history.alone(each))
+    stable = next(each for each in target.found if history.receives_all_traffic(each))
     plain = wanted(document)
-    released(target, changed(plain, documents=history.with_share(plain.documents, 0, judged=True), note="canary 0 %"))
-    begin(target, target.found[0], stable, POLICY, target.now())
+    apply_release(
+        target,
+        changed(plain, documents=history.with_canary_percent(plain.documents, 0, judged=True), note="canary 0 %"),
+    )
+    start_canary(target, target.found[0], stable, POLICY, target.now())
 
 
 def current(target: PaperTarget) -> Canary:
-    found = keeping.read(target.canary(KEY)).current
+    found = keeping.decode_history(target.canary(KEY)).current
     assert found is not None
     return found
 
 
-def runner(target: PaperTarget, holder: str = "a") -> Runner:
-    return Runner(target, holder, target.now, target.clock)
+def runner(target: PaperTarget, holder: str = "a") -> CanaryRunner:
+    return CanaryRunner(target, holder, target.now, target.clock)
 
 
 def run(target: PaperTarget, dies_after: int = 0) -> int:
     """To its end, by one who dies after that many changes and another who comes after; how often somebody died."""
     deaths, ticking = 0, runner(target)
     if dies_after:
-        ticking = Runner(Dying(target, dies_after), "a", target.now, target.clock)
+        ticking = CanaryRunner(Dying(target, dies_after), "a", target.now, target.clock)
     for _ in range(LONGEST):
         target.pass_time(10.0)
         try:
@@ -128,25 +131,25 @@ def test_who_leaves_lets_the_next_one_begin_at_once() -> None:
     target = started()
     first, second = runner(target, "first"), runner(target, "second")
     first.tick(KEY)
-    first.release(KEY)
+    first.release_lease(KEY)
     assert second.tick(KEY) is not None
-    first.release(KEY)
+    first.release_lease(KEY)
     assert current(target).holder == "second", "what is another's is not let go"
 
 
 def test_a_runner_that_was_thought_dead_changes_nothing_any_more() -> None:
     target = started()
-    old, target_of_old = runner(target, "old"), target.keep_canary
+    old, target_of_old = runner(target, "old"), target.save_canary
     assert old.tick(KEY) is not None
 
     def late(*given: str) -> object:
         """While the old one waits for its answer, another takes over."""
-        target.keep_canary = target_of_old  # type: ignore[method-assign]
+        target.save_canary = target_of_old  # type: ignore[method-assign]
         target.seconds += 60.0
         assert runner(target, "new").tick(KEY) is not None
         return target_of_old(*given)  # type: ignore[arg-type]
 
-    target.keep_canary = late  # type: ignore[assignment,method-assign]
+    target.save_canary = late  # type: ignore[assignment,method-assign]
     assert old.tick(KEY) is None
     assert current(target).holder == "new"
 
@@ -160,10 +163,10 @@ def test_a_wish_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
     def asked(promql: str) -> object:
         target.query = query  # type: ignore[method-assign]
         kept = target.kept[KEY]
-        ledger = keeping.read(kept)
+        ledger = keeping.decode_history(kept)
         assert ledger.current is not None
-        state = keeping.written(replace(ledger, current=replace(ledger.current, wish="abort")))
-        target.keep_canary(KEY, state, kept.version)
+        state = keeping.encode_history(replace(ledger, current=replace(ledger.current, wish="abort")))
+        target.save_canary(KEY, state, kept.version)
         return query(promql)
 
     target.query = asked  # type: ignore[assignment,method-assign]
@@ -198,13 +201,13 @@ def test_a_deploy_beside_the_stable_side_begins_the_canary_anew() -> None:
     first = current(target).revision
     ticking.tick(KEY)
     plain = wanted(iris(most=5))
-    released(target, changed(plain, documents=history.with_share(plain.documents, 20, judged=True)))
+    apply_release(target, changed(plain, documents=history.with_canary_percent(plain.documents, 20, judged=True)))
     target.pass_time(10.0)
     ticking.tick(KEY)
     again = current(target)
     assert again.revision not in (first, again.stable)
     assert (again.phase, again.weight, again.policy) == ("Progressing", 0, POLICY)
-    (before,) = keeping.read(target.canary(KEY)).past
+    (before,) = keeping.decode_history(target.canary(KEY)).past
     assert (before.revision, before.phase) == (first, "Superseded")
     run(target)
     assert shares(target) == {again.revision: 100}
@@ -214,7 +217,7 @@ def test_a_deploy_past_the_canary_ends_it() -> None:
     target = started()
     ticking = runner(target)
     ticking.tick(KEY)
-    released(target, wanted(iris(most=5)))
+    apply_release(target, wanted(iris(most=5)))
     target.pass_time(10.0)
     ticking.tick(KEY)
     assert current(target).phase == "Superseded"
@@ -225,7 +228,7 @@ def test_a_rollback_by_hand_ends_it_as_rolled_back() -> None:
     target = started()
     ticking = runner(target)
     ticking.tick(KEY)
-    released(target, wanted(iris()))
+    apply_release(target, wanted(iris()))
     target.pass_time(10.0)
     ticking.tick(KEY)
     assert (current(target).phase, current(target).reason) == ("RolledBack", "by hand: deploy")

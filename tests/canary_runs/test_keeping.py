@@ -8,40 +8,42 @@ import pytest
 from msgspec.structs import replace
 
 from pilotlight.canary import keeping
-from pilotlight.canary.model import KEPT_CANARIES, KEPT_MEASUREMENTS, Canary, Check, Ledger, Measurement, Policy
-from pilotlight.canary.telling import told
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
+from pilotlight.canary.model import MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryHistory, Measurement
+from pilotlight.canary.telling import canary_events
 from pilotlight.errors import Conflict, NotFound, PlatformError
 from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.target import KeptCanary, Release
+from pilotlight.targets.target import CanaryRecord, Release
 
 KEY = ("default", "iris")
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-CANARY = Canary(Policy(interval_s=10.0), "new", "old", 2, 1, keeping.told(NOON))
-LONG = Measurement("p99_ms", keeping.told(NOON), "Failed", 1.0, query="q" * 400, reason="r" * 200)
+CANARY = Canary(CanaryPolicy(interval_s=10.0), "new", "old", 2, 1, keeping.timestamp(NOON))
+LONG = Measurement("p99_ms", keeping.timestamp(NOON), "Failed", 1.0, query="q" * 400, reason="r" * 200)
 
 
 def test_what_was_written_is_read_again() -> None:
-    ledger = Ledger(replace(CANARY, measurements=(LONG,)), (CANARY,))
-    assert keeping.read(KeptCanary(*KEY, keeping.written(ledger), "1")) == ledger
-    assert keeping.read(None) == Ledger()
+    ledger = CanaryHistory(replace(CANARY, measurements=(LONG,)), (CANARY,))
+    assert keeping.decode_history(CanaryRecord(*KEY, keeping.encode_history(ledger), "1")) == ledger
+    assert keeping.decode_history(None) == CanaryHistory()
 
 
 def test_what_another_version_wrote_is_named() -> None:
     with pytest.raises(PlatformError, match="canary of default/iris cannot be read"):
-        keeping.read(KeptCanary(*KEY, '{"current": {"policy": 3}}', "1"))
+        keeping.decode_history(CanaryRecord(*KEY, '{"current": {"policy": 3}}', "1"))
 
 
 def test_a_long_life_fits_into_an_annotation() -> None:
-    ledger = Ledger()
-    for number in range(3 * KEPT_CANARIES):
-        whole = replace(CANARY, revision=f"r{number}", measurements=(LONG,) * (2 * KEPT_MEASUREMENTS))
-        ledger = keeping.begun(ledger, whole)
-    written = keeping.written(ledger)
+    ledger = CanaryHistory()
+    for number in range(3 * MAX_PAST_CANARIES):
+        whole = replace(CANARY, revision=f"r{number}", measurements=(LONG,) * (2 * MAX_MEASUREMENTS))
+        ledger = keeping.with_new_canary(ledger, whole)
+    written = keeping.encode_history(ledger)
     assert len(written) < 200 * 1024
-    read = keeping.read(KeptCanary(*KEY, written, "1"))
+    read = keeping.decode_history(CanaryRecord(*KEY, written, "1"))
     assert read.current is not None
-    assert (len(read.current.measurements), len(read.past)) == (KEPT_MEASUREMENTS, KEPT_CANARIES)
-    assert read.past[0].revision == f"r{3 * KEPT_CANARIES - 2}"
+    assert (len(read.current.measurements), len(read.past)) == (MAX_MEASUREMENTS, MAX_PAST_CANARIES)
+    assert read.past[0].revision == f"r{3 * MAX_PAST_CANARIES - 2}"
 
 
 @pytest.mark.parametrize("size", [1_000, 2_000])
@@ -49,79 +51,82 @@ def test_whatever_is_asked_and_answered_it_can_be_written_and_aborted(size: int)
     """An annotation that is too long would be refused with every write, an abort's among them."""
     checks = tuple(Check(f"lat{number}", "q" * size, maximum=5.0) for number in range(20))
     asked = [
-        Measurement(each.name, keeping.told(NOON), "Error", query=each.query, reason="r" * 50_000) for each in checks
+        Measurement(each.name, keeping.timestamp(NOON), "Error", query=each.query, reason="r" * 50_000)
+        for each in checks
     ]
-    whole = replace(CANARY, policy=Policy(checks=checks), measurements=tuple(asked) * 12, reason="r" * 50_000)
-    ledger = Ledger()
-    for _ in range(KEPT_CANARIES + 2):
-        ledger = keeping.begun(ledger, whole)
-    written = keeping.written(replace(ledger, current=replace(whole, wish="abort")))
-    assert len(written.encode()) <= keeping.MOST_BYTES < 256 * 1024
-    read = keeping.read(KeptCanary(*KEY, written, "1")).current
+    whole = replace(CANARY, policy=CanaryPolicy(checks=checks), measurements=tuple(asked) * 12, reason="r" * 50_000)
+    ledger = CanaryHistory()
+    for _ in range(MAX_PAST_CANARIES + 2):
+        ledger = keeping.with_new_canary(ledger, whole)
+    written = keeping.encode_history(replace(ledger, current=replace(whole, wish="abort")))
+    assert len(written.encode()) <= keeping.MAX_STATE_BYTES < 256 * 1024
+    read = keeping.decode_history(CanaryRecord(*KEY, written, "1")).current
     assert read is not None
     assert (read.wish, read.policy) == ("abort", whole.policy)
 
 
 def test_what_was_asked_is_kept_once_for_each_check() -> None:
     others = replace(LONG, check="error_rate")
-    written = keeping.written(Ledger(replace(CANARY, measurements=(LONG, others, LONG, others))))
-    read = keeping.read(KeptCanary(*KEY, written, "1")).current
+    written = keeping.encode_history(CanaryHistory(replace(CANARY, measurements=(LONG, others, LONG, others))))
+    read = keeping.decode_history(CanaryRecord(*KEY, written, "1")).current
     assert read is not None
     assert [bool(each.query) for each in read.measurements] == [False, False, True, True]
 
 
 def test_a_holder_is_believed_for_three_intervals() -> None:
-    held = keeping.held(CANARY, "a", NOON)
-    assert keeping.held_by_another(held, "b", NOON + timedelta(seconds=29))
-    assert not keeping.held_by_another(held, "b", NOON + timedelta(seconds=31))
-    assert not keeping.held_by_another(held, "a", NOON)
-    assert not keeping.held_by_another(CANARY, "b", NOON)
+    held = keeping.renew_lease(CANARY, "a", NOON)
+    assert keeping.leased_by_other(held, "b", NOON + timedelta(seconds=29))
+    assert not keeping.leased_by_other(held, "b", NOON + timedelta(seconds=31))
+    assert not keeping.leased_by_other(held, "a", NOON)
+    assert not keeping.leased_by_other(CANARY, "b", NOON)
 
 
 def test_a_clock_that_was_set_back_adds_nothing() -> None:
-    assert keeping.seconds_between(keeping.told(NOON), NOON - timedelta(hours=1)) == 0.0
+    assert keeping.seconds_between(keeping.timestamp(NOON), NOON - timedelta(hours=1)) == 0.0
 
 
-def reasons(*ledgers: Ledger) -> list[str]:
-    return [each.reason for before, after in pairwise(ledgers) for each in told(before, after)]
+def reasons(*ledgers: CanaryHistory) -> list[str]:
+    return [each.reason for before, after in pairwise(ledgers) for each in canary_events(before, after)]
 
 
 def test_every_change_is_told_once() -> None:
     first = replace(CANARY, weight=5)
     paused = replace(first, phase="Paused", reason="too few requests")
     done = replace(first, phase="Promoted", weight=100)
-    held = replace(first, holder="a", renewed_at=keeping.told(NOON))
-    life = [Ledger(), *map(Ledger, (CANARY, first, held, paused, first, done, done))]
+    held = replace(first, holder="a", renewed_at=keeping.timestamp(NOON))
+    life = [CanaryHistory(), *map(CanaryHistory, (CANARY, first, held, paused, first, done, done))]
     assert reasons(*life) == ["CanaryStarted", "CanaryStep", "CanaryPaused", "CanaryResumed", "CanaryPromoted"]
 
 
 def test_one_that_takes_the_place_of_another_tells_of_both() -> None:
     other = replace(CANARY, revision="other")
     ended = replace(CANARY, phase="Superseded", reason="another document was deployed")
-    assert reasons(Ledger(CANARY), Ledger(other, (ended,))) == ["CanarySuperseded", "CanaryStarted"]
+    assert reasons(CanaryHistory(CANARY), CanaryHistory(other, (ended,))) == ["CanarySuperseded", "CanaryStarted"]
 
 
 def test_a_rollback_is_a_warning_with_its_reason() -> None:
-    (event,) = told(Ledger(CANARY), Ledger(replace(CANARY, phase="RolledBack", reason="error_rate is 9 %")))
+    (event,) = canary_events(
+        CanaryHistory(CANARY), CanaryHistory(replace(CANARY, phase="RolledBack", reason="error_rate is 9 %"))
+    )
     assert (event.reason, event.type, event.message) == ("CanaryRolledBack", "Warning", "error_rate is 9 %")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = Store.open(tmp_path / "state.db")
-    made.apply(Release(*KEY, "one", ()), [], keeping.told(NOON))
+    made.apply(Release(*KEY, "one", ()), [], keeping.timestamp(NOON))
     return made
 
 
 def test_the_store_takes_a_change_only_from_who_has_seen_the_last(store: Store) -> None:
-    first = store.keep_canary(KEY, "one", "")
-    assert store.keep_canary(KEY, "two", first.version).state == "two"
+    first = store.save_canary(KEY, "one", "")
+    assert store.save_canary(KEY, "two", first.version).state == "two"
     for version in ("", first.version):
         with pytest.raises(Conflict, match="changed meanwhile"):
-            store.keep_canary(KEY, "three", version)
+            store.save_canary(KEY, "three", version)
     assert [each.state for each in store.canaries()] == ["two"]
     with pytest.raises(NotFound):
-        store.keep_canary(("default", "nobody"), "one", "")
+        store.save_canary(("default", "nobody"), "one", "")
     store.begin_delete(KEY)
     store.finish_delete(KEY)
     assert store.canary(KEY) is None
@@ -129,9 +134,9 @@ def test_the_store_takes_a_change_only_from_who_has_seen_the_last(store: Store) 
 
 
 def test_the_store_keeps_the_release_that_a_canary_goes_back_to(store: Store) -> None:
-    store.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
+    store.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
     for number in range(2, 30):
-        store.apply(Release(*KEY, str(number), ()), [], keeping.told(NOON))
+        store.apply(Release(*KEY, str(number), ()), [], keeping.timestamp(NOON))
     generations = [release.generation for release in store.releases(KEY)]
     assert generations == [*range(29, 19, -1), 1]
     store.close()

@@ -9,48 +9,48 @@ from tests.canary_runs.paper_target import PaperTarget
 from tests.canary_runs.test_deaths import current, runner, started, try_another
 
 from pilotlight.canary import keeping
-from pilotlight.canary.bell import Bell
-from pilotlight.canary.loop import Rounds, follow
-from pilotlight.canary.model import Wish
+from pilotlight.canary.bell import WakeEvent
+from pilotlight.canary.loop import CanaryController, run_controller
+from pilotlight.canary.model import CanaryCommand
 from pilotlight.errors import PlatformError
-from pilotlight.targets.target import KeptCanary
+from pilotlight.targets.target import CanaryRecord
 
 
-def rounds(target: PaperTarget) -> Rounds:
-    return Rounds(target, runner(target), target.clock)
+def rounds(target: PaperTarget) -> CanaryController:
+    return CanaryController(target, runner(target), target.clock)
 
 
-def wish(target: PaperTarget, wanted: Wish) -> None:
+def wish(target: PaperTarget, wanted: CanaryCommand) -> None:
     kept = target.kept[KEY]
-    state = keeping.written(replace(keeping.read(kept), current=replace(current(target), wish=wanted)))
-    target.keep_canary(KEY, state, kept.version)
+    state = keeping.encode_history(replace(keeping.decode_history(kept), current=replace(current(target), wish=wanted)))
+    target.save_canary(KEY, state, kept.version)
 
 
 def test_a_canary_is_looked_at_when_it_is_due() -> None:
     target = started()
     round_ = rounds(target)
-    assert round_.round() == 10.0
+    assert round_.reconcile() == 10.0
     version = target.kept[KEY].version
     target.pass_time(4.0)
-    assert round_.round() == 6.0
+    assert round_.reconcile() == 6.0
     assert target.kept[KEY].version == version, "nothing was due"
     target.pass_time(6.0)
-    round_.round()
+    round_.reconcile()
     assert target.kept[KEY].version != version
 
 
 def test_one_that_is_not_ready_is_looked_at_every_second() -> None:
     target = started()
     target.loading.add(current(target).revision)
-    assert rounds(target).round() == 1.0
+    assert rounds(target).reconcile() == 1.0
 
 
 def test_a_wish_is_granted_at_once() -> None:
     target = started()
     round_ = rounds(target)
-    round_.round()
+    round_.reconcile()
     wish(target, "abort")
-    assert round_.round() is None
+    assert round_.reconcile() is None
     assert current(target).phase == "RolledBack"
 
 
@@ -58,12 +58,12 @@ def test_a_wish_that_must_wait_does_not_make_the_loop_spin() -> None:
     target = started()
     target.loading.add(current(target).revision)
     round_ = rounds(target)
-    round_.round()
+    round_.reconcile()
     wish(target, "promote-full")
-    round_.round()
+    round_.reconcile()
     assert current(target).wish == "promote-full", "it is not ready for that"
     version = target.kept[KEY].version
-    assert round_.round() == 1.0
+    assert round_.reconcile() == 1.0
     assert target.kept[KEY].version == version
 
 
@@ -71,25 +71,25 @@ def test_the_time_between_two_canaries_of_a_service_is_nobodys() -> None:
     """The second is started by the same process, after longer than its deadline."""
     target = started()
     round_ = rounds(target)
-    while round_.round() is not None:
+    while round_.reconcile() is not None:
         target.pass_time(10.0)
     assert current(target).phase == "Promoted"
     target.pass_time(2 * current(target).policy.deadline_s)
     try_another(target, iris(most=5))
-    round_.round()
+    round_.reconcile()
     assert (current(target).phase, current(target).elapsed_s) == ("Progressing", 0.0), current(target).reason
-    while round_.round() is not None:
+    while round_.reconcile() is not None:
         target.pass_time(10.0)
     assert current(target).phase == "Promoted", current(target).reason
 
 
 def test_without_canaries_nothing_is_due() -> None:
-    assert rounds(PaperTarget()).round() is None
+    assert rounds(PaperTarget()).reconcile() is None
 
 
 def test_one_that_cannot_be_read_or_looked_after_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     target = started()
-    broken = KeptCanary("default", "other", '{"current": 7}', "1")
+    broken = CanaryRecord("default", "other", '{"current": 7}', "1")
     gone = replace(target.kept[KEY], name="gone")
     target.kept = {("default", "other"): broken, ("default", "gone"): gone, **target.kept}
     releases = target.releases
@@ -100,15 +100,15 @@ def test_one_that_cannot_be_read_or_looked_after_does_not_stop_the_others(caplog
         return releases(key)
 
     target.releases = asked  # type: ignore[assignment,method-assign]
-    assert rounds(target).round() == 10.0
+    assert rounds(target).reconcile() == 10.0
     assert current(target).weight == 20
     assert "default/other cannot be read" in caplog.text
     assert "default/gone: there is no such service" in caplog.text
 
 
 def test_the_loop_ends_when_it_is_told_to() -> None:
-    bell, target = Bell(rings=True), PaperTarget()
-    thread = threading.Thread(target=follow, args=(target, bell))
+    bell, target = WakeEvent(notified=True), PaperTarget()
+    thread = threading.Thread(target=run_controller, args=(target, bell))
     thread.start()
     bell.stop()
     thread.join(30)

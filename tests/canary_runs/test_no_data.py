@@ -10,8 +10,8 @@ from tests.canary_runs.paper_target import PaperTarget
 from tests.canary_runs.test_deaths import current, runner, started
 
 from pilotlight.canary import keeping
-from pilotlight.canary.block import policy_of
-from pilotlight.canary.model import Check
+from pilotlight.canary.block import parse_policy
+from pilotlight.canary.checks import Check
 from pilotlight.contract import METRIC_IN_FLIGHT
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Sample
@@ -23,7 +23,7 @@ def with_policy(**changes: object) -> PaperTarget:
     target = started()
     kept = target.kept[KEY]
     canary = replace(current(target), policy=replace(current(target).policy, **changes))
-    target.keep_canary(KEY, keeping.written(replace(keeping.read(kept), current=canary)), kept.version)
+    target.save_canary(KEY, keeping.encode_history(replace(keeping.decode_history(kept), current=canary)), kept.version)
     return target
 
 
@@ -81,7 +81,7 @@ def test_it_goes_on_when_the_metrics_are_back() -> None:
     target.asked = None
     kept = target.kept[KEY]
     wish = replace(current(target), wish="resume")
-    target.keep_canary(KEY, keeping.written(replace(keeping.read(kept), current=wish)), kept.version)
+    target.save_canary(KEY, keeping.encode_history(replace(keeping.decode_history(kept), current=wish)), kept.version)
     ticking = runner(target)
     for _ in range(TICKS):
         target.pass_time(10.0)
@@ -93,7 +93,7 @@ def test_a_query_of_the_users_own_is_filled_in_asked_and_judged() -> None:
     query = (
         'sum(max_over_time(pilotlight_request_duration_seconds_count{revision="{{revision}}",code="500"}[{{window}}]))'
     )
-    policy = policy_of({"promql": [f"refused={query}"], "max": ["refused=3"], "steps": "20,100", "bake": "10s",
+    policy = parse_policy({"promql": [f"refused={query}"], "max": ["refused=3"], "steps": "20,100", "bake": "10s",
                         "interval": "10s", "min-requests": 10})  # fmt: skip
     target = with_policy(checks=policy.checks)
     target.wrong[current(target).revision] = 0.5

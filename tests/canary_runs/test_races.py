@@ -7,23 +7,23 @@ import pytest
 from msgspec.structs import replace
 from tests.canary_runs.conftest import KEY, iris
 from tests.canary_runs.paper_target import PaperTarget
-from tests.canary_runs.test_deaths import POLICY, current, notes, released, runner, shares, started, wanted
+from tests.canary_runs.test_deaths import POLICY, apply_release, current, notes, runner, shares, started, wanted
 
 from pilotlight import history
 from pilotlight.canary import keeping
-from pilotlight.canary.block import policy_of
+from pilotlight.canary.block import parse_policy
 from pilotlight.canary.model import Canary
-from pilotlight.canary.queries import Side, questions
+from pilotlight.canary.queries import MetricScope, metric_queries
 from pilotlight.errors import Conflict
-from pilotlight.targets.target import KeptCanary
+from pilotlight.targets.target import CanaryRecord
 from platformctl import canaries
 
-SIDE = Side(*KEY, "any", 90.0)
+SIDE = MetricScope(*KEY, "any", 90.0)
 
 
 def once(target: PaperTarget, name: str, meanwhile: Callable[[], object], *, after: bool = False) -> None:
     """Before, or after, the target's next answer; of the metrics', after the last."""
-    asked, left = getattr(target, name), len(questions(SIDE)) if name == "query" else 1
+    asked, left = getattr(target, name), len(metric_queries(SIDE)) if name == "query" else 1
 
     def called(*given: object, **named: object) -> object:
         nonlocal left
@@ -43,8 +43,8 @@ def once(target: PaperTarget, name: str, meanwhile: Callable[[], object], *, aft
 
 def write(target: PaperTarget, **changes: object) -> None:
     kept = target.kept[KEY]
-    ledger = replace(keeping.read(kept), current=replace(current(target), **changes))
-    target.keep_canary(KEY, keeping.written(ledger), kept.version)
+    ledger = replace(keeping.decode_history(kept), current=replace(current(target), **changes))
+    target.save_canary(KEY, keeping.encode_history(ledger), kept.version)
 
 
 def ready_to_promote() -> PaperTarget:
@@ -59,7 +59,7 @@ def ready_to_promote() -> PaperTarget:
 
 def test_what_was_deployed_while_a_runner_measured_stays() -> None:
     target = ready_to_promote()
-    once(target, "query", lambda: released(target, wanted(iris(most=7))), after=True)
+    once(target, "query", lambda: apply_release(target, wanted(iris(most=7))), after=True)
     runner(target).tick(KEY)
     assert notes(target) == ["deploy", "canary 0 %", "canary 20 %", "deploy"]
     assert current(target).phase == "Superseded"
@@ -68,7 +68,7 @@ def test_what_was_deployed_while_a_runner_measured_stays() -> None:
 
 def test_what_was_deployed_while_a_runner_planned_stays() -> None:
     target = ready_to_promote()
-    once(target, "live", lambda: released(target, wanted(iris(most=7))), after=True)
+    once(target, "live", lambda: apply_release(target, wanted(iris(most=7))), after=True)
     runner(target).tick(KEY)
     assert notes(target) == ["deploy", "canary 0 %", "canary 20 %", "deploy"]
 
@@ -76,8 +76,8 @@ def test_what_was_deployed_while_a_runner_planned_stays() -> None:
 def test_another_canary_that_was_started_while_a_runner_measured_is_tried_from_its_beginning() -> None:
     target = ready_to_promote()
     other = wanted(iris(most=7))
-    documents = history.with_share(other.documents, 0, judged=True)
-    once(target, "query", lambda: released(target, changed(other, documents=documents)), after=True)
+    documents = history.with_canary_percent(other.documents, 0, judged=True)
+    once(target, "query", lambda: apply_release(target, changed(other, documents=documents)), after=True)
     runner(target).tick(KEY)
     assert current(target).weight == 0
     assert current(target).revision in history.revisions(target.found[0])
@@ -116,7 +116,7 @@ def test_who_was_slow_does_not_act_for_one_who_has_taken_over_and_waits() -> Non
 
 def many_steps() -> PaperTarget:
     target = ready_to_promote()
-    write(target, policy=policy_of({"steps": "10,40,70,100", "bake": "1h", "interval": "10s", "min-requests": 10}))
+    write(target, policy=parse_policy({"steps": "10,40,70,100", "bake": "1h", "interval": "10s", "min-requests": 10}))
     return target
 
 
@@ -170,17 +170,17 @@ def test_time_of_a_tick_that_failed_counts_in_the_next() -> None:
 
 def test_a_wish_is_written_over_what_a_runner_writes_meanwhile() -> None:
     target = many_steps()
-    once(target, "keep_canary", lambda: write(target, elapsed_s=7.0))
-    canaries.wish(target, KEY, "abort")
+    once(target, "save_canary", lambda: write(target, elapsed_s=7.0))
+    canaries.request_action(target, KEY, "abort")
     assert (current(target).wish, current(target).elapsed_s) == ("abort", 7.0)
 
 
 def test_who_never_comes_first_is_told_so() -> None:
     target = many_steps()
 
-    def refuse(*_: object) -> KeptCanary:
+    def refuse(*_: object) -> CanaryRecord:
         raise Conflict("another was first")
 
-    target.keep_canary = refuse  # type: ignore[method-assign]
+    target.save_canary = refuse  # type: ignore[method-assign]
     with pytest.raises(Conflict, match="changed by others all the time"):
-        canaries.wish(target, KEY, "abort")
+        canaries.request_action(target, KEY, "abort")

@@ -9,7 +9,7 @@ from tests.charts.conftest import Release
 from pilotlight.plan import plan
 from pilotlight.render import render
 from pilotlight.spec.catalogue import builtin
-from pilotlight.spec.load import load, services_or_raise
+from pilotlight.spec.load import load
 
 URI = "s3://models/iris"
 DOCUMENT = """
@@ -57,6 +57,6 @@ def test_a_simple_release_runs_the_pod_that_would_be_planned(
 ) -> None:
     file = tmp_path / "service.yaml"
     file.write_text(DOCUMENT.format(mode=mode, least=least, target=target))
-    (service,) = services_or_raise(load([str(file)]))
+    (service,) = load([str(file)]).services
     objects = [manifest.document for manifest in render(plan(service, builtin()))]
     assert pod_of(release("inference-service", mode=simple, model={"storageUri": URI})) == pod_of(objects)

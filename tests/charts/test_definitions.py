@@ -48,7 +48,7 @@ def test_a_definition_is_structural(kind: Any) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_what_we_read_an_api_server_takes_without_pruning(path: Path) -> None:
     loaded = load([str(path)])
-    documents = [service.document for service in loaded.services] + [node.plain() for node in loaded.others]
+    documents = [service.document for service in loaded.services] + [node.plain() for node in loaded.catalogue_nodes]
     for document in documents:
         title = (document["apiVersion"], document["kind"])
         schema = tightened(schema_of(next(k for k in KINDS if (f"{k.group}/{k.version}", k.kind) == title)))

@@ -8,7 +8,7 @@ from tests.charts.conftest import CHARTS, Release
 from tests.judges.helm import HelmFailed
 from tests.judges.verdict import assert_valid
 
-from pilotlight.observability.dashboards import DASHBOARDS, rendered
+from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
 from pilotlight.observability.rules import BUDGET, SLOW_START, rules
 
 OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
@@ -19,7 +19,7 @@ def test_each_dashboard_is_a_config_map_that_the_sidecar_finds(release: Release)
     assert_valid(found)
     assert len(found) == len(DASHBOARDS)
     shipped = {name: json.loads(text) for each in found for name, text in each["data"].items()}
-    assert shipped == {f"pilotlight-{name}.json": rendered(each) for name, each in DASHBOARDS.items()}
+    assert shipped == {f"pilotlight-{name}.json": render_dashboard(each) for name, each in DASHBOARDS.items()}
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in found)
     assert all(each["metadata"]["annotations"] == {"grafana_folder": "Pilotlight"} for each in found)
 
@@ -82,4 +82,4 @@ def test_what_is_committed_is_what_the_code_makes() -> None:
     files = CHARTS / "inference-platform/files"
     assert yaml.safe_load((files / "rules.yaml").read_text()) == rules()
     for name, dashboard in DASHBOARDS.items():
-        assert json.loads((files / f"dashboards/pilotlight-{name}.json").read_text()) == rendered(dashboard)
+        assert json.loads((files / f"dashboards/pilotlight-{name}.json").read_text()) == render_dashboard(dashboard)

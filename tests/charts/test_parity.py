@@ -15,8 +15,8 @@ from tests.judges.verdict import assert_valid
 from pilotlight.plan import plan
 from pilotlight.plan.model import Plan
 from pilotlight.render import render, values_of
-from pilotlight.spec.catalogue import builtin, catalogue_from, merge
-from pilotlight.spec.load import load, services_or_raise
+from pilotlight.spec.catalogue import builtin, catalogue_from, merge_catalogues
+from pilotlight.spec.load import load
 
 SERVICES = sorted(
     path
@@ -42,8 +42,9 @@ def rendered(made: Plan) -> dict[str, Any]:
 
 def planned(path: Path) -> list[Plan]:
     loaded = load([str(path)])
-    catalogue = merge(catalogue_from(loaded.others, loaded.problems), builtin())
-    return [plan(service, catalogue) for service in services_or_raise(loaded)]
+    catalogue = merge_catalogues(catalogue_from(loaded.catalogue_nodes, loaded.problems), builtin())
+    assert not loaded.problems.errors
+    return [plan(service, catalogue) for service in loaded.services]
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -12,13 +12,13 @@ from PIL import Image
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import UsageError
 from platformctl import arrays, asking
-from platformctl.asking import Input, Request
+from platformctl.asking import InferRequest, InputSpec
 
-X = Input("x", "FP32", (-1, 4))
-WORDS = Input("words", "BYTES", (-1, 1))
+X = InputSpec("x", "FP32", (-1, 4))
+WORDS = InputSpec("words", "BYTES", (-1, 1))
 
 
-def document(request: Request) -> Any:
+def document(request: InferRequest) -> Any:
     length = int(request.headers.get(HEADER_INFERENCE_LENGTH, len(request.body)))
     return json.loads(request.body[:length])
 
@@ -41,13 +41,13 @@ def document(request: Request) -> Any:
 def test_the_shape_follows_from_what_is_given(
     shape: tuple[int, ...], given: tuple[int, ...], count: int, sent: tuple[int, ...]
 ) -> None:
-    assert asking.fit(Input("x", "FP32", shape), given, count) == sent
+    assert asking.fit_shape(InputSpec("x", "FP32", shape), given, count) == sent
 
 
 @pytest.mark.parametrize(("shape", "count"), [((-1, 4), 3), ((4,), 5), ((2, 2), 8)])
 def test_values_that_cannot_fit_are_refused_with_the_shape(shape: tuple[int, ...], count: int) -> None:
     with pytest.raises(UsageError, match="input x has the shape"):
-        asking.fit(Input("x", "FP32", shape), (count,), count)
+        asking.fit_shape(InputSpec("x", "FP32", shape), (count,), count)
 
 
 @pytest.mark.parametrize(
@@ -84,36 +84,36 @@ def test_several_inputs_need_a_name() -> None:
         asking.from_json([1], [X, WORDS], "")
     assert document(asking.from_json(["a"], [X, WORDS], "words"))["inputs"][0]["name"] == "words"
     with pytest.raises(UsageError, match="no input y; it has x, words"):
-        asking.one([X, WORDS], "y")
+        asking.select_input([X, WORDS], "y")
 
 
 def test_text_is_for_inputs_of_text() -> None:
-    assert document(asking.encode([asking.text(WORDS, "grüß")]))["inputs"][0]["data"] == ["grüß"]
+    assert document(asking.encode([asking.text_tensor(WORDS, "grüß")]))["inputs"][0]["data"] == ["grüß"]
     with pytest.raises(UsageError, match="takes FP32, not text"):
-        asking.text(X, "a")
+        asking.text_tensor(X, "a")
 
 
 def test_bytes_travel_raw_behind_the_header() -> None:
-    request = asking.encode([asking.content(WORDS, b"\xff\x00")])
+    request = asking.encode([asking.raw_tensor(WORDS, b"\xff\x00")])
     length = int(request.headers[HEADER_INFERENCE_LENGTH])
     assert request.body[length:] == struct.pack("<I", 2) + b"\xff\x00"
     assert document(request)["inputs"][0]["parameters"] == {"binary_data_size": 6}
-    assert document(asking.encode([asking.content(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
+    assert document(asking.encode([asking.raw_tensor(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
     with pytest.raises(UsageError, match="31 bytes are no whole number of FP32"):
-        asking.content(X, bytes(31))
+        asking.raw_tensor(X, bytes(31))
 
 
 def test_a_saved_array_is_sent_in_the_type_of_the_input(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(8, dtype=np.int64).reshape(2, 4))
-    tensor = arrays.saved(X, tmp_path / "a.npy")
+    tensor = arrays.npy_tensor(X, tmp_path / "a.npy")
     assert tensor.shape == (2, 4)
     assert tensor.raw == np.arange(8, dtype=np.float32).tobytes()
     np.save(tmp_path / "square.npy", np.ones((2, 2)))
     with pytest.raises(UsageError, match=r"values of \[2, 2\] do not fit it"):
-        arrays.saved(X, tmp_path / "square.npy")
+        arrays.npy_tensor(X, tmp_path / "square.npy")
     (tmp_path / "b.npy").write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"b\.npy is no array"):
-        arrays.saved(X, tmp_path / "b.npy")
+        arrays.npy_tensor(X, tmp_path / "b.npy")
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_a_saved_array_is_sent_in_the_type_of_the_input(tmp_path: Path) -> None:
 def test_an_array_of_something_else_than_numbers_is_refused(array: Any, what: str, tmp_path: Path) -> None:
     np.save(tmp_path / "s.npy", np.array(array))
     with pytest.raises(UsageError, match=rf"s\.npy holds {what}, input x takes FP32"):
-        arrays.saved(X, tmp_path / "s.npy")
+        arrays.npy_tensor(X, tmp_path / "s.npy")
 
 
 def test_an_array_of_text_goes_to_an_input_of_text(tmp_path: Path) -> None:
     np.save(tmp_path / "s.npy", np.array([["grüß"], ["dich"]]))
-    sent = document(asking.encode([arrays.saved(WORDS, tmp_path / "s.npy")]))
+    sent = document(asking.encode([arrays.npy_tensor(WORDS, tmp_path / "s.npy")]))
     assert (sent["inputs"][0]["shape"], sent["inputs"][0]["data"]) == ([2, 1], ["grüß", "dich"])
 
 
@@ -144,7 +144,7 @@ def test_a_picture_gets_the_size_order_and_type_of_the_input(
     shape: tuple[int, ...], datatype: str, sent: tuple[int, ...], tmp_path: Path
 ) -> None:
     Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "red.png")
-    tensor = arrays.picture(Input("image", datatype, shape), tmp_path / "red.png")
+    tensor = arrays.image_tensor(InputSpec("image", datatype, shape), tmp_path / "red.png")
     assert tensor.shape == sent
     assert tensor.raw is not None
     if datatype == "FP32":
@@ -156,4 +156,4 @@ def test_a_picture_gets_the_size_order_and_type_of_the_input(
 def test_a_picture_for_an_input_of_bytes_is_the_file_itself(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
-    assert arrays.picture(WORDS, tmp_path / "a.png").raw == struct.pack("<I", len(content)) + content
+    assert arrays.image_tensor(WORDS, tmp_path / "a.png").raw == struct.pack("<I", len(content)) + content

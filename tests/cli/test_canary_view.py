@@ -2,11 +2,12 @@
 
 from msgspec.structs import replace
 
-from pilotlight.canary.model import Canary, Ledger, Measurement, Policy
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.model import Canary, CanaryHistory, Measurement
 from platformctl import canary_view
 
 AT = "2026-03-01T12:00:00.000Z"
-CANARY = Canary(Policy(), "iris-predictor-new", "iris-predictor-old", 3, 2, AT, weight=25, step=1, step_at=AT)
+CANARY = Canary(CanaryPolicy(), "iris-predictor-new", "iris-predictor-old", 3, 2, AT, weight=25, step=1, step_at=AT)
 
 
 def measured(*values: float | None) -> tuple[Measurement, ...]:
@@ -44,7 +45,7 @@ def test_who_waits_reads_nothing_that_changes_by_itself() -> None:
 
 def test_the_history_says_how_far_each_came() -> None:
     back = replace(CANARY, phase="RolledBack", weight=0, reason="error_rate is 9 %", ended_at=AT)
-    lines = canary_view.history(Ledger(CANARY, (back,)))
+    lines = canary_view.history(CanaryHistory(CANARY, (back,)))
     assert [line.split()[2] for line in lines[1:]] == ["Progressing", "RolledBack"]
     assert "25 %" in lines[2]
     assert "error_rate is 9 %" in lines[2]

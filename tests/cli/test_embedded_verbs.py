@@ -61,13 +61,13 @@ def shares(call: Call) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def names(platform: Platform, folder: Path) -> tuple[str, str]:
     """The revisions of both documents, as a plan names them."""
-    from pilotlight.releasing import Wanted, prepare
+    from pilotlight.releasing import ReleaseRequest, prepare
 
     def revision(file: str) -> str:
         from pilotlight.deploy import Sources, read
         from pilotlight.plan.model import Capabilities
 
-        (one,), _ = prepare(Wanted(read(Sources([str(folder / file)])), Capabilities()), None)
+        (one,), _ = prepare(ReleaseRequest(read(Sources([str(folder / file)])), Capabilities()), None)
         return one.plan.workloads[0].revision
 
     return revision("iris.yaml"), revision("new.yaml")

@@ -27,9 +27,9 @@ data: {a: b}
 """
 
 
-def prepared(folder: Path) -> tuple[releasing.Wanted, releasing.Prepared]:
+def prepared(folder: Path) -> tuple[releasing.ReleaseRequest, releasing.PreparedRelease]:
     (folder / "service.yaml").write_text(SERVICE)
-    wanted = releasing.Wanted(read(Sources([str(folder)])), Capabilities())
+    wanted = releasing.ReleaseRequest(read(Sources([str(folder)])), Capabilities())
     (one,), _ = releasing.prepare(wanted, None)
     return wanted, one
 
@@ -44,7 +44,7 @@ def test_a_release_takes_along_what_came_beside_the_document(tmp_path: Path) -> 
 def test_helm_is_for_clusters(tmp_path: Path) -> None:
     wanted, one = prepared(tmp_path)
     with pytest.raises(UsageError, match="the target is local"):
-        helm.applied(wanted, [one], LocalTarget.__new__(LocalTarget))
+        helm.apply(wanted, [one], LocalTarget.__new__(LocalTarget))
 
 
 def test_what_helm_says_is_told_and_who_owns_the_objects_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,5 +54,5 @@ def test_what_helm_says_is_told_and_who_owns_the_objects_too(monkeypatch: pytest
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlatformError, match="invalid ownership metadata") as told:
-        helm.release(one.plan)
+        helm.template(one.plan)
     assert "platformctl delete iris" in told.value.hint

@@ -12,10 +12,11 @@ from tests.cli.conftest import ROOT
 
 from pilotlight import history, releasing
 from pilotlight.deploy import Sources, read
-from pilotlight.errors import Conflict, InvalidDocument, NotFound, UsageError
+from pilotlight.errors import Conflict, NotFound, UsageError
 from pilotlight.manifests import Manifest
 from pilotlight.plan.model import Capabilities
-from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share, Way
+from pilotlight.spec.problems import InvalidDocument
+from pilotlight.targets.target import Event, Key, Release, ServiceRoute, ServiceStatus, Share
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -53,16 +54,16 @@ class Shelf:
         self.kept: list[Release] = []
         self.rivals = rivals
 
-    def offers(self) -> dict[str, Any]:
+    def capabilities(self) -> dict[str, Any]:
         return {}
 
-    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
-        return nullcontext(Way(status.url))
+    def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
+        return nullcontext(ServiceRoute(status.url))
 
     def probe(self, status: ServiceStatus) -> str:
         return ""
 
-    def note(self, status: ServiceStatus) -> None:
+    def record_status(self, status: ServiceStatus) -> None:
         return
 
     def live(self, key: Key) -> list[Manifest]:
@@ -106,11 +107,11 @@ class Shelf:
 
 def prepared(*files: Path, sets: Sequence[str] = (), offered: Capabilities | None = None, **how: Any) -> Any:
     documents = read(Sources([str(file) for file in files], sets=sets, **how))
-    return releasing.prepare(releasing.Wanted(documents, offered or Capabilities()), None)[0]
+    return releasing.prepare(releasing.ReleaseRequest(documents, offered or Capabilities()), None)[0]
 
 
 def again(release: Release) -> Any:
-    return releasing.prepare(releasing.Wanted(*releasing.stored(release)), None)[0][0]
+    return releasing.prepare(releasing.ReleaseRequest(*releasing.read_release(release)), None)[0][0]
 
 
 def revisions(one: Any) -> list[str]:
@@ -156,7 +157,7 @@ def test_how_it_was_planned_is_kept_where_that_is_not_as_usual(tmp_path: Path) -
     assert releasing.PLANNED_WITH not in plain.release.document
     repeated = again(raw.release)
     assert repeated.plan.mode == "raw"
-    assert releasing.stored(raw.release)[1] == other
+    assert releasing.read_release(raw.release)[1] == other
     assert revisions(repeated) == revisions(raw) != revisions(plain)
 
 
@@ -181,7 +182,7 @@ def test_all_services_are_planned_before_any_is_applied(tmp_path: Path) -> None:
 
 def test_a_deploy_that_comes_second_is_planned_again_from_what_the_first_left(tmp_path: Path) -> None:
     shelf = Shelf(rivals=2)
-    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    wanted = releasing.ReleaseRequest(read(Sources([str(written(tmp_path))])), Capabilities())
     made, _ = releasing.prepare(wanted, shelf)
     ((one, status),) = releasing.apply(wanted, made, shelf, sleep=lambda seconds: None)
     assert one.release.expected == 2
@@ -190,17 +191,17 @@ def test_a_deploy_that_comes_second_is_planned_again_from_what_the_first_left(tm
 
 def test_it_gives_up_when_somebody_is_always_quicker(tmp_path: Path) -> None:
     shelf = Shelf(rivals=100)
-    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    wanted = releasing.ReleaseRequest(read(Sources([str(written(tmp_path))])), Capabilities())
     made, _ = releasing.prepare(wanted, shelf)
     pauses: list[float] = []
     with pytest.raises(Conflict):
         releasing.apply(wanted, made, shelf, sleep=pauses.append)
-    assert len(pauses) == releasing.TRIES - 1
+    assert len(pauses) == releasing.MAX_ATTEMPTS - 1
 
 
 def release(text: str = SERVICE, generation: int = 1, percent: int | None = None) -> Release:
     documents = read(Sources(("-",), stdin=io.StringIO(text.replace("./", "s3://m/"))))
-    wanted = releasing.Wanted(history.with_share(documents, percent), Capabilities())
+    wanted = releasing.ReleaseRequest(history.with_canary_percent(documents, percent), Capabilities())
     (one,), _ = releasing.prepare(wanted, None)
     return replace_generation(one.release, generation)
 
@@ -217,43 +218,43 @@ THIRD = SERVICE.replace("minReplicas: 0", "minReplicas: 0\n    maxReplicas: 9")
 
 def test_the_share_is_in_the_document_and_can_be_taken_out_again() -> None:
     whole, part = release(), release(percent=20)
-    assert history.share(whole) is None
-    assert history.share(part) == 20
-    assert history.document_of(part) == history.document_of(whole)
+    assert history.canary_percent(whole) is None
+    assert history.canary_percent(part) == 20
+    assert history.released_document(part) == history.released_document(whole)
 
 
 def test_a_canary_stands_beside_the_last_release_that_had_everything() -> None:
     found = [release(OTHER, 4, 50), release(OTHER, 3, 20), release(SERVICE, 2), release(THIRD, 1)]
-    running = history.canary(found)
+    running = history.running_canary(found)
     assert running is not None
     assert (running.release.generation, running.stable.generation, running.percent) == (4, 2, 50)
-    assert history.canary(found[2:]) is None
+    assert history.running_canary(found[2:]) is None
 
 
 def test_rollback_goes_to_another_document_that_had_all_requests_and_worked() -> None:
     promoted = [release(OTHER, 4), release(OTHER, 3, 20), release(SERVICE, 2), release(THIRD, 1)]
-    assert history.earlier(promoted, "").generation == 2
+    assert history.previous_release(promoted, "").generation == 2
     broken = history.revisions(promoted[2])
-    assert history.earlier(promoted, "", broken).generation == 1
+    assert history.previous_release(promoted, "", broken).generation == 1
 
 
 def test_rollback_by_generation_by_revision_and_by_the_end_of_its_name() -> None:
     found = [release(OTHER, 2), release(SERVICE, 1)]
     (name,) = history.revisions(found[1])
-    assert {history.earlier(found, to).generation for to in ("1", name, name.rpartition("-")[2])} == {1}
+    assert {history.previous_release(found, to).generation for to in ("1", name, name.rpartition("-")[2])} == {1}
 
 
 @pytest.mark.parametrize(("to", "why"), [("", "nothing else was deployed before"), ("9", "generation 9 is not kept")])
 def test_where_there_is_nothing_to_go_back_to_it_says_what_is_kept(to: str, why: str) -> None:
     with pytest.raises(NotFound, match=f"{why}; kept are 1 \\(iris-predictor-"):
-        history.earlier([release()], to)
+        history.previous_release([release()], to)
 
 
 def test_after_an_aborted_canary_rollback_says_why_there_is_nothing_and_how_to_insist() -> None:
     aborted = [release(SERVICE, 3), release(OTHER, 2, 20), release(SERVICE, 1)]
     with pytest.raises(NotFound, match="failed, or was a canary that was aborted; name one with --to; kept are 3"):
-        history.earlier(aborted, "")
-    assert history.earlier(aborted, "2").generation == 2
+        history.previous_release(aborted, "")
+    assert history.previous_release(aborted, "2").generation == 2
 
 
 def test_revisions_that_failed_and_never_answered_are_known_by_events() -> None:
@@ -264,13 +265,13 @@ def test_revisions_that_failed_and_never_answered_are_known_by_events() -> None:
         event("Warning", "Failed", "Replica/iris-bad-x1"), event("Warning", "Failed", "Replica/iris-good-x2"),
         event("Normal", "Ready", "Revision/iris-good"), event("Normal", "Ready", "Revision/iris-other"),
     ]  # fmt: skip
-    assert history.unproven(happened) == {"iris-bad"}
+    assert history.failed_revisions(happened) == {"iris-bad"}
 
 
 def test_what_was_set_by_hand_changes_no_revision(tmp_path: Path) -> None:
     """The target lays it over the manifests; a revision of its own would outlive the reset."""
     shelf = Shelf()
-    wanted = releasing.Wanted(read(Sources([str(written(tmp_path))])), Capabilities())
+    wanted = releasing.ReleaseRequest(read(Sources([str(written(tmp_path))])), Capabilities())
     (first,), _ = releasing.prepare(wanted, shelf)
     releasing.apply(wanted, [first], shelf)
     scaled = [dict(document) for document in shelf.kept[0].manifests]
@@ -282,7 +283,7 @@ def test_what_was_set_by_hand_changes_no_revision(tmp_path: Path) -> None:
     (second,), _ = releasing.prepare(wanted, shelf)
     assert second.overrides == {"iris-predictor": {"minReplicas": 3}}
     assert revisions(second) == revisions(first)
-    assert not any("overrides" in str(manifest.document) for manifest in second.before)
+    assert not any("overrides" in str(manifest.document) for manifest in second.live_manifests)
     (reset,), _ = releasing.prepare(replace(wanted, reset=True), shelf)
     assert not reset.overrides
 
@@ -290,7 +291,7 @@ def test_what_was_set_by_hand_changes_no_revision(tmp_path: Path) -> None:
 def test_a_file_beside_the_document_is_refused_where_pods_run_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
     file.write_text(SERVICE)
-    wanted = releasing.Wanted(read(Sources((str(file),))), Capabilities())
+    wanted = releasing.ReleaseRequest(read(Sources((str(file),))), Capabilities())
     elsewhere = Shelf()
     elsewhere.name = "kubernetes"
     with pytest.raises(UsageError, match=r"storageUri: \./model\.onnx lies on this machine") as caught:
@@ -307,6 +308,6 @@ def kept(generation: int, revision: str) -> Release:
 @pytest.mark.parametrize(("to", "generation"), [("2", 2), ("53794996", 1), ("iris-53794996", 1), ("9ca9e3ec", 3)])
 def test_a_hash_without_a_letter_is_no_generation(to: str, generation: int) -> None:
     found = [kept(3, "iris-9ca9e3ec"), kept(2, "iris-00000042"), kept(1, "iris-53794996")]
-    assert history.earlier(found, to).generation == generation
+    assert history.previous_release(found, to).generation == generation
     with pytest.raises(NotFound, match="generation 42 is not kept"):
-        history.earlier(found, "42")
+        history.previous_release(found, "42")

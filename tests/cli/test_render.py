@@ -10,7 +10,7 @@ import yaml
 from tests.cli.conftest import ROOT, Call
 from tests.judges.helm import BUILD_SECONDS
 
-from pilotlight.manifests import APPLY_ORDER, canonical
+from pilotlight.manifests import APPLY_ORDER, canonical_json
 
 IRIS = "examples/services/iris.yaml"
 LATENCY = "examples/services/iris-latency.yaml"
@@ -180,7 +180,7 @@ def test_helm_renders_the_same_objects(call: Call, real_helm: str, monkeypatch: 
     done = call("render", "-f", LATENCY, "--with", "helm")
     assert done.code == 0, done.err
     ours = list(yaml.safe_load_all(call("render", "-f", LATENCY).out))
-    assert sorted(map(canonical, yaml.safe_load_all(done.out))) == sorted(map(canonical, ours))
+    assert sorted(map(canonical_json, yaml.safe_load_all(done.out))) == sorted(map(canonical_json, ours))
 
 
 def test_without_helm_its_absence_is_said(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

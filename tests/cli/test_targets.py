@@ -41,13 +41,13 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("iris", ("prod", "iris")), ("other/iris", ("other", "iris")), ("default/a-b", ("default", "a-b"))],
 )
 def test_a_service_is_named_with_or_without_its_namespace(typed: str, key: tuple[str, str]) -> None:
-    assert targets.At("local", "prod").key(typed) == key
+    assert targets.ServiceOptions("local", "prod").key(typed) == key
 
 
 @pytest.mark.parametrize("typed", ["", "a/b/c", "a/"])
 def test_what_is_no_name_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="write NAME or NAMESPACE/NAME"):
-        targets.At("local", "default").key(typed)
+        targets.ServiceOptions("local", "default").key(typed)
 
 
 @pytest.mark.parametrize("words", [*LOOKING_AT_ONE, *LOOKING_AT_ALL], ids=" ".join)
@@ -135,17 +135,17 @@ def test_a_package_adds_a_target(call: Call, tmp_path: Path, monkeypatch: pytest
 )
 def test_shares_that_are_none_are_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        traffic.read(text)
+        traffic.parse_shares(text)
 
 
 def test_shares_name_any_revision_by_its_end_and_none_of_them_twice() -> None:
     names = ("iris-predictor-0a", "iris-predictor-1b")
-    found = traffic.read("0a=50,latest=50@new", names, "iris-predictor-1b")
+    found = traffic.parse_shares("0a=50,latest=50@new", names, "iris-predictor-1b")
     assert [(share.revision, share.percent) for share in found] == [("iris-predictor-0a", 50), ("latest", 50)]
     with pytest.raises(UsageError, match=r"iris-predictor-1b is named twice \(latest is that one\)"):
-        traffic.read("1b=50@old,latest=50@new", names, "iris-predictor-1b")
+        traffic.parse_shares("1b=50@old,latest=50@new", names, "iris-predictor-1b")
     with pytest.raises(UsageError, match="iris-predictor-0a is named twice"):
-        traffic.read("0a=50,0a=50", names)
+        traffic.parse_shares("0a=50,0a=50", names)
 
 
 @pytest.mark.parametrize(

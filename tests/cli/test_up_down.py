@@ -96,7 +96,7 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     (gateway,) = [pid for pid, command in commands_of(home) if "pilotlight.gateway" in command]
     os.kill(gateway, signal.SIGSTOP)  # it would bring the control process back while the doctor comes
     os.kill(address.pid, signal.SIGKILL)
-    assert launching.wait_gone(address, 60)
+    assert launching.wait_exit(address, 60)
     assert launching.leftovers(home)
     _, told, _ = typed(environ, "doctor", "-o", "json")
     found = {each["check"]: each for each in json.loads(told)["checks"]}

@@ -9,7 +9,7 @@ from tests.cli.test_releasing import KEY, Shelf
 from pilotlight.errors import NotFound, PlatformError, TimedOut
 from pilotlight.targets.target import Event, Key, RevisionStatus, ServiceStatus
 from platformctl import logview, output, waiting
-from platformctl.waiting import Expected, outlook
+from platformctl.waiting import Expected, progress
 
 NEW, OLD = "iris-predictor-new", "iris-predictor-old"
 EXPECTED = Expected(KEY, 2, (NEW,))
@@ -40,7 +40,7 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
     ],
 )  # fmt: skip
 def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phase: str, message: str) -> None:
-    found = outlook(seen, EXPECTED)
+    found = progress(seen, EXPECTED)
     assert (found.phase, found.message) == (phase, message)
     assert found.done == (phase in ("Ready", "Standby", "Superseded"))
     assert (found.failed is not None) == (phase == "Failed")
@@ -48,7 +48,7 @@ def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phas
 
 def test_a_download_has_its_amount_as_a_bar() -> None:
     loading = revision(state="Loading", progress={"done_bytes": 50 << 20, "total_bytes": 200 << 20})
-    found = outlook(status("Progressing", loading), EXPECTED)
+    found = progress(status("Progressing", loading), EXPECTED)
     assert (found.phase, found.message) == ("Fetching", f"{NEW}: 200 MiB to fetch")
     assert found.amount == "[######------------------] 50.0 MiB of 200 MiB"
 
@@ -56,15 +56,15 @@ def test_a_download_has_its_amount_as_a_bar() -> None:
 @pytest.mark.parametrize("progress", [{"done_bytes": 5, "total_bytes": 5}, {"done_bytes": 5, "total_bytes": -1}, {}])
 def test_what_is_fetched_or_has_no_end_has_no_bar(progress: dict[str, int]) -> None:
     loading = revision(state="Loading", progress=progress)
-    assert outlook(status("Progressing", loading), EXPECTED) == waiting.Outlook("Loading", NEW)
+    assert waiting.progress(status("Progressing", loading), EXPECTED) == waiting.Progress("Loading", NEW)
 
 
 def test_on_a_terminal_the_amount_is_drawn_in_place(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    ticker = output.Ticker(lambda: 0.0, 0.0)
+    ticker = output.ProgressLog(lambda: 0.0, 0.0)
     for done in (1, 2):
-        ticker.say("Fetching", NEW, output.bar(done, 4))
-    ticker.say("Ready", "it is")
+        ticker.log("Fetching", NEW, output.bar(done, 4))
+    ticker.log("Ready", "it is")
     ticker.close()
     drawn, last, _ = capsys.readouterr().err.split("\n")
     assert drawn.startswith(f"   0.0s  Fetching    {NEW}\r")
@@ -105,7 +105,7 @@ class Time:
 
 def wait(statuses: Sequence[ServiceStatus], timeout: float = 10.0) -> list[ServiceStatus]:
     time = Time()
-    ticker = output.Ticker(time.clock, 0.0)
+    ticker = output.ProgressLog(time.clock, 0.0)
     return waiting.wait(Scripted(statuses), [EXPECTED], timeout, ticker, time.clock, time.sleep)
 
 
@@ -134,7 +134,7 @@ def test_several_services_are_told_of_by_their_changes(capsys: pytest.CaptureFix
 
     time = Time()
     both = [Expected(("default", name), 2, (NEW,)) for name in ("a", "b")]
-    waiting.wait(Both(), both, 10, output.Ticker(time.clock, 0.0), time.clock, time.sleep)
+    waiting.wait(Both(), both, 10, output.ProgressLog(time.clock, 0.0), time.clock, time.sleep)
     said = [line.split()[1:3] for line in capsys.readouterr().err.splitlines()]
     assert sorted(said) == [["Loading", "a"], ["Loading", "b"], ["Ready", "a"], ["Ready", "b"]]
 
@@ -169,8 +169,8 @@ def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.Captur
 
     time = Time()
     stopping = status("Stopping", message="its replicas finish what they have")
-    ticker = output.Ticker(time.clock, 0.0)
-    waiting.until_gone(Ending([stopping, stopping]), KEY, 10, ticker, time.clock, time.sleep)
+    ticker = output.ProgressLog(time.clock, 0.0)
+    waiting.wait_deleted(Ending([stopping, stopping]), KEY, 10, ticker, time.clock, time.sleep)
     assert capsys.readouterr().err.count("Stopping") == 1
 
 
@@ -207,8 +207,8 @@ def test_a_service_that_does_not_answer_a_real_request_is_not_ready() -> None:
             return self.refusals.pop(0) if self.refusals else ""
 
     said: list[str] = []
-    ticker = output.Ticker()
-    ticker.say = lambda phase, message, amount="", of=None: said.append(f"{phase} {message}")  # type: ignore[method-assign]
+    ticker = output.ProgressLog()
+    ticker.log = lambda phase, message, amount="", of=None: said.append(f"{phase} {message}")  # type: ignore[method-assign]
     target = Behind()
     waiting.wait(target, [EXPECTED], 10, ticker, sleep=lambda _: None)
     assert not target.refusals
@@ -216,5 +216,5 @@ def test_a_service_that_does_not_answer_a_real_request_is_not_ready() -> None:
 
 
 def test_a_revision_made_from_the_planned_one_is_the_one_that_is_waited_for() -> None:
-    found = outlook(status("Ready", revision(f"{NEW}-9d48")), EXPECTED)
+    found = progress(status("Ready", revision(f"{NEW}-9d48")), EXPECTED)
     assert found.done

@@ -5,7 +5,7 @@ import os
 from tests.cluster.real_cluster import Cluster
 
 from pilotlight.targets.kubernetes.cluster import Cluster as OurCluster
-from pilotlight.targets.kubernetes.connection import Connection
+from pilotlight.targets.kubernetes.connection import KubeConnection
 
 
 def our_cluster(cluster: Cluster) -> OurCluster:
@@ -13,7 +13,7 @@ def our_cluster(cluster: Cluster) -> OurCluster:
 
     made = client.Configuration()
     config.load_kube_config(os.fspath(cluster.kubeconfig), client_configuration=made)
-    return OurCluster(Connection(client.ApiClient(made)))
+    return OurCluster(KubeConnection(client.ApiClient(made)))
 
 
 def as_account(cluster: Cluster, namespace: str, name: str) -> OurCluster:
@@ -25,4 +25,4 @@ def as_account(cluster: Cluster, namespace: str, name: str) -> OurCluster:
     full = our_cluster(cluster).connection.api.configuration
     made = client.Configuration(host=full.host, api_key={"authorization": f"Bearer {token}"})
     made.ssl_ca_cert = full.ssl_ca_cert
-    return OurCluster(Connection(client.ApiClient(made)))
+    return OurCluster(KubeConnection(client.ApiClient(made)))

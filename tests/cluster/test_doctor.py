@@ -12,8 +12,8 @@ from tests.cluster.ours import as_account, our_cluster
 from tests.cluster.real_cluster import Cluster
 
 from pilotlight.plan.model import Capabilities
-from pilotlight.targets.kubernetes.offers import offers
-from pilotlight.targets.kubernetes.preflight import missing, optional
+from pilotlight.targets.kubernetes.offers import discover
+from pilotlight.targets.kubernetes.preflight import drop_unknown_optional, missing
 from platformctl.cluster_checks import findings
 
 Run = Callable[..., CompletedProcess[str]]
@@ -41,14 +41,14 @@ def test_an_account_without_rights_is_told_which_it_lacks(cluster: Cluster, name
 
 
 def test_the_facts_for_a_plan_are_those_of_the_cluster(cluster: Cluster) -> None:
-    found = offers(our_cluster(cluster))
+    found = discover(our_cluster(cluster))
     made = Capabilities(**found)
     assert (made.knative, made.gateway_api, made.domain) == (True, True, cluster.domain)
     assert "multi-container" in made.features
 
 
 def test_who_may_see_little_gets_the_facts_that_everybody_may_see(cluster: Cluster, namespace: str) -> None:
-    found = offers(as_account(cluster, namespace, "nobody"))
+    found = discover(as_account(cluster, namespace, "nobody"))
     assert found["knative"] is True
     assert not {"gpus", "features", "prometheus"} & found.keys()
 
@@ -56,7 +56,7 @@ def test_who_may_see_little_gets_the_facts_that_everybody_may_see(cluster: Clust
 @pytest.mark.parametrize("mode", ["Serverless", "Standard"])
 def test_a_service_that_fits_lacks_nothing(cluster: Cluster, namespace: str, mode: str) -> None:
     documents = written(document("iris", namespace, mode))
-    kept, told = optional(our_cluster(cluster), documents)
+    kept, told = drop_unknown_optional(our_cluster(cluster), documents)
     assert missing(our_cluster(cluster), kept) == []
     assert len(kept) == len(documents) or told
 

@@ -64,7 +64,7 @@ def test_whoever_deletes_the_stateful_set_deletes_the_rest(cluster: Cluster, nam
     with ground.started(job) as entry:
         cluster.kubectl("-n", namespace, "delete", "statefulset", f"ims-{job.id}")
         eventually(lambda: left(cluster, namespace, job.id) == [], "the Secret and the Service are gone", 120)
-        assert ground.platform.look(job.id, entry).state == "gone"
+        assert ground.platform.status(job.id, entry).state == "gone"
 
 
 def test_a_start_that_the_cluster_refuses_halfway_leaves_nothing(

@@ -9,8 +9,8 @@ from tests.cluster.iris import document, manifests
 from tests.cluster.ours import our_cluster
 from tests.cluster.real_cluster import Cluster, eventually
 
-from pilotlight.targets.kubernetes.doors import door_to
-from pilotlight.targets.kubernetes.ingress import Reach, forwarded, probe, reach
+from pilotlight.targets.kubernetes.doors import find_endpoint
+from pilotlight.targets.kubernetes.ingress import OpenRoute, open_port_forward, open_route, probe
 from pilotlight.targets.kubernetes.port_forward import PortForward
 
 SETOSA = [5.1, 3.5, 1.4, 0.2]
@@ -33,7 +33,7 @@ def raw(cluster: Cluster, namespace: str) -> str:
     return f"plain-{namespace}.example.com"
 
 
-def answer(way: Reach, name: str) -> int:
+def answer(way: OpenRoute, name: str) -> int:
     """The class that the model tells, as a client would ask."""
     request = urllib.request.Request(
         f"{way.url}/v2/models/{name}/infer", json.dumps({"inputs": [INPUT]}).encode(),
@@ -52,7 +52,7 @@ def test_a_knative_service_answers_through_its_ingress_also_from_zero(
         return sum(each["spec"]["replicas"] for each in found["items"])
 
     eventually(lambda: replicas() == 0, "the service is at zero")
-    way = reach(our_cluster(cluster), f"http://{serverless}", serverless, namespace)
+    way = open_route(our_cluster(cluster), f"http://{serverless}", serverless, namespace)
     assert way.headers == {"Host": serverless}
     assert probe(way, "/v2/health/ready", timeout=60) == ""
     assert answer(way, "wake") == 0
@@ -61,8 +61,8 @@ def test_a_knative_service_answers_through_its_ingress_also_from_zero(
 
 def test_where_the_ingress_has_no_address_its_pods_are_asked(cluster: Cluster, serverless: str) -> None:
     ours = our_cluster(cluster)
-    with forwarded(ours, door_to(ours, serverless)) as forward:
-        way = Reach(f"http://127.0.0.1:{forward.port}", {"Host": serverless}, forward.close)
+    with open_port_forward(ours, find_endpoint(ours, serverless)) as forward:
+        way = OpenRoute(f"http://127.0.0.1:{forward.port}", {"Host": serverless}, forward.close)
         assert probe(way, "/v2/health/ready", timeout=60) == ""
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(lambda _: answer(way, "wake"), range(32))) == {0}
@@ -71,8 +71,8 @@ def test_where_the_ingress_has_no_address_its_pods_are_asked(cluster: Cluster, s
 
 def test_a_raw_service_answers_through_its_gateway(cluster: Cluster, namespace: str, raw: str) -> None:
     ours = our_cluster(cluster)
-    assert door_to(ours, raw, namespace).told == "Gateway pilotlight in pilotlight-system"
-    way = reach(ours, f"http://{raw}", raw, namespace)
+    assert find_endpoint(ours, raw, namespace).description == "Gateway pilotlight in pilotlight-system"
+    way = open_route(ours, f"http://{raw}", raw, namespace)
     eventually(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
     assert answer(way, "plain") == 0
     assert "answers 404" in probe(way, "/v2/models/other")
@@ -81,8 +81,8 @@ def test_a_raw_service_answers_through_its_gateway(cluster: Cluster, namespace: 
 
 def test_the_gateways_pods_are_found_for_a_port_forward(cluster: Cluster, namespace: str, raw: str) -> None:
     ours = our_cluster(cluster)
-    with forwarded(ours, door_to(ours, raw, namespace)) as forward:
-        way = Reach(f"http://127.0.0.1:{forward.port}", {"Host": raw}, forward.close)
+    with open_port_forward(ours, find_endpoint(ours, raw, namespace)) as forward:
+        way = OpenRoute(f"http://127.0.0.1:{forward.port}", {"Host": raw}, forward.close)
         eventually(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
 
 
@@ -90,7 +90,7 @@ def test_a_service_without_a_route_is_reached_by_its_name_in_the_cluster(
     cluster: Cluster, namespace: str, raw: str
 ) -> None:
     host = f"plain.{namespace}.svc.cluster.local"
-    way = reach(our_cluster(cluster), f"http://{host}", host)
+    way = open_route(our_cluster(cluster), f"http://{host}", host)
     assert answer(way, "plain") == 0
     way.close()
 

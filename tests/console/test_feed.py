@@ -14,10 +14,11 @@ from tests.api.conftest import TOKEN, Remembering, Served
 from tests.console.test_gate import Visitor
 
 from pilotlight.api.app import make_app
-from pilotlight.canary.model import Canary, Ledger, Policy
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.model import Canary, CanaryHistory
 from pilotlight.console import feed
 from pilotlight.console.gate import HEADER_PROOF
-from pilotlight.targets.target import KeptCanary, Key, Release
+from pilotlight.targets.target import CanaryRecord, Key, Release
 
 KEY = ("default", "iris")
 MANIFEST = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "iris", "namespace": "default"}}
@@ -29,12 +30,12 @@ class Canaries:
     def __init__(self) -> None:
         self.state, self.version = "", 0
 
-    def of(self, key: Key) -> KeptCanary | None:
-        return KeptCanary(*key, self.state, str(self.version)) if self.state else None
+    def get(self, key: Key) -> CanaryRecord | None:
+        return CanaryRecord(*key, self.state, str(self.version)) if self.state else None
 
-    def keep(self, key: Key, state: str, version: str) -> KeptCanary:
+    def save(self, key: Key, state: str, version: str) -> CanaryRecord:
         self.state, self.version = state, self.version + 1
-        return KeptCanary(*key, state, str(self.version))
+        return CanaryRecord(*key, state, str(self.version))
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_events_come_once_and_in_their_order(api: Served, visitor: Visitor) -> N
 def test_a_reader_that_hears_nothing_is_given_a_beat(
     api: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "BEAT_S", 0.0)
+    monkeypatch.setattr(feed, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(feed, "POLL_S", 0.01)
     with listening(visitor) as stream:
         heard(stream, "services")
@@ -113,8 +114,8 @@ def test_the_canary_of_the_open_service_is_told_whole(api: Served, visitor: Visi
     deployed(api)
     with listening(visitor, "?service=default/iris") as stream:
         assert heard(stream, "canary") == {"current": None, "past": []}
-        canary = Canary(Policy(), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z")
-        canaries.keep(KEY, json.dumps({"current": json.loads(_encoded(canary))}), "")
+        canary = Canary(CanaryPolicy(), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z")
+        canaries.save(KEY, json.dumps({"current": json.loads(_encoded(canary))}), "")
         told = heard(stream, "canary")["current"]
         assert (told["phase"], told["policy"]["steps"]) == ("Progressing", [5, 25, 50, 100])  # usual, so not kept
 
@@ -122,7 +123,7 @@ def test_the_canary_of_the_open_service_is_told_whole(api: Served, visitor: Visi
 def test_a_wish_is_kept_for_whoever_runs_the_canary(api: Served, visitor: Visitor, canaries: Canaries) -> None:
     path = "/console/api/v1/namespaces/default/services/iris/canary/wish"
     assert visitor.ask("PUT", path, {"wish": "pause"})[0] == 404
-    canaries.state = _encoded(Ledger(Canary(Policy(), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z")))
+    canaries.state = _encoded(CanaryHistory(Canary(CanaryPolicy(), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z")))
     for wish in ("pause", "resume", "promote", "promote-full", "abort"):
         status, told = visitor.ask("PUT", path, {"wish": wish})
         assert (status, told["current"]["wish"]) == (200, wish)

@@ -10,7 +10,7 @@ from tests.api.conftest import TOKEN, Served
 
 from pilotlight.api.app import AREAS
 from pilotlight.console import areas
-from pilotlight.console.gate import HEADER_PROOF, POLICY, cookie_name, from_our_page
+from pilotlight.console.gate import HEADER_PROOF, POLICY, cookie_name, is_same_origin
 
 HOST = "127.0.0.1:8091"
 MIRRORED = [
@@ -78,7 +78,7 @@ def visitor(api: Served) -> Visitor:
     ],
 )
 def test_only_our_own_page_passes(method: str, origin: str | None, site: str, passes: bool) -> None:
-    assert from_our_page(method, origin, site, HOST) is passes
+    assert is_same_origin(method, origin, site, HOST) is passes
 
 
 def test_two_platforms_on_one_machine_have_two_cookies() -> None:

@@ -10,9 +10,11 @@ from tests.embedded import Platform
 
 from pilotlight import history, releasing
 from pilotlight.canary import keeping
-from pilotlight.canary.acting import released
-from pilotlight.canary.model import Canary, Check, Policy
-from pilotlight.canary.runner import begin
+from pilotlight.canary.acting import apply_release
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
+from pilotlight.canary.model import Canary
+from pilotlight.canary.runner import start_canary
 from pilotlight.deploy import Sources, read
 from pilotlight.plan.model import Capabilities
 
@@ -20,7 +22,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 KEY = ("default", "iris")
 # It stays at a step until somebody presses a button, and is measured all the while.
-POLICY = Policy(steps=(10, 50, 100), bake_s=3600.0, interval_s=0.5, checks=(Check("p99_ms", maximum=60_000.0),))
+POLICY = CanaryPolicy(steps=(10, 50, 100), bake_s=3600.0, interval_s=0.5, checks=(Check("p99_ms", maximum=60_000.0),))
 
 
 def started(platform: Platform) -> None:
@@ -29,13 +31,13 @@ def started(platform: Platform) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(document(model="      env: [{name: CANARY, value: console}]"))
         file.flush()
-        shared = history.with_share(read(Sources([file.name])), 0, judged=True)
-    released(platform.target, releasing.Wanted(shared, Capabilities(), note="canary 0 %"))
-    begin(platform.target, history.releases(platform.target, KEY)[0], stable, POLICY, datetime.now(UTC))
+        shared = history.with_canary_percent(read(Sources([file.name])), 0, judged=True)
+    apply_release(platform.target, releasing.ReleaseRequest(shared, Capabilities(), note="canary 0 %"))
+    start_canary(platform.target, history.releases(platform.target, KEY)[0], stable, POLICY, datetime.now(UTC))
 
 
 def kept(platform: Platform) -> Canary:
-    found = keeping.read(platform.target.canary(KEY)).current
+    found = keeping.decode_history(platform.target.canary(KEY)).current
     assert found is not None
     return found
 

@@ -4,7 +4,17 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from pilotlight.console.watch import KEPT, KEPT_S, REST_S, Point, Watch, changes, point, remember, row
+from pilotlight.console.watch import (
+    HISTORY_S,
+    MAX_POINTS,
+    MIN_INTERVAL_S,
+    Point,
+    StatusCache,
+    append_point,
+    changes,
+    point,
+    row,
+)
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 
@@ -32,15 +42,15 @@ def test_a_target_that_tells_no_rate_has_the_mean_of_its_minutes() -> None:
 
 
 def test_points_are_kept_where_figures_change() -> None:
-    points: deque[Point] = deque(maxlen=KEPT)
+    points: deque[Point] = deque(maxlen=MAX_POINTS)
     for at, ready in ((1.0, 0), (2.0, 0), (3.0, 1), (4.0, 1), (5.0, 0)):
-        remember(points, Point(at, 0.0, None, ready))
+        append_point(points, Point(at, 0.0, None, ready))
     assert [each.at for each in points] == [1.0, 3.0, 5.0]
 
 
 def test_of_what_is_too_old_the_last_point_stays_since_it_still_holds() -> None:
     points = deque([Point(1.0, 0.0, None, 1), Point(2.0, 0.0, None, 2)])
-    remember(points, Point(2.0 + KEPT_S + 1, 0.0, None, 3))
+    append_point(points, Point(2.0 + HISTORY_S + 1, 0.0, None, 3))
     assert [each.ready for each in points] == [2, 3]
 
 
@@ -52,10 +62,10 @@ def test_many_readers_share_one_look() -> None:
         return [status(ready=len(looks))]
 
     async def read() -> None:
-        watch = Watch(look)
-        for now in (0.0, REST_S / 2, REST_S / 2, REST_S):
-            await watch.seen(now, 100.0 + now)
-        assert [each.ready for each in watch.past["default/iris"]] == [1, 2]
+        watch = StatusCache(look)
+        for now in (0.0, MIN_INTERVAL_S / 2, MIN_INTERVAL_S / 2, MIN_INTERVAL_S):
+            await watch.refresh(now, 100.0 + now)
+        assert [each.ready for each in watch.history["default/iris"]] == [1, 2]
 
     asyncio.run(read())
     assert len(looks) == 2
@@ -68,11 +78,11 @@ def test_the_past_of_a_service_goes_with_it() -> None:
         return found
 
     async def read() -> None:
-        watch = Watch(look)
-        await watch.seen(0.0, 0.0)
+        watch = StatusCache(look)
+        await watch.refresh(0.0, 0.0)
         found.clear()
-        await watch.seen(REST_S, 1.0)
+        await watch.refresh(MIN_INTERVAL_S, 1.0)
         assert not watch.rows
-        assert not watch.past
+        assert not watch.history
 
     asyncio.run(read())

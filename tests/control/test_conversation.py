@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pilotlight.conversation import FAILURES, Conversation
+from pilotlight.conversation import FAILURES, HttpClient
 
 
 class Server(BaseHTTPRequestHandler):
@@ -44,34 +44,34 @@ def url() -> Iterator[str]:
 
 
 def test_an_answer_is_told_whole(url: str) -> None:
-    with Conversation(url, 10.0, {"told": "always"}) as conversation:
-        reply = conversation.ask("POST", "/here", b"body")
+    with HttpClient(url, 10.0, {"told": "always"}) as conversation:
+        reply = conversation.request("POST", "/here", b"body")
     assert (reply.status, reply.reason, reply.body) == (418, "A Teapot", b"body")
     assert (reply.headers["x-path"], reply.headers["x-told"]) == ("/below/here", "always")
 
 
 def test_requests_share_a_connection(url: str) -> None:
-    with Conversation(url, 10.0) as conversation:
-        ports = {conversation.ask("POST", "/here").headers["x-from"] for _ in range(3)}
+    with HttpClient(url, 10.0) as conversation:
+        ports = {conversation.request("POST", "/here").headers["x-from"] for _ in range(3)}
     assert len(ports) == 1
 
 
 def test_after_one_that_was_broken_off_the_next_is_answered(url: str) -> None:
-    with Conversation(url, 10.0) as conversation:
+    with HttpClient(url, 10.0) as conversation:
         with pytest.raises((OSError, HTTPException)):
-            conversation.ask("POST", "/breaks")
-        assert conversation.ask("POST", "/here", headers={"told": "once"}).headers["x-told"] == "once"
+            conversation.request("POST", "/breaks")
+        assert conversation.request("POST", "/here", headers={"told": "once"}).headers["x-told"] == "once"
 
 
 def test_that_nobody_listens_is_told_before_anything_is_sent(url: str) -> None:
-    with Conversation("http://127.0.0.1:1", 10.0) as conversation, pytest.raises(ConnectionError):
+    with HttpClient("http://127.0.0.1:1", 10.0) as conversation, pytest.raises(ConnectionError):
         conversation.connect()
 
 
 def test_a_user_in_the_address_is_no_part_of_the_host(url: str) -> None:
-    with Conversation(url.replace("//", "//somebody:secret@", 1), 10.0) as conversation:
+    with HttpClient(url.replace("//", "//somebody:secret@", 1), 10.0) as conversation:
         assert "secret" not in conversation.address
-        assert conversation.ask("POST", "/here").status == 418
+        assert conversation.request("POST", "/here").status == 418
 
 
 def test_silence_is_one_of_the_failures() -> None:

@@ -6,8 +6,8 @@ from time import process_time
 import pytest
 
 from pilotlight.deploy import Sources, plan_all
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan.model import Capabilities, Current, Traffic
+from pilotlight.spec.problems import InvalidDocument
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -48,8 +48,8 @@ def test_every_error_of_every_document_is_told_at_once(tmp_path: Path) -> None:
     wrong = SERVICE % ("one", "many"), SERVICE % ("two", -1)
     with pytest.raises(InvalidDocument) as told:
         plan_all(written(tmp_path, *wrong))
-    assert {problem.place.file for problem in told.value.problems} == {str(tmp_path / "services.yaml")}
-    assert len({problem.place.line for problem in told.value.problems}) == 2
+    assert {problem.location.file for problem in told.value.problems} == {str(tmp_path / "services.yaml")}
+    assert len({problem.location.line for problem in told.value.problems}) == 2
 
 
 def test_errors_of_planning_are_collected_over_services(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_placeholder_that_a_runtime_gets_wrong_is_told_where_it_is_written(tmp
         plan_all(written(tmp_path, runtime, SERVICE % ("iris", 1)))
     (problem,) = told.value.problems
     assert (problem.code, problem.path) == ("PL230", "spec.containers[0].args[1]")
-    assert problem.place == (str(tmp_path / "services.yaml"), 11, 25)
+    assert problem.location == (str(tmp_path / "services.yaml"), 11, 25)
 
 
 def test_a_thousand_services_are_rendered_in_seconds(tmp_path: Path) -> None:

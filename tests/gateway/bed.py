@@ -17,9 +17,9 @@ from typing import Any
 import uvloop
 from tests.serving import Answer, rendered
 
-from pilotlight.gateway.gate import Gate, OpenGate
+from pilotlight.gateway.gate import Admission, AllowAll
 from pilotlight.gateway.messages import Unreachable, Wake
-from pilotlight.gateway.plane import Key, Plane
+from pilotlight.gateway.plane import DataPlane, RouteKey
 from pilotlight.gateway.table import Backend, Replica, Route, Table
 
 Reader = asyncio.StreamReader
@@ -147,18 +147,18 @@ class Clock:
 
 
 class Bed:
-    def __init__(self, gate: Gate | None, clock: Callable[[], float] | None) -> None:
+    def __init__(self, gate: Admission | None, clock: Callable[[], float] | None) -> None:
         self.wakes: list[Wake] = []
         self.unreachable: list[Unreachable] = []
         how: dict[str, Any] = {} if clock is None else {"clock": clock}
-        self.plane = Plane(self.wakes.append, self.unreachable.append, gate or OpenGate(), **how)
+        self.plane = DataPlane(self.wakes.append, self.unreachable.append, gate or AllowAll(), **how)
         self._origins: list[Origin] = []
         self._servers: list[asyncio.Server] = []
         self._writers: list[Writer] = []
         self.port = 0
 
-    async def listen(self, key: Key | None = None) -> int:
-        server = await asyncio.get_running_loop().create_server(self.plane.handler(key), "127.0.0.1", 0)
+    async def listen(self, key: RouteKey | None = None) -> int:
+        server = await asyncio.get_running_loop().create_server(self.plane.protocol_factory(key), "127.0.0.1", 0)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
@@ -203,7 +203,7 @@ class Bed:
 
 def play(
     case: Callable[[Bed], Awaitable[None]],
-    gate: Gate | None = None,
+    gate: Admission | None = None,
     clock: Callable[[], float] | None = None,
     limit_s: float = LIMIT_S,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.reply import Reply
 
-from pilotlight.gateway.messages import Report, Word
+from pilotlight.gateway.messages import GatewayMessage, Report
 from pilotlight.gateway.table import Backend, Replica, Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
 from pilotlight.targets.local.home import Home
@@ -45,7 +45,7 @@ class Linked:
     """`words` are all that the gateway said."""
 
     link: GatewayLink
-    words: list[Word]
+    words: list[GatewayMessage]
     home: Home
     generation: int = 0
 
@@ -74,7 +74,7 @@ class Linked:
 
 
 def new_link(folder: Path, command: Sequence[str] | None = None) -> Linked:
-    words: list[Word] = []
+    words: list[GatewayMessage] = []
     home = Home(folder).create()
     return Linked(GatewayLink(home, words.append, command), words, home)
 

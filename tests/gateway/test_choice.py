@@ -5,18 +5,18 @@ from collections import Counter
 
 from tests.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route, until
 
-from pilotlight.gateway.choice import Turns
+from pilotlight.gateway.choice import SmoothWeightedRoundRobin
 
 
 def test_turns_keep_every_share_exactly_and_never_in_bursts() -> None:
-    turns = Turns({"a": 80, "b": 20, "c": 0})
+    turns = SmoothWeightedRoundRobin({"a": 80, "b": 20, "c": 0})
     chosen = [turns.next() for _ in range(1000)]
     assert Counter(chosen) == {"a": 800, "b": 200}
     assert all(Counter(chosen[at : at + 5])["b"] == 1 for at in range(0, 1000, 5))
 
 
 def test_without_any_share_nobody_is_chosen() -> None:
-    assert Turns({"a": 0}).next() is None
+    assert SmoothWeightedRoundRobin({"a": 0}).next() is None
 
 
 def test_requests_are_split_by_weight() -> None:
@@ -92,7 +92,7 @@ def test_a_replica_never_has_more_than_its_concurrency_and_the_rest_comes_in_ord
         connections = [await bed.connect() for _ in range(20)]
         for number, (_, writer) in enumerate(connections):
             writer.write(f"GET /iris/{number} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-            await until(lambda: sum(client.exchange is not None for client in bed.plane.clients) > number)  # noqa: B023
+            await until(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
             await until(lambda: len(origin.seen) == min(number + 1, 2))  # noqa: B023
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.waiting, report.in_flight) == (18, 2)

@@ -10,14 +10,14 @@ KEY = ("default", "iris")
 
 
 def drained(counts: Counts, now: float, waiting: int = 0) -> BackendReport | None:
-    return counts.drain(KEY, "iris", "iris-1", waiting, now)
+    return counts.take_report(KEY, "iris", "iris-1", waiting, now)
 
 
 def test_concurrency_is_the_average_over_the_interval() -> None:
     counts = Counts(0.0)
     counts.enter(0.0)
     counts.enter(0.5)
-    counts.answered(0.75, 200, sent_at=0.5)
+    counts.responded(0.75, 200, sent_at=0.5)
     report = drained(counts, 1.0)
     assert report is not None
     assert report.concurrency == pytest.approx(1.0 + 0.25)  # one all the time, a second for a quarter
@@ -38,7 +38,7 @@ def test_what_lasts_beyond_a_report_counts_in_the_next_one_too() -> None:
 def test_an_idle_backend_has_nothing_to_tell() -> None:
     counts = Counts(0.0)
     counts.enter(0.1)
-    counts.answered(0.2, 200, 0.1)
+    counts.responded(0.2, 200, 0.1)
     assert drained(counts, 1.0) is not None
     assert drained(counts, 2.0) is None
 
@@ -47,7 +47,7 @@ def test_latencies_fall_into_the_buckets_of_the_contract() -> None:
     counts = Counts(0.0)
     for latency in (LATENCY_BUCKETS[0], 0.0006, 61.0):
         counts.enter(0.0)
-        counts.answered(latency, 200, 0.0)
+        counts.responded(latency, 200, 0.0)
     report = drained(counts, 100.0)
     assert report is not None
     assert len(report.latencies) == len(LATENCY_BUCKETS) + 1
@@ -58,7 +58,7 @@ def test_latencies_fall_into_the_buckets_of_the_contract() -> None:
 def test_errors_are_answers_from_500_on_and_none_at_all(status: int, errors: int) -> None:
     counts = Counts(0.0)
     counts.enter(0.0)
-    counts.answered(0.1, status, 0.0)
+    counts.responded(0.1, status, 0.0)
     report = drained(counts, 1.0)
     assert report is not None
     assert report.errors == errors

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route
 
-from pilotlight.wire.bodies import Chunked, Counted
-from pilotlight.wire.heads import CHUNKED, UNTIL_CLOSE, Malformed, parse_request, parse_response, passed_on
+from pilotlight.wire.bodies import ChunkedBody, ContentLengthBody
+from pilotlight.wire.heads import CHUNKED, UNTIL_CLOSE, Malformed, end_to_end_headers, parse_request, parse_response
 
 BASE = b"POST /iris/x HTTP/1.1\r\nHost: a\r\n"
 
@@ -134,17 +134,17 @@ def test_requests_in_one_piece_are_answered_one_after_another() -> None:
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.integers(1, 9), st.binary(max_size=5))
 def test_chunks_end_at_the_same_byte_however_they_arrive(parts: list[bytes], step: int, behind: bytes) -> None:
     raw = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\nA: b\r\n\r\n"
-    body, used = Chunked(collect=True), 0
+    body, used = ChunkedBody(collect=True), 0
     for at in range(0, len(raw + behind), step):
         piece = (raw + behind)[at : at + step]
         used += body.feed(piece)
         if body.done:
             break
-    assert (used, body.taken()) == (len(raw), b"".join(parts))
+    assert (used, body.take_payload()) == (len(raw), b"".join(parts))
 
 
 def test_a_counted_body_takes_no_byte_of_the_next_request() -> None:
-    body = Counted(5)
+    body = ContentLengthBody(5)
     assert (body.feed(b"abc"), body.done) == (3, False)
     assert (body.feed(b"defgh"), body.done) == (2, True)
 
@@ -169,7 +169,7 @@ def test_headers_of_the_connection_stay_behind() -> None:
     head = parse_request(
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: X-B, host\r\nKeep-Alive: 1\r\nX-B: 1\r\nX-C: 1\r\nTE: trailers"
     )
-    assert [line.name for line in passed_on(head.lines)] == ["host", "x-c"]
+    assert [line.name for line in end_to_end_headers(head.lines)] == ["host", "x-c"]
 
 
 def test_a_request_line_may_have_any_method() -> None:

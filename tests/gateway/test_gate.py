@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tests.gateway.bed import Bed, backend, error_of, play, read_answer, route
 
-from pilotlight.gateway.gate import Refusal
+from pilotlight.gateway.gate import ErrorResponse
 from pilotlight.gateway.table import Route
 
 
@@ -12,11 +12,11 @@ class OnlyFriends:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> Refusal | None:
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
         self.asked.append((route.name, peer))
         if headers.get("authorization") == "Bearer friend":
             return None
-        return Refusal(401, "say who you are", {"WWW-Authenticate": "Bearer"})
+        return ErrorResponse(401, "say who you are", {"WWW-Authenticate": "Bearer"})
 
 
 def test_a_refusal_is_the_answer_and_every_request_is_asked_about() -> None:

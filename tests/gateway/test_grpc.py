@@ -18,7 +18,7 @@ import pytest
 from tests.gateway.linked import Linked, in_loop, linked, new_link, until
 from tests.gateway.test_link import free_port
 
-from pilotlight.gateway.grpc_words import forwarded, headers_of, peer_of
+from pilotlight.gateway.grpc_words import forwarded_metadata, peer_address, to_headers
 from pilotlight.gateway.messages import Unreachable, Wake
 from pilotlight.gateway.table import Access, Backend, Rate, Replica, Route
 
@@ -338,14 +338,14 @@ async def test_calls_in_flight_are_finished_when_the_gateway_stops(tmp_path: Pat
      ("unix:/tmp/x", "unix:/tmp/x")],
 )  # fmt: skip
 def test_a_peer_is_known_by_its_address(peer: str, address: str) -> None:
-    assert peer_of(peer) == address
+    assert peer_address(peer) == address
 
 
 def test_what_belongs_to_one_hop_is_not_passed_on() -> None:
     said = (("user-agent", "x"), ("grpc-timeout", "1S"), ("te", "trailers"), ("a", "1"), ("a", "2"), ("b-bin", b"\0"))
-    told = forwarded((*said, ("x-forwarded-for", "192.0.2.1"), ("x-request-id", "7")), "127.0.0.1")
+    told = forwarded_metadata((*said, ("x-forwarded-for", "192.0.2.1"), ("x-request-id", "7")), "127.0.0.1")
     assert told == (
         ("a", "1"), ("a", "2"), ("b-bin", b"\0"), ("x-request-id", "7"), ("x-forwarded-for", "192.0.2.1, 127.0.0.1"),
     )  # fmt: skip
-    assert dict(forwarded((), "127.0.0.1"))["x-request-id"]
-    assert headers_of(said)["a"] == "1, 2"
+    assert dict(forwarded_metadata((), "127.0.0.1"))["x-request-id"]
+    assert to_headers(said)["a"] == "1, 2"

@@ -157,10 +157,10 @@ def test_a_long_body_stays_with_its_client_until_somebody_takes_it() -> None:
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body))
         writer.write(body)
         await held(bed, 1)
-        exchange = next(client.exchange for client in bed.plane.clients)
+        exchange = next(client.request for client in bed.plane.clients)
         assert exchange is not None
         await until(lambda: exchange.client._paused, "nothing more read")
-        assert (1 << 20) < exchange.kept < (1 << 21)
+        assert (1 << 20) < exchange.buffered < (1 << 21)
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))
         answered: Answer = await read_answer(reader)
@@ -174,7 +174,7 @@ def test_all_bodies_together_have_one_bound_beyond_which_only_short_requests_wai
     """Each line has room for a thousand, and a process serves many: it must not end by what they hold."""
 
     async def case(bed: Bed) -> None:
-        bed.plane.room.most = 100_000
+        bed.plane.buffer_budget.limit = 100_000
         names = ("iris", "rose", "lily")
         bed.publish(*(route(name, backend(f"{name}-1")) for name in names))
         asked = [asyncio.ensure_future(bed.ask("POST", f"/{name}/x", bytes(40_000))) for name in ("iris", "rose")]
@@ -188,14 +188,14 @@ def test_all_bodies_together_have_one_bound_beyond_which_only_short_requests_wai
         bed.publish(*(route(name, backend(f"{name}-1", origin)) for name in names))
         assert [answered.status for answered in await asyncio.gather(*asked)] == [200, 200, 200]
         assert (await bed.ask("POST", "/lily/x", bytes(200_000))).status == 200  # it need not wait
-        assert bed.plane.room.kept == 0
+        assert bed.plane.buffer_budget.used == 0
 
     play(case)
 
 
 def test_a_request_that_outgrows_the_room_while_it_waits_is_refused_and_leaves_the_line() -> None:
     async def case(bed: Bed) -> None:
-        bed.plane.room.most = 100_000
+        bed.plane.buffer_budget.limit = 100_000
         bed.publish(route("iris", backend("iris-1")))
         reader, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n")
@@ -203,7 +203,7 @@ def test_a_request_that_outgrows_the_room_while_it_waits_is_refused_and_leaves_t
         writer.write(bytes(150_000))
         assert (await read_answer(reader)).status == 503
         await held(bed, 0)
-        assert bed.plane.room.kept == 0
+        assert bed.plane.buffer_budget.used == 0
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert bed.plane.loads() == {}
         assert report.requests == 1
@@ -216,9 +216,9 @@ def test_whoever_leaves_gives_its_room_back() -> None:
         bed.publish(route("iris", backend("iris-1")))
         _, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n" + bytes(40_000))
-        await until(lambda: bed.plane.room.kept == 40_000, "kept")
+        await until(lambda: bed.plane.buffer_budget.used == 40_000, "kept")
         writer.transport.abort()
-        await until(lambda: bed.plane.room.kept == 0, "given back")
+        await until(lambda: bed.plane.buffer_budget.used == 0, "given back")
 
     play(case)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.gateway.bed import Bed, Clock, backend, play, route, until
 
-from pilotlight.gateway.gate import Refused
+from pilotlight.gateway.gate import RequestRejected
 from pilotlight.gateway.plane import Lease
 from pilotlight.gateway.table import Route
 
@@ -72,9 +72,9 @@ def test_a_lease_is_refused_as_a_request_would_be() -> None:
             (take(bed, service, "nobody"), 404),
             (take(bed, route("other")), 404),
         ):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(RequestRejected) as caught:
                 await refused
-            assert caught.value.refusal.status == status
+            assert caught.value.response.status == status
 
     play(case)
 
@@ -84,9 +84,9 @@ def test_whoever_waits_no_longer_gives_its_place_back() -> None:
         service = route("iris", backend("iris-1", hold_limit=1))
         bed.publish(service)
         (live,) = bed.plane._backends.values()
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRejected) as caught:
             await take(bed, service, seconds=0.02)
-        assert caught.value.refusal.status == 504
+        assert caught.value.response.status == 504
         assert not live.waiting
         asked = asyncio.ensure_future(take(bed, service))
         await until(lambda: len(live.waiting) == 1)
@@ -103,7 +103,7 @@ def test_a_replica_that_a_lease_could_not_reach_is_left_alone_for_a_while() -> N
         service = route("iris", backend("iris-1", 1001, 1002))
         bed.publish(service)
         lease = await take(bed, service)
-        lease.unreachable()
+        lease.fail_unreachable()
         others = [await take(bed, service) for _ in range(4)]
         assert {other.replica.port for other in others} == {1001, 1002} - {lease.replica.port}
 
@@ -115,6 +115,6 @@ def test_that_a_replica_cannot_be_reached_is_news_once() -> None:
         service = route("iris", backend("iris-1", 1001))
         bed.publish(service)
         leases = [await take(bed, service) for _ in range(3)]
-        assert [lease.unreachable() for lease in leases] == [True, False, False]
+        assert [lease.fail_unreachable() for lease in leases] == [True, False, False]
 
     play(case, clock=Clock())

@@ -380,7 +380,7 @@ async def test_a_listener_that_fails_on_a_word_hears_the_next(tmp_path: Path) ->
     async with linked(tmp_path) as made:
         failed: list[str] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["message"]))
-        made.link._on_word = lambda word: {}[word]  # type: ignore[index]
+        made.link._on_message = lambda message: {}[message]  # type: ignore[index]
         os.kill(made.link.pid, signal.SIGKILL)
         assert (await made.publish()).generation == 1
         assert failed

@@ -51,7 +51,7 @@ def page(metrics: Metrics) -> str:
 def test_every_name_of_the_contract_is_there_with_its_type() -> None:
     metrics = Metrics()
     metrics.add(told())
-    metrics.refused(Route("default", "iris"), "rate")
+    metrics.rejected(Route("default", "iris"), "rate")
     families = {family.name: family.type for family in text_string_to_metric_families(page(metrics))}
     assert families == NAMES
 
@@ -86,7 +86,7 @@ def test_refusals_are_counted_by_their_reason() -> None:
     metrics = Metrics()
     metrics.add(told(refused=4))
     for reason in ("rate", "rate", "unauthorized"):
-        metrics.refused(Route("default", "iris"), reason)
+        metrics.rejected(Route("default", "iris"), reason)
     found = samples(page(metrics))
     name = "pilotlight_gateway_requests_refused_total"
     assert {reason: found[name, reason] for reason in ("rate", "unauthorized", "no_replica")} == {
@@ -98,8 +98,8 @@ def test_a_revision_that_left_the_table_leaves_the_page() -> None:
     metrics = Metrics()
     metrics.add(told("iris-1"))
     metrics.add(told("iris-2"))
-    metrics.refused(Route("default", "gone"), "rate")
-    metrics.follow(Table(2, (Route("default", "iris", (Backend("iris-2", "iris", 100),)),)))
+    metrics.rejected(Route("default", "gone"), "rate")
+    metrics.prune(Table(2, (Route("default", "iris", (Backend("iris-2", "iris", 100),)),)))
     text = page(metrics)
     assert "iris-2" in text
     assert "iris-1" not in text

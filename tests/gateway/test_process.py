@@ -15,7 +15,7 @@ from pilotlight.gateway import reporting, respawn
 from pilotlight.gateway.__main__ import main
 from pilotlight.gateway.messages import BackendReport, Report
 from pilotlight.gateway.reporting import Reporter
-from pilotlight.gateway.respawn import Respawn, pause
+from pilotlight.gateway.respawn import Respawn, backoff
 from pilotlight.targets.local.gateway_process import gateway_command
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.launching import start_ticks
@@ -39,8 +39,8 @@ def test_a_call_that_is_none_gets_the_usage(arguments: list[str], capsys: pytest
 
 
 def test_pauses_between_attempts_grow_to_a_bound() -> None:
-    assert [pause(attempt) for attempt in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert pause(100_000) == 30
+    assert [backoff(attempt) for attempt in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert backoff(100_000) == 30
 
 
 @in_loop
@@ -83,14 +83,14 @@ async def test_attempts_go_on_until_somebody_connects(monkeypatch: pytest.Monkey
     monkeypatch.setattr(respawn, "LONGEST_S", 0.002)
     started: list[Sequence[str]] = []
     bringing = Respawn(("control",), started.append)
-    bringing.found()
-    bringing.lost()
+    bringing.connected()
+    bringing.disconnected()
     await until(lambda: len(started) >= 3, "three attempts")
-    bringing.found()
+    bringing.connected()
     before = len(started)
     await _pass(0.01)
     assert len(started) == before
-    bringing.lost()  # it stayed for a moment only: the pauses go on growing
+    bringing.disconnected()  # it stayed for a moment only: the pauses go on growing
     await until(lambda: len(started) > before, "another attempt")
     bringing.cancel()
     assert started[0] == ("control",)
@@ -99,7 +99,7 @@ async def test_attempts_go_on_until_somebody_connects(monkeypatch: pytest.Monkey
 @in_loop
 async def test_without_a_command_nobody_is_started() -> None:
     bringing = Respawn((), lambda words: pytest.fail("started"))
-    bringing.lost()
+    bringing.disconnected()
     assert bringing._timer is None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.gateway.linked import ask, in_loop, linked, replica, route
 
-from pilotlight.gateway.admission import Gatekeeper
-from pilotlight.gateway.rate import Buckets
+from pilotlight.gateway.admission import AccessAdmission
+from pilotlight.gateway.rate import RateLimiter
 from pilotlight.gateway.table import Access, Rate, Route
 
 TEN_A_MINUTE = Rate(10, 60.0)
@@ -22,33 +22,35 @@ class Clock:
 
 
 def test_a_full_bucket_passes_its_burst_and_then_its_rate() -> None:
-    buckets = Buckets()
-    assert [buckets.take("ada", TEN_A_MINUTE, 0.0) for _ in range(10)] == [0.0] * 10
-    assert buckets.take("ada", TEN_A_MINUTE, 0.0) == pytest.approx(6.0)
-    assert buckets.take("ada", TEN_A_MINUTE, 3.0) == pytest.approx(3.0)
-    assert buckets.take("ada", TEN_A_MINUTE, 6.0) == 0.0
-    assert buckets.take("ada", TEN_A_MINUTE, 6.0) == pytest.approx(6.0)
+    buckets = RateLimiter()
+    assert [buckets.acquire("ada", TEN_A_MINUTE, 0.0) for _ in range(10)] == [0.0] * 10
+    assert buckets.acquire("ada", TEN_A_MINUTE, 0.0) == pytest.approx(6.0)
+    assert buckets.acquire("ada", TEN_A_MINUTE, 3.0) == pytest.approx(3.0)
+    assert buckets.acquire("ada", TEN_A_MINUTE, 6.0) == 0.0
+    assert buckets.acquire("ada", TEN_A_MINUTE, 6.0) == pytest.approx(6.0)
 
 
 def test_a_bucket_never_holds_more_than_its_burst() -> None:
-    buckets, rate = Buckets(), Rate(100, 1.0, burst=3)
-    passed = [buckets.take("ada", rate, 0.0) for _ in range(4)] + [buckets.take("ada", rate, 3600.0) for _ in range(4)]
+    buckets, rate = RateLimiter(), Rate(100, 1.0, burst=3)
+    passed = [buckets.acquire("ada", rate, 0.0) for _ in range(4)] + [
+        buckets.acquire("ada", rate, 3600.0) for _ in range(4)
+    ]
     assert [bool(wait) for wait in passed] == [False, False, False, True] * 2
 
 
 def test_clients_do_not_share_and_the_longest_unseen_is_forgotten() -> None:
-    buckets, once = Buckets(clients=2), Rate(1, 3600.0)
-    assert [buckets.take(client, once, 0.0) for client in ("ada", "bob")] == [0.0, 0.0]
-    assert buckets.take("ada", once, 1.0) > 0
-    assert buckets.take("eve", once, 2.0) == 0.0  # bob is forgotten, ada was seen later
-    assert buckets.take("ada", once, 3.0) > 0
+    buckets, once = RateLimiter(clients=2), Rate(1, 3600.0)
+    assert [buckets.acquire(client, once, 0.0) for client in ("ada", "bob")] == [0.0, 0.0]
+    assert buckets.acquire("ada", once, 1.0) > 0
+    assert buckets.acquire("eve", once, 2.0) == 0.0  # bob is forgotten, ada was seen later
+    assert buckets.acquire("ada", once, 3.0) > 0
     assert len(buckets._filled) == 2
-    assert buckets.take("bob", once, 4.0) == 0.0
+    assert buckets.acquire("bob", once, 4.0) == 0.0
 
 
 def test_a_client_is_its_token_wherever_it_comes_from_and_else_its_address() -> None:
     clock = Clock()
-    gate = Gatekeeper(clock=clock)
+    gate = AccessAdmission(clock=clock)
     tokens = Access(tuple(hashlib.sha256(word).hexdigest() for word in (b"ada", b"bob")))
     named = Route("default", "iris", access=tokens, rate=Rate(1, 60.0))
     nameless = Route("default", "open", rate=Rate(1, 60.0))
@@ -67,7 +69,7 @@ def test_a_client_is_its_token_wherever_it_comes_from_and_else_its_address() -> 
 
 def test_a_refused_token_costs_its_owner_nothing_and_every_refusal_is_counted() -> None:
     refused: list[tuple[str, str]] = []
-    gate = Gatekeeper(lambda route, reason: refused.append((route.name, reason)), clock=Clock())
+    gate = AccessAdmission(lambda route, reason: refused.append((route.name, reason)), clock=Clock())
     limited = Route("default", "iris", access=Access((hashlib.sha256(b"ada").hexdigest(),)), rate=Rate(1, 60.0))
     assert gate.admit(limited, {"authorization": "Bearer wrong"}, "192.0.2.1") is not None
     assert gate.admit(limited, {"authorization": "Bearer ada"}, "192.0.2.1") is None

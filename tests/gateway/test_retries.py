@@ -77,7 +77,7 @@ def test_a_request_that_was_read_or_lay_ready_to_be_read_may_have_been_acted_upo
 
 def test_what_the_kernel_cannot_tell_is_not_repeated() -> None:
     with socket.socket(socket.AF_UNIX) as other:
-        assert not never_delivered(other, 0, ended=True)
+        assert not never_delivered(other, 0, eof=True)
 
 
 def test_a_replica_that_refuses_is_told_of_and_another_one_answers() -> None:
@@ -99,7 +99,7 @@ def test_when_all_refuse_the_request_waits_for_the_next_table_in_its_old_place()
         asked = []
         for number in range(3):
             asked.append(asyncio.ensure_future(bed.ask("POST", f"/iris/{number}", b"body")))
-            await until(lambda: sum(client.exchange is not None for client in bed.plane.clients) > number)  # noqa: B023
+            await until(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
         await until(lambda: bool(bed.wakes), "a wake, since nothing can be reached")
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))

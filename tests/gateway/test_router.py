@@ -18,23 +18,23 @@ from tests.reply import Reply
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway import router_settings
-from pilotlight.gateway.endpoints import EndpointFile, EndpointNames, is_healthy
-from pilotlight.gateway.router import Pool, Router
-from pilotlight.gateway.strategy import Choice, overloaded, preferred, prompt_prefix
+from pilotlight.gateway.endpoints import DnsEndpoints, EndpointFile, is_healthy
+from pilotlight.gateway.router import EndpointPool, Router
+from pilotlight.gateway.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
 from pilotlight.gateway.table import Replica
 
 IDLE = {"a": 0, "b": 0, "c": 0}
 
 
 def test_turns_are_taken_by_everybody_whatever_they_carry() -> None:
-    choice = Choice("round_robin")
-    assert sorted(choice.of({"a": 9, "b": 0, "c": 5}) for _ in range(3)) == ["a", "b", "c"]
+    choice = EndpointPicker("round_robin")
+    assert sorted(choice.pick({"a": 9, "b": 0, "c": 5}) for _ in range(3)) == ["a", "b", "c"]
 
 
 def test_the_least_loaded_is_chosen_and_equals_take_turns() -> None:
-    choice = Choice("least_loaded")
-    assert choice.of({"a": 2, "b": 1, "c": 2}) == "b"
-    assert sorted(choice.of({"a": 1, "b": 0, "c": 0}) for _ in range(4)) == ["b", "b", "c", "c"]
+    choice = EndpointPicker("least_loaded")
+    assert choice.pick({"a": 2, "b": 1, "c": 2}) == "b"
+    assert sorted(choice.pick({"a": 1, "b": 0, "c": 0}) for _ in range(4)) == ["b", "b", "c", "c"]
 
 
 def chat(system: str, question: str) -> bytes:
@@ -43,10 +43,10 @@ def chat(system: str, question: str) -> bytes:
 
 
 def test_requests_with_the_same_prompt_meet_at_one_endpoint() -> None:
-    choice = Choice("cache_aware")
+    choice = EndpointPicker("cache_aware")
     system = "You know everything about lighthouses. " * 20
-    assert len({choice.of(IDLE, chat(system, str(number))) for number in range(30)}) == 1
-    assert len({choice.of(IDLE, chat(f"{number} {system}", "why?")) for number in range(60)}) == 3
+    assert len({choice.pick(IDLE, chat(system, str(number))) for number in range(30)}) == 1
+    assert len({choice.pick(IDLE, chat(f"{number} {system}", "why?")) for number in range(60)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_only_the_share_of_an_endpoint_that_goes_is_moved() -> None:
 
 
 def test_an_overloaded_favourite_is_spared() -> None:
-    choice, prompt = Choice("cache_aware"), b'{"prompt": "abc"}'
-    favourite = choice.of(IDLE, prompt)
-    assert choice.of({**IDLE, favourite: 1}, prompt) == favourite
-    assert choice.of({**IDLE, favourite: 9}, prompt) != favourite
+    choice, prompt = EndpointPicker("cache_aware"), b'{"prompt": "abc"}'
+    favourite = choice.pick(IDLE, prompt)
+    assert choice.pick({**IDLE, favourite: 1}, prompt) == favourite
+    assert choice.pick({**IDLE, favourite: 9}, prompt) != favourite
     assert overloaded(9, {**IDLE, favourite: 9})
     assert not overloaded(9, {"a": 9, "b": 9, "c": 8})
 
 
 def test_without_a_body_the_least_loaded_is_chosen() -> None:
-    assert Choice("cache_aware").of({"a": 3, "b": 0}) == "b"
+    assert EndpointPicker("cache_aware").pick({"a": 3, "b": 0}) == "b"
 
 
 ENGINE = {"PILOTLIGHT_ROUTER_ENGINE": "llama-engine"}
@@ -110,15 +110,15 @@ def test_settings_have_the_plans_defaults() -> None:
 @in_loop
 async def test_a_file_of_endpoints_is_read_again_when_it_was_replaced(tmp_path: Path) -> None:
     file = EndpointFile(tmp_path, "default", "llama-engine")
-    assert await file.find() == ()
+    assert await file.discover() == ()
     announce(tmp_path, "llama-engine", [Replica("one", 1)])
-    assert await file.find() == (Replica("one", 1),)
+    assert await file.discover() == (Replica("one", 1),)
     announce(tmp_path, "llama-engine", [Replica("two", 2, "192.0.2.1")])
-    assert await file.find() == (Replica("two", 2, "192.0.2.1"),)
+    assert await file.discover() == (Replica("two", 2, "192.0.2.1"),)
     (tmp_path / "default" / "llama-engine.json").write_text("[{")
-    assert await file.find() == (Replica("two", 2, "192.0.2.1"),)
+    assert await file.discover() == (Replica("two", 2, "192.0.2.1"),)
     (tmp_path / "default" / "llama-engine.json").unlink()
-    assert await file.find() == ()
+    assert await file.discover() == ()
 
 
 @in_loop
@@ -132,10 +132,10 @@ async def test_names_are_looked_up_where_no_file_is(monkeypatch: pytest.MonkeyPa
         return await resolve(name, port, **how)
 
     monkeypatch.setattr(loop, "getaddrinfo", look)
-    names = EndpointNames("invalid", "nobody")
-    assert await names.find() == ()
+    names = DnsEndpoints("invalid", "nobody")
+    assert await names.discover() == ()
     names._names = (("no-such-name.invalid", 8080), ("localhost", 80))
-    assert Replica("127.0.0.1:80", 80, "127.0.0.1") in await names.find()
+    assert Replica("127.0.0.1:80", 80, "127.0.0.1") in await names.discover()
 
 
 @in_loop
@@ -335,13 +335,13 @@ async def test_a_router_that_cannot_look_for_its_engines_ends_with_an_error_that
     class Broken:
         looks = 0
 
-        async def find(self) -> tuple[Replica, ...]:
+        async def discover(self) -> tuple[Replica, ...]:
             self.looks += 1
             if self.looks > 1:
                 raise RuntimeError("no such source")
             return ()
 
-    made._engines = Pool(Broken(), 1.0)
+    made._engines = EndpointPool(Broken(), 1.0)
     with pytest.raises(RuntimeError, match="no such source"):
         await asyncio.wait_for(made.run(), DEADLINE_S)
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]

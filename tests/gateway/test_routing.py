@@ -6,12 +6,12 @@ import pytest
 from tests.gateway.bed import Bed, Origin, backend, error_of, play, read_answer, route
 
 from pilotlight.gateway.choice import LiveRoute
-from pilotlight.gateway.preparing import Landscape, prepare
-from pilotlight.gateway.routing import Aim, OwnAim, Router, bare_host
+from pilotlight.gateway.preparing import RoutingState, prepare
+from pilotlight.gateway.routing import PageMatch, RouteMatch, RouteMatcher, normalize_host
 from pilotlight.gateway.table import Route, Table
 from pilotlight.wire.heads import parse_request
 
-ROUTER = Router(
+ROUTER = RouteMatcher(
     Table(
         1,
         (
@@ -27,26 +27,26 @@ ROUTER = Router(
 @pytest.mark.parametrize(
     ("target", "headers", "aim"),
     [
-        ("/iris/v2/models", {}, Aim(("default", "iris"), "", "/v2/models")),
-        ("/default/iris/v2", {}, Aim(("default", "iris"), "", "/v2")),
-        ("/team/iris/v2", {}, Aim(("team", "iris"), "", "/v2")),  # the full form wins over the service `team`
-        ("/team/other", {}, Aim(("default", "team"), "", "/other")),
-        ("/iris", {}, Aim(("default", "iris"), "", "/")),
-        ("/iris?x=1", {}, Aim(("default", "iris"), "", "/?x=1")),
-        ("/iris/?x=/a?b", {}, Aim(("default", "iris"), "", "/?x=/a?b")),
-        ("/iris/a%2Fb/%2e%2e/c//d?q=%20", {}, Aim(("default", "iris"), "", "/a%2Fb/%2e%2e/c//d?q=%20")),
-        ("/iris@next/v2", {}, Aim(("default", "iris"), "next", "/v2")),
-        ("/team/iris@next", {}, Aim(("team", "iris"), "next", "/")),
-        ("/iris/v2", {"x-pilotlight-tag": "next"}, Aim(("default", "iris"), "next", "/v2")),
-        ("/iris/v2", {"knative-serving-tag": "next"}, Aim(("default", "iris"), "next", "/v2")),
-        ("/iris@a/v2", {"x-pilotlight-tag": "b"}, Aim(("default", "iris"), "a", "/v2")),
-        ("/v2/x", {"host": "iris.example.com"}, Aim(("default", "iris"), "", "/v2/x")),
-        ("/v2/x", {"host": "IRIS.Example.com.:8090"}, Aim(("default", "iris"), "", "/v2/x")),
-        ("http://iris.example.com/v2?a", {"host": "other"}, Aim(("default", "iris"), "", "/v2?a")),
-        ("http://other:80/plain/v2", {}, Aim(("default", "plain"), "", "/v2")),
-        ("/healthz", {}, OwnAim("healthz")),
-        ("/metrics/x", {}, OwnAim("metrics")),
-        ("/v2/iris", {}, OwnAim("v2")),
+        ("/iris/v2/models", {}, RouteMatch(("default", "iris"), "", "/v2/models")),
+        ("/default/iris/v2", {}, RouteMatch(("default", "iris"), "", "/v2")),
+        ("/team/iris/v2", {}, RouteMatch(("team", "iris"), "", "/v2")),  # the full form wins over the service `team`
+        ("/team/other", {}, RouteMatch(("default", "team"), "", "/other")),
+        ("/iris", {}, RouteMatch(("default", "iris"), "", "/")),
+        ("/iris?x=1", {}, RouteMatch(("default", "iris"), "", "/?x=1")),
+        ("/iris/?x=/a?b", {}, RouteMatch(("default", "iris"), "", "/?x=/a?b")),
+        ("/iris/a%2Fb/%2e%2e/c//d?q=%20", {}, RouteMatch(("default", "iris"), "", "/a%2Fb/%2e%2e/c//d?q=%20")),
+        ("/iris@next/v2", {}, RouteMatch(("default", "iris"), "next", "/v2")),
+        ("/team/iris@next", {}, RouteMatch(("team", "iris"), "next", "/")),
+        ("/iris/v2", {"x-pilotlight-tag": "next"}, RouteMatch(("default", "iris"), "next", "/v2")),
+        ("/iris/v2", {"knative-serving-tag": "next"}, RouteMatch(("default", "iris"), "next", "/v2")),
+        ("/iris@a/v2", {"x-pilotlight-tag": "b"}, RouteMatch(("default", "iris"), "a", "/v2")),
+        ("/v2/x", {"host": "iris.example.com"}, RouteMatch(("default", "iris"), "", "/v2/x")),
+        ("/v2/x", {"host": "IRIS.Example.com.:8090"}, RouteMatch(("default", "iris"), "", "/v2/x")),
+        ("http://iris.example.com/v2?a", {"host": "other"}, RouteMatch(("default", "iris"), "", "/v2?a")),
+        ("http://other:80/plain/v2", {}, RouteMatch(("default", "plain"), "", "/v2")),
+        ("/healthz", {}, PageMatch("healthz")),
+        ("/metrics/x", {}, PageMatch("metrics")),
+        ("/v2/iris", {}, PageMatch("v2")),
         ("/", {}, None),
         ("*", {}, None),
         ("//iris/v2", {}, None),
@@ -60,39 +60,39 @@ ROUTER = Router(
 )
 def test_where_a_request_goes(target: str, headers: dict[str, str], aim: Any) -> None:
     if target == "/v2/x" and aim is None:
-        aim = OwnAim("v2")  # a first segment of the gateway's own
-    assert ROUTER.aim(target, headers, None) == aim
+        aim = PageMatch("v2")  # a first segment of the gateway's own
+    assert ROUTER.match(target, headers, None) == aim
 
 
 def test_a_port_of_its_own_gets_every_path_as_it_is() -> None:
-    aim = ROUTER.aim("/metrics?a", {"host": "iris.example.com"}, ("default", "plain"))
-    assert aim == Aim(("default", "plain"), "", "/metrics?a")
-    assert ROUTER.aim("/", {}, ("default", "gone")) is None
+    aim = ROUTER.match("/metrics?a", {"host": "iris.example.com"}, ("default", "plain"))
+    assert aim == RouteMatch(("default", "plain"), "", "/metrics?a")
+    assert ROUTER.match("/", {}, ("default", "gone")) is None
 
 
 @pytest.mark.parametrize(("host", "bare"), [("a:80", "a"), ("A.", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")])
 def test_a_host_is_compared_without_its_port(host: str, bare: str) -> None:
-    assert bare_host(host) == bare
+    assert normalize_host(host) == bare
 
 
 @pytest.mark.parametrize(("peer", "found"), [("127.0.0.1", True), ("::1", True), ("", True), ("10.0.0.7", False)])
 def test_a_route_of_the_platform_itself_is_hidden_from_others(peer: str, found: bool) -> None:
     table = Table(1, (Route("default", "inner", internal=True),))
-    landscape = Landscape(table, {("default", "inner"): LiveRoute(table.routes[0], {}, None)})
+    landscape = RoutingState(table, {("default", "inner"): LiveRoute(table.routes[0], {}, None)})
     head = parse_request(b"GET /inner/ HTTP/1.1\r\nHost: x")
     prepared = prepare(landscape, head, peer, None)
     assert (prepared.route is not None) is found
-    assert (prepared.refusal is None) is found
+    assert (prepared.error is None) is found
 
 
 @pytest.mark.parametrize(("name", "found"), [("inner@k3y", True), ("inner", False), ("inner@other", False)])
 def test_a_route_of_the_platform_itself_asks_for_its_key(name: str, found: bool) -> None:
     table = Table(1, (Route("default", "inner", internal=True, key="k3y"),))
-    landscape = Landscape(table, {("default", "inner"): LiveRoute(table.routes[0], {}, None)})
+    landscape = RoutingState(table, {("default", "inner"): LiveRoute(table.routes[0], {}, None)})
     prepared = prepare(landscape, parse_request(f"GET /{name}/x HTTP/1.1\r\nHost: x".encode()), "127.0.0.1", None)
     assert (prepared.route is not None) is found
     assert prepared.tag == ""
-    assert b"k3y" not in prepared.start
+    assert b"k3y" not in prepared.upstream_head
 
 
 def test_each_way_leads_to_its_service_over_real_connections() -> None:
@@ -155,7 +155,7 @@ def test_unknown_addresses_get_a_sentence_and_keep_the_connection() -> None:
 
 def test_the_gateways_own_pages_are_read_and_nothing_else() -> None:
     async def case(bed: Bed) -> None:
-        bed.plane.own["metrics"] = lambda: (200, "text/plain; version=0.0.4", b"up 1\n")
+        bed.plane.pages["metrics"] = lambda: (200, "text/plain; version=0.0.4", b"up 1\n")
         health = await bed.ask("GET", "/healthz")
         assert (health.status, health.body) == (200, b"ok\n")
         metrics = await bed.ask("GET", "/metrics")

@@ -11,7 +11,7 @@ from tests.gateway.linked import in_loop, until
 from pilotlight.errors import UsageError
 from pilotlight.gateway import addresses
 from pilotlight.gateway.addresses import Address, CannotListen
-from pilotlight.gateway.messages import Listen, Order, Publish, Stop
+from pilotlight.gateway.messages import ControlMessage, Listen, Publish, Stop
 from pilotlight.gateway.sockets import Channel
 from pilotlight.gateway.table import Route, Table
 
@@ -23,9 +23,14 @@ class Ends:
         near, far = socket.socketpair()
         self.heard: list[tuple[Any, list[socket.socket]]] = []
         self.lost: list[str] = []
-        self.near: Channel[Order] = Channel(near, Order, lambda *_: None, lambda: self.lost.append("near"))
-        self.far: Channel[Order] = Channel(
-            far, Order, lambda message, came: self.heard.append((message, came)), lambda: self.lost.append("far")
+        self.near: Channel[ControlMessage] = Channel(
+            near, ControlMessage, lambda *_: None, lambda: self.lost.append("near")
+        )
+        self.far: Channel[ControlMessage] = Channel(
+            far,
+            ControlMessage,
+            lambda message, came: self.heard.append((message, came)),
+            lambda: self.lost.append("far"),
         )
         self.raw = near
 
@@ -113,6 +118,6 @@ def test_a_taken_port_names_port_holder_and_setting() -> None:
 
 
 def test_a_machine_without_such_an_address_has_no_twin() -> None:
-    assert Address("127.0.0.1", 80).twin == Address("::1", 80)
-    assert Address("192.0.2.1", 80).twin is None
-    assert addresses.bind_twin(Address("2001:db8::1", 0)) is None
+    assert Address("127.0.0.1", 80).ipv6_equivalent == Address("::1", 80)
+    assert Address("192.0.2.1", 80).ipv6_equivalent is None
+    assert addresses.bind_ipv6(Address("2001:db8::1", 0)) is None

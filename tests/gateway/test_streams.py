@@ -104,10 +104,10 @@ def test_a_client_that_reads_slowly_stops_the_replica() -> None:
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await read_head(reader)
         (client,) = bed.plane.clients
-        await until(lambda: client._clogged, "the client's connection full")
-        assert client.exchange is not None
-        assert client.exchange.upstream is not None
-        assert client.exchange.upstream._paused
+        await until(lambda: client._write_blocked, "the client's connection full")
+        assert client.request is not None
+        assert client.request.upstream is not None
+        assert client.request.upstream._paused
         await until(lambda: origin.connections[0].transport.get_write_buffer_size() > 0, "the replica stopped")
         assert written < total / 2  # of 64 MiB most are still unwritten
         assert len(await reader.readexactly(total << 18)) == total << 18
@@ -388,7 +388,7 @@ def test_a_client_that_has_ended_its_own_side_gets_all_it_asked_for() -> None:
         for number in range(3):
             writer.write(b"POST /iris/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number)
         writer.write_eof()
-        await until(lambda: any(client._questioned for client in bed.plane.clients), "asked whether it reads")
+        await until(lambda: any(client._probed for client in bed.plane.clients), "asked whether it reads")
         go.set()
         answers = [each for each in [await read_answer(reader) for _ in range(4)] if each.status != 100]
         assert [each.json()["path"] for each in answers] == ["/0", "/1", "/2"]

@@ -79,7 +79,7 @@ def test_a_head_that_does_not_come_is_waited_for_thirty_seconds() -> None:
     async def case(bed: Bed) -> None:
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\n")
-        await until(lambda: any(client._half for client in bed.plane.clients))
+        await until(lambda: any(client._head_incomplete for client in bed.plane.clients))
         clock.now += 29
         await looked(bed)
         assert not reader.at_eof()

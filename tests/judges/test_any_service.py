@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from tests.judges.verdict import assert_valid
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities
 from pilotlight.render import render
-from pilotlight.spec.catalogue import builtin, catalogue_from, merge
-from pilotlight.spec.load import load, services_or_raise
-from pilotlight.spec.problems import Problem
+from pilotlight.spec.catalogue import builtin, catalogue_from, merge_catalogues
+from pilotlight.spec.load import load
+from pilotlight.spec.problems import InvalidDocument, Problem
 
 Json = dict[str, Any]
 
@@ -159,8 +158,10 @@ def manifests(written: Json, capabilities: Capabilities) -> list[Any]:
     """The way of a document from text to objects."""
     text = "\n---\n".join(json.dumps(each) for each in (written, BASE_MODEL))
     loaded = load(["-"], stdin=io.StringIO(text))
-    catalogue = merge(catalogue_from(loaded.others, loaded.problems), builtin())
-    (service,) = services_or_raise(loaded)
+    catalogue = merge_catalogues(catalogue_from(loaded.catalogue_nodes, loaded.problems), builtin())
+    if loaded.problems.errors:
+        raise InvalidDocument(loaded.problems.errors)
+    (service,) = loaded.services
     return [json.loads(json.dumps(each.document)) for each in render(plan(service, catalogue, capabilities))]
 
 
@@ -172,7 +173,7 @@ def check(written: Json, capabilities: Capabilities) -> None:
     except InvalidDocument as refusal:
         refused = refusal.problems
     event("refused" if refused else "rendered")
-    assert not [str(problem) for problem in refused if not problem.place.line]
+    assert not [str(problem) for problem in refused if not problem.location.line]
     assert_valid(made)
     targets = [each["spec"]["scaleTargetRef"] for each in made if "scaleTargetRef" in each.get("spec", {})]
     assert {(target["kind"], target["name"]) for target in targets} <= {

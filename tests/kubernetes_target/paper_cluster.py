@@ -10,7 +10,7 @@ from typing import Any, Self
 from aiohttp import WSMsgType, web
 
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import Connection
+from pilotlight.targets.kubernetes.connection import KubeConnection
 
 Json = Any
 PLAIN = ("v1/Pod", "v1/Service", "v1/ConfigMap", "v1/Secret", "v1/Event", "v1/ServiceAccount", "v1/Node/cluster",
@@ -69,7 +69,7 @@ class PaperCluster:
         self.api.rest_client.pool_manager.clear()
 
     def cluster(self) -> Cluster:
-        return Cluster(Connection(self.api, sleep=lambda _: None))
+        return Cluster(KubeConnection(self.api, sleep=lambda _: None))
 
     @property
     def api(self) -> Any:

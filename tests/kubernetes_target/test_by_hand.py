@@ -5,7 +5,7 @@ from tests.kubernetes_target.objects import deployment, knative, knative_revisio
 
 from pilotlight import names
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.targets.kubernetes.by_hand import check_whole, scaled, split
+from pilotlight.targets.kubernetes.by_hand import check_deployed, scale_overrides, traffic_overrides
 from pilotlight.targets.kubernetes.snapshot import Snapshot
 from pilotlight.targets.target import Share
 
@@ -22,30 +22,32 @@ def serverless(overrides: str = "") -> Snapshot:
 
 def test_bounds_stand_beside_shares_and_are_said_aloud_on_knative() -> None:
     shares = '{"traffic": [{"revision": "latest", "percent": 100}]}'
-    after, told = scaled(serverless(shares), {"minReplicas": 1})
+    after, told = scale_overrides(serverless(shares), {"minReplicas": 1})
     assert after["iris-predictor"] == {"traffic": [{"revision": "latest", "percent": 100}], "minReplicas": 1}
     assert len(told) == 1
 
 
 def test_nothing_is_said_where_nothing_changes() -> None:
-    assert scaled(serverless(), None) == ({}, [])
-    after, told = scaled(serverless('{"minReplicas": 1}'), None)
+    assert scale_overrides(serverless(), None) == ({}, [])
+    after, told = scale_overrides(serverless('{"minReplicas": 1}'), None)
     assert after == {}
     assert told
 
 
 def test_a_deployment_restarts_nothing_and_says_nothing() -> None:
-    after, told = scaled(Snapshot(KEY, (deployment("iris-predictor", NEW),)), {"maxReplicas": 4})
+    after, told = scale_overrides(Snapshot(KEY, (deployment("iris-predictor", NEW),)), {"maxReplicas": 4})
     assert (after, told) == ({"iris-predictor": {"maxReplicas": 4}}, [])
 
 
 def test_shares_may_name_a_revision_that_sleeps() -> None:
-    after = split(serverless(), [Share(OLD, 40), Share("latest", 60, "new")])
+    after = traffic_overrides(serverless(), [Share(OLD, 40), Share("latest", 60, "new")])
     assert [(each["revision"], each["percent"]) for each in after["iris-predictor"]["traffic"]] == [
         (OLD, 40),
         ("latest", 60),
     ]
-    assert split(serverless('{"traffic": [], "minReplicas": 1}'), None) == {"iris-predictor": {"minReplicas": 1}}
+    assert traffic_overrides(serverless('{"traffic": [], "minReplicas": 1}'), None) == {
+        "iris-predictor": {"minReplicas": 1}
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,14 +59,14 @@ def test_shares_may_name_a_revision_that_sleeps() -> None:
 )
 def test_shares_that_cannot_be_meant_are_refused(shares: list[Share], kind: type[PlatformError], why: str) -> None:
     with pytest.raises(kind, match=why):
-        split(serverless(), shares)
+        traffic_overrides(serverless(), shares)
 
 
 def test_one_deployment_has_nothing_to_split() -> None:
     with pytest.raises(UsageError, match="a canary gives it a second"):
-        split(Snapshot(KEY, (deployment("iris-predictor", NEW),)), [Share("latest", 100)])
+        traffic_overrides(Snapshot(KEY, (deployment("iris-predictor", NEW),)), [Share("latest", 100)])
 
 
 def test_what_is_left_of_a_delete_is_told_as_that() -> None:
     with pytest.raises(PlatformError, match="was deleted in part"):
-        check_whole(Snapshot(KEY, (pod("iris-predictor", NEW),)))
+        check_deployed(Snapshot(KEY, (pod("iris-predictor", NEW),)))

@@ -10,7 +10,8 @@ from tests.kubernetes_target.paper_cluster import PLAIN, PaperCluster, named, pl
 
 from pilotlight import names
 from pilotlight.canary import keeping
-from pilotlight.canary.model import Canary, Ledger, Policy
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.model import Canary, CanaryHistory
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.targets.kubernetes import canaries, metrics
 from pilotlight.targets.kubernetes.target import KubernetesTarget
@@ -18,7 +19,7 @@ from pilotlight.targets.target import Sample
 
 KEY = ("models", "iris")
 STARTED = "2026-03-01T12:00:00.000Z"
-CANARY = Canary(Policy(interval_s=10.0), "iris-predictor-new", "iris-predictor-old", 7, 6, STARTED)
+CANARY = Canary(CanaryPolicy(interval_s=10.0), "iris-predictor-new", "iris-predictor-old", 7, 6, STARTED)
 LEASES = (*PLAIN, "coordination.k8s.io/v1/Lease")
 
 
@@ -77,8 +78,8 @@ def leases(paper: PaperCluster) -> list[Any]:
 
 
 def test_a_canary_is_kept_and_found_again(target: KubernetesTarget, paper: PaperCluster) -> None:
-    state = keeping.written(Ledger(CANARY))
-    kept = target.keep_canary(KEY, state, "")
+    state = keeping.encode_history(CanaryHistory(CANARY))
+    kept = target.save_canary(KEY, state, "")
     assert (kept.key, kept.state) == (KEY, state)
     assert target.canary(KEY) == kept
     assert list(target.canaries(None)) == [kept]
@@ -88,33 +89,33 @@ def test_a_canary_is_kept_and_found_again(target: KubernetesTarget, paper: Paper
 
 
 def test_only_who_has_seen_the_last_version_may_change_it(target: KubernetesTarget) -> None:
-    first = target.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
+    first = target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
     with pytest.raises(Conflict):
-        target.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
-    later = target.keep_canary(KEY, keeping.written(Ledger(replace(CANARY, weight=5))), first.version)
+        target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
+    later = target.save_canary(KEY, keeping.encode_history(CanaryHistory(replace(CANARY, weight=5))), first.version)
     with pytest.raises(Conflict, match="changed meanwhile"):
-        target.keep_canary(KEY, keeping.written(Ledger(replace(CANARY, weight=9))), first.version)
-    assert keeping.read(target.canary(KEY)).current == replace(CANARY, weight=5)
+        target.save_canary(KEY, keeping.encode_history(CanaryHistory(replace(CANARY, weight=9))), first.version)
+    assert keeping.decode_history(target.canary(KEY)).current == replace(CANARY, weight=5)
     assert later.version != first.version
 
 
 def test_the_lease_says_who_runs_it_as_every_lease_does(target: KubernetesTarget, paper: PaperCluster) -> None:
     held = replace(CANARY, holder="here/7", renewed_at="2026-03-01T12:00:05.250Z")
-    target.keep_canary(KEY, keeping.written(Ledger(held)), "")
+    target.save_canary(KEY, keeping.encode_history(CanaryHistory(held)), "")
     (lease,) = leases(paper)
     assert lease["spec"] == {
         "holderIdentity": "here/7", "leaseDurationSeconds": 30, "renewTime": "2026-03-01T12:00:05.250000Z",
     }  # fmt: skip
     kept = target.canary(KEY)
     assert kept is not None
-    target.keep_canary(KEY, keeping.written(Ledger(CANARY)), kept.version)
+    target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), kept.version)
     assert not any(lease["spec"].values()), "nobody runs it any more"
 
 
 def test_what_happens_to_it_is_told_as_events_of_the_workload(target: KubernetesTarget, paper: PaperCluster) -> None:
-    first = target.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
+    first = target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
     ended = replace(CANARY, phase="RolledBack", reason="error_rate is 9 %", ended_at=STARTED)
-    target.keep_canary(KEY, keeping.written(Ledger(ended)), first.version)
+    target.save_canary(KEY, keeping.encode_history(CanaryHistory(ended)), first.version)
     events = [each for each in paper.objects if each["kind"] == "Event"]
     assert [(each["reason"], each["type"]) for each in events] == [
         ("CanaryStarted", "Normal"), ("CanaryRolledBack", "Warning"),
@@ -125,14 +126,14 @@ def test_what_happens_to_it_is_told_as_events_of_the_workload(target: Kubernetes
 
 def test_the_release_that_a_canary_goes_back_to_is_kept(target: KubernetesTarget, paper: PaperCluster) -> None:
     assert canaries.stable_generation(target.cluster, KEY) == 0
-    target.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
+    target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
     assert canaries.stable_generation(target.cluster, KEY) == 6
 
 
 def test_the_lease_goes_with_its_service(target: KubernetesTarget, paper: PaperCluster) -> None:
-    target.keep_canary(KEY, keeping.written(Ledger(CANARY)), "")
-    canaries.forget(target.cluster, KEY)
-    canaries.forget(target.cluster, KEY)
+    target.save_canary(KEY, keeping.encode_history(CanaryHistory(CANARY)), "")
+    canaries.delete(target.cluster, KEY)
+    canaries.delete(target.cluster, KEY)
     assert not leases(paper)
 
 
@@ -152,7 +153,7 @@ class OneNamespace(PaperCluster):
 
 
 def test_who_may_look_into_one_namespace_sees_the_canaries_of_that() -> None:
-    lease = canaries.written(KEY, keeping.written(Ledger(CANARY)))
+    lease = canaries.to_lease(KEY, keeping.encode_history(CanaryHistory(CANARY)))
     lease["metadata"]["resourceVersion"] = "4"
     spaces = [named("v1", "Namespace", "", name) for name in ("default", "models")]
     with OneNamespace(lease, *spaces, kinds=LEASES) as paper:
@@ -162,7 +163,7 @@ def test_who_may_look_into_one_namespace_sees_the_canaries_of_that() -> None:
 
 def test_who_may_not_look_at_leases_has_none() -> None:
     with PaperCluster(kinds=LEASES, forbidden=["leases"]) as paper:
-        canaries.forget(paper.cluster(), KEY)
+        canaries.delete(paper.cluster(), KEY)
         assert canaries.stable_generation(paper.cluster(), KEY) == 0
 
 

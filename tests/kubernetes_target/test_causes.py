@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.kubernetes_target.objects import pod
 
-from pilotlight.targets.kubernetes.causes import Evidence, cause, refused
+from pilotlight.targets.kubernetes.causes import Evidence, diagnose, pod_creation_failure
 
 FAILED = '{"ts": "2026-01-31T12:00:00Z", "level": "ERROR", "event": "model.failed", "message": "iris: no such file"}'
 LOADED = '{"ts": "2026-01-31T12:00:00Z", "level": "INFO", "event": "model.loaded", "message": "iris"}'
@@ -14,11 +14,11 @@ ENDED = {"terminated": {"exitCode": 1, "reason": "Error"}}
 
 def told(container: dict[str, Any], *, logs: tuple[str, ...] = (), conditions: Any = (), **evidence: Any) -> Any:
     made = pod("iris-predictor", "iris-predictor-1", container=container, conditions=conditions)
-    return cause(made, Evidence(logs=logs, **evidence))
+    return diagnose(made, Evidence(logs=logs, **evidence))
 
 
 def test_a_ready_pod_has_none() -> None:
-    assert cause(pod("iris-predictor", "iris-predictor-1", ready=True), Evidence()) is None
+    assert diagnose(pod("iris-predictor", "iris-predictor-1", ready=True), Evidence()) is None
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_no_room_is_told_with_what_is_asked_and_what_is_free() -> None:
         {"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": count}}}
         for name, count in (("a", "4"), ("b", "0"))
     ]
-    found = cause(asking, Evidence(nodes=nodes, pods=[taken]))
+    found = diagnose(asking, Evidence(nodes=nodes, pods=[taken]))
     assert found is not None
     assert not found.fatal, "four of them are on that node, and may become free"
     assert found.sentence.endswith("asks for 2 nvidia.com/gpu; at most 1 is free, on a")
-    none = cause(asking, Evidence(nodes=nodes[1:], pods=[]))
+    none = diagnose(asking, Evidence(nodes=nodes[1:], pods=[]))
     assert none is not None
     assert none.sentence.endswith("asks for 2 nvidia.com/gpu; no node has any")
     assert none.fatal, "waiting adds no device"
-    growing = cause(asking, Evidence(nodes=nodes[1:], pods=[], grows=True))
+    growing = diagnose(asking, Evidence(nodes=nodes[1:], pods=[], has_autoscaler=True))
     assert growing is not None
     assert not growing.fatal, "unless somebody adds nodes"
 
@@ -99,7 +99,9 @@ def test_memory_is_told_in_the_units_that_people_write() -> None:
     }
     asking = pod("iris-predictor", "iris-predictor-1", conditions=[condition])
     asking["spec"]["containers"][0]["resources"] = {"requests": {"memory": "64Gi"}}
-    found = cause(asking, Evidence(nodes=[{"metadata": {"name": "a"}, "status": {"allocatable": {"memory": "8Gi"}}}]))
+    found = diagnose(
+        asking, Evidence(nodes=[{"metadata": {"name": "a"}, "status": {"allocatable": {"memory": "8Gi"}}}])
+    )
     assert found is not None
     assert found.sentence.endswith("asks for 64Gi memory; at most 8Gi is free, on a")
 
@@ -119,7 +121,9 @@ def test_the_newest_event_speaks_where_no_container_does(reason: str, message: s
 
 def test_pods_that_are_never_made_are_told_without_a_name_that_nobody_sees() -> None:
     message = 'Error creating: pods "iris-predictor-7f" is forbidden: exceeded quota: small, requested: cpu=4'
-    found = refused([{"reason": "FailedCreate", "message": message, "lastTimestamp": "2026-01-31T12:00:00Z"}])
+    found = pod_creation_failure(
+        [{"reason": "FailedCreate", "message": message, "lastTimestamp": "2026-01-31T12:00:00Z"}]
+    )
     assert found is not None
     assert found.fatal
     assert found.sentence == "the cluster makes no pod of it: exceeded quota: small, requested: cpu=4"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
-from pilotlight.targets.kubernetes.connection import PATIENCE_S, Connection, Refused
+from pilotlight.targets.kubernetes.connection import RETRY_S, KubeApiError, KubeConnection
 
 
 class Server(ThreadingHTTPServer):
@@ -65,35 +65,35 @@ class Clock:
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
+def connection(server: Server) -> Iterator[KubeConnection]:
     from kubernetes import client
 
     clock = Clock()
     api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}"))
-    yield Connection(api, clock, clock.sleep)
+    yield KubeConnection(api, clock, clock.sleep)
     api.rest_client.pool_manager.clear()
 
 
-def test_a_server_that_is_starting_is_waited_for(server: Server, connection: Connection) -> None:
+def test_a_server_that_is_starting_is_waited_for(server: Server, connection: KubeConnection) -> None:
     server.answers = [(503, {}, {}), (429, {}, {}), (200, {"kind": "Pod"}, {})]
-    assert connection.ask("GET", "/api/v1/pods").document == {"kind": "Pod"}
+    assert connection.request("GET", "/api/v1/pods").document == {"kind": "Pod"}
     assert len(server.asked) == 3
 
 
-def test_one_that_does_not_come_back_is_given_up_in_the_end(server: Server, connection: Connection) -> None:
+def test_one_that_does_not_come_back_is_given_up_in_the_end(server: Server, connection: KubeConnection) -> None:
     server.answers = [(503, {"message": "etcd is away"}, {})]
-    with pytest.raises(Refused, match="etcd is away"):
-        connection.ask("GET", "/api/v1/pods")
-    assert len(server.asked) > PATIENCE_S
+    with pytest.raises(KubeApiError, match="etcd is away"):
+        connection.request("GET", "/api/v1/pods")
+    assert len(server.asked) > RETRY_S
 
 
 def test_a_machine_that_is_not_there_is_told_with_what_to_look_at() -> None:
     from kubernetes import client
 
     clock = Clock()
-    away = Connection(client.ApiClient(client.Configuration(host="http://127.0.0.1:9")), clock, clock.sleep)
+    away = KubeConnection(client.ApiClient(client.Configuration(host="http://127.0.0.1:9")), clock, clock.sleep)
     with pytest.raises(PlatformError, match=r"the cluster at http://127\.0\.0\.1:9 does not answer") as caught:
-        away.ask("GET", "/version")
+        away.request("GET", "/version")
     assert "KUBECONFIG" in caught.value.hint
 
 
@@ -102,19 +102,19 @@ def test_a_machine_that_is_not_there_is_told_with_what_to_look_at() -> None:
     [
         (404, {"message": "no such pod"}, NotFound),
         (409, {"message": "it is there", "reason": "AlreadyExists"}, Conflict),
-        (409, {"message": "fields are managed by others", "reason": "Conflict"}, Refused),
-        (403, {"message": "pods is forbidden"}, Refused),
+        (409, {"message": "fields are managed by others", "reason": "Conflict"}, KubeApiError),
+        (403, {"message": "pods is forbidden"}, KubeApiError),
     ],
 )
 def test_a_refusal_is_what_it_means(
-    server: Server, connection: Connection, status: int, document: dict[str, Any], kind: type[PlatformError]
+    server: Server, connection: KubeConnection, status: int, document: dict[str, Any], kind: type[PlatformError]
 ) -> None:
     server.answers = [(status, document, {})]
     with pytest.raises(kind, match=document["message"]):
-        connection.ask("GET", "/api/v1/pods")
+        connection.request("GET", "/api/v1/pods")
 
 
-def test_remarks_of_the_server_come_with_its_answer(server: Server, connection: Connection) -> None:
+def test_remarks_of_the_server_come_with_its_answer(server: Server, connection: KubeConnection) -> None:
     server.answers = [(200, {}, {"warning": '299 - "would violate PodSecurity \\"restricted\\""'})]
-    assert connection.ask("PATCH", "/x", {}, {"a": 1}).warnings == ('would violate PodSecurity "restricted"',)
+    assert connection.request("PATCH", "/x", {}, {"a": 1}).warnings == ('would violate PodSecurity "restricted"',)
     assert server.asked[0][2] == '{"a":1}'

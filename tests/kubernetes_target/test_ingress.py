@@ -10,7 +10,7 @@ from tests.kubernetes_target.paper_cluster import GATEWAY, KNATIVE, PLAIN, Paper
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.kubernetes import doors
-from pilotlight.targets.kubernetes.ingress import NoRight, Reach, probe, reach, ready_pods, reason_in
+from pilotlight.targets.kubernetes.ingress import NotPermitted, OpenRoute, open_route, probe, ready_pods, reason_in
 
 HOST = "iris-predictor.default.cluster.test"
 URL = f"http://{HOST}"
@@ -66,7 +66,7 @@ def slice_of(service: str, namespace: str) -> dict[str, Any]:
 def test_an_address_from_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTLIGHT_INGRESS", "http://127.0.0.1:31080/")
     with PaperCluster() as paper:
-        way = reach(paper.cluster(), URL, HOST)
+        way = open_route(paper.cluster(), URL, HOST)
     assert (way.url, way.headers) == ("http://127.0.0.1:31080", {"Host": HOST})
 
 
@@ -74,7 +74,7 @@ def test_a_load_balancer_is_tried_before_the_cluster_address(server: int) -> Non
     balanced = {"loadBalancer": {"ingress": [{"ip": "127.0.0.1"}]}}
     service = {**kourier(server, clusterIP="127.0.0.2"), "status": balanced}
     with PaperCluster(service, network(), kinds=PLAIN + KNATIVE) as paper:
-        way = reach(paper.cluster(), URL, HOST)
+        way = open_route(paper.cluster(), URL, HOST)
     assert way.url == f"http://127.0.0.1:{server}"
     assert probe(way, "/") == ""
 
@@ -83,7 +83,7 @@ def test_without_an_address_that_answers_a_ready_pod_of_the_ingress_is_asked(ser
     objects = (kourier(1, clusterIP="127.0.0.1"), network(), slice_of("kourier", "kourier-system"))
     with PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper:
         paper.ports = {8080: server}
-        way = reach(paper.cluster(), URL, HOST)
+        way = open_route(paper.cluster(), URL, HOST)
         assert probe(way, "/") == ""
         way.close()
         assert "gets no answer" in probe(way, "/")
@@ -92,7 +92,7 @@ def test_without_an_address_that_answers_a_ready_pod_of_the_ingress_is_asked(ser
 def test_an_ingress_that_cannot_be_reached_names_the_setting_that_helps() -> None:
     objects = (kourier(1, clusterIP="127.0.0.1"), network())
     with PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper, pytest.raises(NotFound) as raised:
-        reach(paper.cluster(), URL, HOST)
+        open_route(paper.cluster(), URL, HOST)
     assert "Service kourier in kourier-system" in str(raised.value)
     assert "PILOTLIGHT_INGRESS" in raised.value.hint
 
@@ -106,7 +106,7 @@ def test_a_service_with_a_route_is_reached_through_its_gateway(server: int) -> N
         status={"addresses": [{"type": "IPAddress", "value": "127.0.0.1"}]},
     )  # fmt: skip
     with PaperCluster(route, gateway, kinds=PLAIN + KNATIVE + GATEWAY) as paper:
-        way = reach(paper.cluster(), "http://iris-default.example.com", "iris-default.example.com", "default")
+        way = open_route(paper.cluster(), "http://iris-default.example.com", "iris-default.example.com", "default")
     assert way.url == f"http://127.0.0.1:{server}"
     assert way.headers == {"Host": "iris-default.example.com"}
 
@@ -115,9 +115,9 @@ def test_the_pods_behind_a_gateway_are_found_by_label_or_address() -> None:
     labels = {"gateway.envoyproxy.io/owning-gateway-name": "pilotlight"}
     by_label = named("v1", "Service", "a", "b", metadata={"labels": labels}, spec={"ports": [{"port": 80}]})
     by_address = named("v1", "Service", "c", "d", spec={"ports": [{"port": 80}], "clusterIP": "10.0.0.7"})
-    assert doors.behind([by_address, by_label], "pilotlight", ["10.0.0.7"], 80) is by_label
-    assert doors.behind([by_address], "pilotlight", ["10.0.0.7"], 80) is by_address
-    assert doors.behind([by_address], "pilotlight", ["10.0.0.7"], 8080) is None
+    assert doors.service_behind([by_address, by_label], "pilotlight", ["10.0.0.7"], 80) is by_label
+    assert doors.service_behind([by_address], "pilotlight", ["10.0.0.7"], 80) is by_address
+    assert doors.service_behind([by_address], "pilotlight", ["10.0.0.7"], 8080) is None
 
 
 def test_an_alias_in_the_cluster_leads_to_what_it_stands_for(server: int) -> None:
@@ -130,7 +130,7 @@ def test_an_alias_in_the_cluster_leads_to_what_it_stands_for(server: int) -> Non
         "v1", "Service", "pilotlight-system", "pilotlight-gateway", spec={"ports": ports, "clusterIP": "127.0.0.1"}
     )
     with PaperCluster(alias, ours) as paper:
-        way = reach(paper.cluster(), "http://iris.default.svc.cluster.local", "iris.default.svc.cluster.local")
+        way = open_route(paper.cluster(), "http://iris.default.svc.cluster.local", "iris.default.svc.cluster.local")
     assert way.url == f"http://127.0.0.1:{server}"
 
 
@@ -162,16 +162,16 @@ def test_an_unknown_ingress_class_is_named() -> None:
         PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper,
         pytest.raises(NotFound, match=r"own\.example\.com"),
     ):
-        reach(paper.cluster(), URL, HOST)
+        open_route(paper.cluster(), URL, HOST)
 
 
 def test_who_may_not_look_at_the_ingress_asks_by_name_where_it_is_known(server: int) -> None:
     forbidden = ("services", "configmaps")
     with PaperCluster(kinds=PLAIN + KNATIVE, forbidden=forbidden) as paper:
-        way = reach(paper.cluster(), f"http://localhost:{server}", "localhost")
+        way = open_route(paper.cluster(), f"http://localhost:{server}", "localhost")
         assert way.url == f"http://localhost:{server}"
-        with pytest.raises(NoRight, match="you may not read") as raised:
-            reach(paper.cluster(), "http://127.0.0.1:1", "iris.models.example.com")
+        with pytest.raises(NotPermitted, match="you may not read") as raised:
+            open_route(paper.cluster(), "http://127.0.0.1:1", "iris.models.example.com")
     assert "PILOTLIGHT_INGRESS" in raised.value.hint
 
 
@@ -183,7 +183,7 @@ def test_a_gateway_is_used_also_by_who_may_not_list_services(server: int) -> Non
         spec={"listeners": [{"protocol": "HTTP", "port": server}]}, status={"addresses": [{"value": "127.0.0.1"}]},
     )  # fmt: skip
     with PaperCluster(route, gateway, kinds=PLAIN + GATEWAY, forbidden=("services",)) as paper:
-        assert reach(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
+        assert open_route(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
 
 
 def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: int) -> None:
@@ -193,11 +193,11 @@ def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: in
     ports = [{"name": "http1", "port": server}]
     own = named("v1", "Service", "default", "iris-predictor", spec={"clusterIP": "127.0.0.1", "ports": ports})
     with PaperCluster(route, own, kinds=PLAIN + GATEWAY, forbidden=("gateways",)) as paper:
-        assert reach(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
+        assert open_route(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
 
 
 def test_a_probe_tells_the_status_and_the_reason(server: int) -> None:
-    way = Reach(f"http://127.0.0.1:{server}", {"Host": HOST}, lambda: None)
+    way = OpenRoute(f"http://127.0.0.1:{server}", {"Host": HOST}, lambda: None)
     assert probe(way, "/v2/health/ready") == "GET /v2/health/ready answers 503: model iris: loading"
 
 

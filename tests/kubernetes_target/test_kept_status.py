@@ -8,8 +8,8 @@ from tests.judges.schemas import tightened
 
 from pilotlight.spec.status_fields import STATUS
 from pilotlight.spec.structural import record_schema
-from pilotlight.targets.kubernetes.kept import is_kept, kept_object
-from pilotlight.targets.kubernetes.kept_status import kept_status
+from pilotlight.targets.kubernetes.kept import is_managed, to_object
+from pilotlight.targets.kubernetes.kept_status import to_status
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
 NOW = "2026-01-15T10:30:00Z"
@@ -37,7 +37,7 @@ def service(*revisions: RevisionStatus, **other: Any) -> ServiceStatus:
 
 
 def told(status: ServiceStatus, before: dict[str, Any] | None = None, now: str = NOW) -> dict[str, Any]:
-    made = kept_status(status, before or {}, now, 1)
+    made = to_status(status, before or {}, now, 1)
     mistakes = Draft202012Validator(tightened(record_schema(STATUS))).iter_errors(made)
     assert not [mistake.message for mistake in mistakes]
     return made
@@ -125,14 +125,14 @@ def test_nothing_changes_when_nothing_happened() -> None:
 
 
 def test_the_kept_object_is_the_document_with_the_labels_of_the_service() -> None:
-    kept = kept_object(DOCUMENT)
+    kept = to_object(DOCUMENT)
     assert kept["spec"] == {"model": {"name": "llama-3-8b"}, "engine": {"minReplicas": 0}}
     assert kept["metadata"]["labels"]["team"] == "a"
     assert kept["metadata"]["annotations"] == {"example.com/note": "theirs"}
     assert kept["metadata"]["labels"]["serving.ome.io/inferenceservice"] == "llama"
-    assert is_kept(kept)
+    assert is_managed(kept)
 
 
 def test_an_object_that_somebody_applied_by_hand_is_not_ours() -> None:
-    assert not is_kept({"metadata": {"labels": {"pilotlight.dev/service": "llama"}}})
-    assert not is_kept({"metadata": {}})
+    assert not is_managed({"metadata": {"labels": {"pilotlight.dev/service": "llama"}}})
+    assert not is_managed({"metadata": {}})

@@ -4,22 +4,22 @@ from typing import Any
 
 from tests.kubernetes_target.objects import deployment, route
 
-from pilotlight.targets.kubernetes.kinds import takes_requests
-from pilotlight.targets.kubernetes.moving import backends, deadline_s, held_routes, taken_up
+from pilotlight.targets.kubernetes.kinds import is_endpoint_ready
+from pilotlight.targets.kubernetes.moving import backends, deadline_s, is_observed, routes_with_new_backends
 
 OLD = route("iris", ("iris-predictor", 100))
 SPLIT = route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20))
 
 
 def test_a_route_that_leads_somewhere_new_waits_for_it() -> None:
-    assert held_routes([SPLIT], [OLD]) == [SPLIT]
+    assert routes_with_new_backends([SPLIT], [OLD]) == [SPLIT]
 
 
 def test_a_first_route_and_one_that_only_shifts_or_drops_sides_wait_for_nobody() -> None:
     shifted = route("iris", ("iris-predictor", 50), ("iris-canary-predictor", 50))
-    assert held_routes([SPLIT], []) == []
-    assert held_routes([shifted], [SPLIT]) == []
-    assert held_routes([OLD], [SPLIT]) == []
+    assert routes_with_new_backends([SPLIT], []) == []
+    assert routes_with_new_backends([shifted], [SPLIT]) == []
+    assert routes_with_new_backends([OLD], [SPLIT]) == []
 
 
 def test_a_side_without_a_share_and_one_of_another_namespace_are_not_waited_for() -> None:
@@ -39,15 +39,15 @@ def judged(generation: int, *seen: int) -> dict[str, Any]:
 
 
 def test_a_route_is_taken_up_when_every_judgement_is_of_its_present_form() -> None:
-    assert taken_up(judged(2, 2, 2))
-    assert not taken_up(judged(2, 2, 1))
-    assert not taken_up(judged(2))
+    assert is_observed(judged(2, 2, 2))
+    assert not is_observed(judged(2, 2, 1))
+    assert not is_observed(judged(2))
 
 
 def test_an_endpoint_is_ready_unless_it_says_otherwise() -> None:
-    assert takes_requests({"conditions": {"ready": True}})
-    assert not takes_requests({"conditions": {"ready": False, "serving": True}})
-    assert takes_requests({}), "the API has an unknown state read as ready"
+    assert is_endpoint_ready({"conditions": {"ready": True}})
+    assert not is_endpoint_ready({"conditions": {"ready": False, "serving": True}})
+    assert is_endpoint_ready({}), "the API has an unknown state read as ready"
 
 
 def test_it_is_waited_as_long_as_the_slowest_side_may_take() -> None:

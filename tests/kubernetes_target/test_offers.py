@@ -47,7 +47,7 @@ def test_a_cluster_with_everything_says_so_in_the_plans_words() -> None:
     prometheus = named("v1", "Service", "monitoring", "prometheus", spec={"ports": [{"port": 9090}]})
     objects = (FEATURES, DOMAIN, operator("2.21.0", ""), gateway("edge", "only"), gateway_service, prometheus)
     with PaperCluster(*objects, kinds=PLAIN + KNATIVE + KEDA + GATEWAY + PROMETHEUS) as paper:
-        found = offers.offers(paper.cluster())
+        found = offers.discover(paper.cluster())
     assert found == {
         "knative": True, "default_mode": "serverless", "prometheus_operator": True, "leader_worker_set": False,
         "keda": "2.21.0",
@@ -61,7 +61,7 @@ def test_a_cluster_with_everything_says_so_in_the_plans_words() -> None:
 
 def test_a_bare_cluster_has_no_add_ons() -> None:
     with PaperCluster() as paper:
-        found = offers.offers(paper.cluster())
+        found = offers.discover(paper.cluster())
     assert (found["knative"], found["keda"], found["gateway_api"], found["our_gateway"]) == (False, "", False, False)
     assert found["default_mode"] == "raw"
     assert not {"features", "domain", "prometheus"} & found.keys()
@@ -71,7 +71,7 @@ def test_a_bare_cluster_has_no_add_ons() -> None:
 def test_a_plan_for_a_bare_cluster_has_only_kinds_that_it_knows(example: str) -> None:
     kinds = (*PLAIN, "policy/v1/PodDisruptionBudget", "networking.k8s.io/v1/NetworkPolicy")
     with PaperCluster(kinds=kinds) as paper:
-        offered = Capabilities(**offers.offers(paper.cluster()))
+        offered = Capabilities(**offers.discover(paper.cluster()))
         planned = plan_all(Sources([f"examples/services/{example}.yaml"]), offered)
         assert list(unknown_kinds(paper.cluster(), [each.document for each in planned.manifests()])) == []
 
@@ -79,7 +79,7 @@ def test_a_plan_for_a_bare_cluster_has_only_kinds_that_it_knows(example: str) ->
 def test_what_may_not_be_looked_at_is_left_out() -> None:
     forbidden = ("nodes", "pods", "services", "configmaps", "gateways", "deployments")
     with PaperCluster(FEATURES, kinds=PLAIN + KNATIVE + KEDA + GATEWAY, forbidden=forbidden) as paper:
-        found = offers.offers(paper.cluster())
+        found = offers.discover(paper.cluster())
     assert found == {
         "knative": True, "default_mode": "serverless", "prometheus_operator": False, "leader_worker_set": False,
         "http_add_on": False,
@@ -103,7 +103,7 @@ def test_routes_need_a_gateway_to_hang_on() -> None:
     ],
 )
 def test_our_gateway_is_preferred_then_the_only_one(places: list[tuple[str, str]], chosen: Any) -> None:
-    found = offers.parent_among([gateway(*place) for place in places])
+    found = offers.select_route_parent([gateway(*place) for place in places])
     assert found == ({"route_parent": chosen} if chosen else {})
 
 

@@ -7,8 +7,8 @@ from tests.kubernetes_target.objects import deployment, knative, route, scaled_o
 
 from pilotlight import names
 from pilotlight.errors import UsageError
-from pilotlight.targets.kubernetes.overlay import overlaid
-from pilotlight.targets.kubernetes.statuses import overrides_of
+from pilotlight.targets.kubernetes.overlay import apply_overrides
+from pilotlight.targets.kubernetes.statuses import read_overrides
 
 PLANNED = "iris-predictor-1f3a9c07"
 
@@ -19,7 +19,7 @@ def by_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 def test_bounds_change_the_scaled_object_and_leave_the_pods_alone() -> None:
     before = [deployment("iris-predictor", PLANNED, None), scaled_object("iris-predictor", "prometheus")]
-    after = overlaid(before, {"iris-predictor": {"minReplicas": 2, "maxReplicas": 6}})
+    after = apply_overrides(before, {"iris-predictor": {"minReplicas": 2, "maxReplicas": 6}})
     scaler = by_kind(after, "ScaledObject")["spec"]
     assert (scaler["minReplicaCount"], scaler["maxReplicaCount"]) == (2, 6)
     assert by_kind(after, "Deployment")["spec"] == before[0]["spec"]
@@ -27,40 +27,42 @@ def test_bounds_change_the_scaled_object_and_leave_the_pods_alone() -> None:
 
 def test_what_was_set_is_kept_on_the_workloads_object_and_read_back() -> None:
     written = {"iris-predictor": {"maxReplicas": 6}}
-    after = overlaid([deployment("iris-predictor", PLANNED), scaled_object("iris-predictor", "prometheus")], written)
-    assert overrides_of(after) == written
+    after = apply_overrides(
+        [deployment("iris-predictor", PLANNED), scaled_object("iris-predictor", "prometheus")], written
+    )
+    assert read_overrides(after) == written
 
 
 def test_a_workload_that_nobody_scales_has_the_count_itself() -> None:
-    (after,) = overlaid([deployment("iris-predictor", PLANNED, 1)], {"iris-predictor": {"minReplicas": 3}})
+    (after,) = apply_overrides([deployment("iris-predictor", PLANNED, 1)], {"iris-predictor": {"minReplicas": 3}})
     assert after["spec"]["replicas"] == 3
 
 
 def test_nothing_that_only_watches_what_runs_may_fall_to_zero() -> None:
     with pytest.raises(UsageError, match="no trigger that could wake it"):
-        overlaid([scaled_object("iris-predictor", "prometheus")], {"iris-predictor": {"minReplicas": 0}})
-    woken = overlaid([scaled_object("iris-predictor", "external-push")], {"iris-predictor": {"minReplicas": 0}})
+        apply_overrides([scaled_object("iris-predictor", "prometheus")], {"iris-predictor": {"minReplicas": 0}})
+    woken = apply_overrides([scaled_object("iris-predictor", "external-push")], {"iris-predictor": {"minReplicas": 0}})
     assert woken[0]["spec"]["minReplicaCount"] == 0
 
 
 def test_bounds_that_cross_are_refused() -> None:
     with pytest.raises(UsageError, match="min is 9, must be at most max, which is 4"):
-        overlaid([scaled_object("iris-predictor", "prometheus")], {"iris-predictor": {"minReplicas": 9}})
+        apply_overrides([scaled_object("iris-predictor", "prometheus")], {"iris-predictor": {"minReplicas": 9}})
 
 
 def test_knative_gets_a_new_revision_for_new_bounds_named_after_the_planned_one() -> None:
-    (after,) = overlaid([knative("iris-predictor", PLANNED)], {"iris-predictor": {"minReplicas": 1}})
+    (after,) = apply_overrides([knative("iris-predictor", PLANNED)], {"iris-predictor": {"minReplicas": 1}})
     template, name = after["spec"]["template"], after["spec"]["template"]["metadata"]["name"]
     assert name.startswith(f"{PLANNED}-")
     assert template["metadata"]["annotations"]["autoscaling.knative.dev/min-scale"] == "1"
     assert [share["revisionName"] for share in after["spec"]["traffic"]] == [name]
-    (again,) = overlaid([knative("iris-predictor", PLANNED)], {"iris-predictor": {"minReplicas": 1}})
+    (again,) = apply_overrides([knative("iris-predictor", PLANNED)], {"iris-predictor": {"minReplicas": 1}})
     assert again["spec"]["template"]["metadata"]["name"] == name
 
 
 def test_shares_set_by_hand_replace_those_of_the_document() -> None:
     shares = [{"revision": "latest", "percent": 10, "tag": "new"}, {"revision": "iris-predictor-old", "percent": 90}]
-    (after,) = overlaid([knative("iris-predictor", PLANNED)], {"iris-predictor": {"traffic": shares}})
+    (after,) = apply_overrides([knative("iris-predictor", PLANNED)], {"iris-predictor": {"traffic": shares}})
     assert after["spec"]["traffic"] == [
         {"revisionName": PLANNED, "latestRevision": False, "percent": 10, "tag": "new"},
         {"revisionName": "iris-predictor-old", "latestRevision": False, "percent": 90},
@@ -71,7 +73,7 @@ def test_shares_between_two_deployments_are_weights_of_the_route() -> None:
     sides = [deployment("iris-predictor", "old"), deployment("iris-canary-predictor", "new")]
     split = route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20))
     shares = [{"revision": "old", "percent": 50}, {"revision": "new", "percent": 50}]
-    after = overlaid([*sides, split], {"iris-predictor": {"traffic": shares}})
+    after = apply_overrides([*sides, split], {"iris-predictor": {"traffic": shares}})
     references = by_kind(after, "HTTPRoute")["spec"]["rules"][0]["backendRefs"]
     assert {each["name"]: each["weight"] for each in references} == {"iris-predictor": 50, "iris-canary-predictor": 50}
 
@@ -79,7 +81,7 @@ def test_shares_between_two_deployments_are_weights_of_the_route() -> None:
 def test_one_side_alone_has_everything_whatever_was_set_before() -> None:
     alone = route("iris", ("iris-predictor", 100))
     shares = [{"revision": "old", "percent": 90}, {"revision": "gone", "percent": 10}]
-    after = overlaid([deployment("iris-predictor", "old"), alone], {"iris-predictor": {"traffic": shares}})
+    after = apply_overrides([deployment("iris-predictor", "old"), alone], {"iris-predictor": {"traffic": shares}})
     assert by_kind(after, "HTTPRoute")["spec"] == alone["spec"]
 
 
@@ -92,11 +94,11 @@ def test_the_gateway_is_told_shares_by_the_annotation_that_it_reads() -> None:
     }
     shares = [{"revision": "old", "percent": 70}, {"revision": "new", "percent": 30}]
     sides = [deployment("iris-predictor", "old"), deployment("iris-canary-predictor", "new")]
-    after = overlaid([*sides, address], {"iris-predictor": {"traffic": shares}})
+    after = apply_overrides([*sides, address], {"iris-predictor": {"traffic": shares}})
     told = by_kind(after, "Service")["metadata"]["annotations"][names.ANNOTATION_SHARES]
     assert told == "iris-predictor=70,iris-canary-predictor=30"
 
 
 def test_without_anything_set_by_hand_manifests_stay_as_they_are() -> None:
     documents = [knative("iris-predictor", PLANNED), scaled_object("other", "prometheus")]
-    assert overlaid(documents, {}) == documents
+    assert apply_overrides(documents, {}) == documents

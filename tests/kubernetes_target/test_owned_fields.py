@@ -4,9 +4,9 @@ from typing import Any
 
 from tests.kubernetes_target.objects import knative
 
-from pilotlight.targets.kubernetes.immutable import as_sent, sendable
-from pilotlight.targets.kubernetes.owned_fields import as_applied, as_written
-from pilotlight.targets.kubernetes.owned_fields import shown as shown_now
+from pilotlight.targets.kubernetes.immutable import with_live_templates, with_sent_templates
+from pilotlight.targets.kubernetes.owned_fields import applied_fields, as_written
+from pilotlight.targets.kubernetes.owned_fields import as_shown as shown_now
 
 
 def shown(**accounts: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ OURS = {
 
 
 def test_only_what_was_applied_is_left_with_identity_and_status() -> None:
-    assert as_applied(shown(pilotlight=OURS, kubelet={"f:spec": {"f:replicas": {}}})) == {
+    assert applied_fields(shown(pilotlight=OURS, kubelet={"f:spec": {"f:replicas": {}}})) == {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "iris", "namespace": "default", "labels": {"ours": "1"}},
@@ -63,12 +63,12 @@ def test_only_what_was_applied_is_left_with_identity_and_status() -> None:
 
 
 def test_what_helm_has_applied_counts_as_well() -> None:
-    found = as_applied(shown(helm={"f:spec": {"f:replicas": {}}}))
+    found = applied_fields(shown(helm={"f:spec": {"f:replicas": {}}}))
     assert found["spec"] == {"replicas": 3}
 
 
 def test_an_object_of_somebody_else_keeps_its_identity_only() -> None:
-    assert "spec" not in as_applied(shown(kubectl={"f:spec": {"f:replicas": {}}}))
+    assert "spec" not in applied_fields(shown(kubectl={"f:spec": {"f:replicas": {}}}))
 
 
 def test_quantities_are_spelled_as_they_were_sent_when_they_mean_the_same() -> None:
@@ -93,13 +93,13 @@ def test_a_revision_that_exists_is_sent_as_the_cluster_has_it_and_shown_as_it_wa
     sent, there = knative("iris-predictor", "iris-predictor-1"), knative("iris-predictor", "iris-predictor-1")
     there["spec"]["template"]["spec"]["enableServiceLinks"] = False
     there["metadata"]["annotations"] = {"serving.knative.dev/creator": "admin", "other": "x"}
-    (again,) = sendable([sent], [there])
+    (again,) = with_live_templates([sent], [there])
     assert again["spec"]["template"] == there["spec"]["template"]
     assert again["metadata"]["annotations"] == {"serving.knative.dev/creator": "admin"}
-    (told,) = as_sent([there], [sent])
+    (told,) = with_sent_templates([there], [sent])
     assert told["spec"]["template"] == sent["spec"]["template"]
 
 
 def test_a_new_revision_is_sent_as_it_was_written() -> None:
     sent, there = knative("iris-predictor", "iris-predictor-2"), knative("iris-predictor", "iris-predictor-1")
-    assert sendable([sent], [there])[0]["spec"] == sent["spec"]
+    assert with_live_templates([sent], [there])[0]["spec"] == sent["spec"]

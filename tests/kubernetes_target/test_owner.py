@@ -4,7 +4,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.manifests import Manifest
-from pilotlight.targets.kubernetes.owner import owner_of, point_to_history, refuse_helms
+from pilotlight.targets.kubernetes.owner import check_history_not_helm, check_not_helm, helm_release
 
 
 def installed(by: str, release: str = "") -> Manifest:
@@ -14,12 +14,12 @@ def installed(by: str, release: str = "") -> Manifest:
 
 
 def test_objects_of_a_release_belong_to_it() -> None:
-    assert owner_of([installed("pilotlight"), installed("Helm", "flowers")]) == "flowers"
+    assert helm_release([installed("pilotlight"), installed("Helm", "flowers")]) == "flowers"
 
 
 def test_objects_that_nobody_marked_belong_to_no_release() -> None:
     bare = Manifest({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "iris"}})
-    assert owner_of([bare, installed("pilotlight"), installed("pilotlight", "left-over")]) == ""
+    assert helm_release([bare, installed("pilotlight"), installed("pilotlight", "left-over")]) == ""
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ def test_objects_that_nobody_marked_belong_to_no_release() -> None:
 )
 def test_a_verb_that_changes_them_is_refused_with_the_line_of_helm(verb: str, line: str) -> None:
     with pytest.raises(UsageError, match="Helm release flowers owns") as refused:
-        refuse_helms([installed("Helm", "flowers")], "lab", "iris", verb)
+        check_not_helm([installed("Helm", "flowers")], "lab", "iris", verb)
     assert line in refused.value.hint
 
 
 def test_who_asks_for_releases_that_helm_keeps_is_sent_there() -> None:
     with pytest.raises(UsageError, match="is Helm's, as flowers") as told:
-        point_to_history([installed("Helm", "flowers")], "lab", "iris")
+        check_history_not_helm([installed("Helm", "flowers")], "lab", "iris")
     assert "helm rollback flowers -n lab" in told.value.hint
     assert "helm upgrade flowers -n lab" in told.value.hint
-    point_to_history([installed("pilotlight")], "lab", "iris")
+    check_history_not_helm([installed("pilotlight")], "lab", "iris")
 
 
 def test_a_verb_may_change_what_is_ours() -> None:
-    refuse_helms([installed("pilotlight")], "lab", "iris", "delete")
+    check_not_helm([installed("pilotlight")], "lab", "iris", "delete")

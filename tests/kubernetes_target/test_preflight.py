@@ -6,7 +6,7 @@ import pytest
 from tests.kubernetes_target.paper_cluster import GATEWAY, KEDA, KNATIVE, PLAIN, PROMETHEUS, PaperCluster, named
 
 from pilotlight.targets.kubernetes import pod_needs
-from pilotlight.targets.kubernetes.preflight import missing, optional
+from pilotlight.targets.kubernetes.preflight import drop_unknown_optional, missing
 
 HOME = named("v1", "Namespace", "", "default")
 ACCOUNT = named("v1", "ServiceAccount", "default", "iris")
@@ -158,14 +158,14 @@ def test_what_may_not_be_seen_is_taken_to_be_there() -> None:
 def test_objects_that_only_watch_are_left_out_with_a_word() -> None:
     monitor = named("monitoring.coreos.com/v1", "PodMonitor", "default", "iris")
     with PaperCluster() as paper:
-        kept, told = optional(paper.cluster(), [ACCOUNT, monitor, monitor])
+        kept, told = drop_unknown_optional(paper.cluster(), [ACCOUNT, monitor, monitor])
     assert kept == [ACCOUNT]
     assert told == [
         "the cluster knows no PodMonitor, and none is written; to be watched, install the Prometheus Operator"
         " (prometheus-operator.dev)"
     ]
     with PaperCluster(kinds=EVERYTHING) as paper:
-        assert optional(paper.cluster(), [ACCOUNT, monitor]) == ([ACCOUNT, monitor], [])
+        assert drop_unknown_optional(paper.cluster(), [ACCOUNT, monitor]) == ([ACCOUNT, monitor], [])
 
 
 def test_pods_are_found_wherever_a_kind_keeps_them() -> None:
@@ -173,7 +173,7 @@ def test_pods_are_found_wherever_a_kind_keeps_them() -> None:
     group = {"leaderWorkerTemplate": {"leaderTemplate": pod, "workerTemplate": pod}}
     ray = {"headGroupSpec": {"template": pod}, "workerGroupSpecs": [{"template": pod}]}
     documents = [named("a/v1", "K", "default", str(at), spec=spec) for at, spec in enumerate((group, ray, {}))]
-    assert [each.owner for each in pod_needs.pods(documents)] == ["K 0", "K 0", "K 1", "K 1"]
+    assert [each.owner for each in pod_needs.pod_templates(documents)] == ["K 0", "K 0", "K 1", "K 1"]
 
 
 def test_everything_that_a_pod_mentions_is_found_and_what_is_optional_is_not() -> None:
@@ -189,7 +189,7 @@ def test_everything_that_a_pod_mentions_is_found_and_what_is_optional_is_not() -
             {"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c3", "key": "k"}}}, {"name": "Y"}]}
         ],
     }
-    assert list(pod_needs.mentioned(spec)) == [
+    assert list(pod_needs.referenced_objects(spec)) == [
         ("PersistentVolumeClaim", "claim"), ("Secret", "s1"), ("ConfigMap", "c1"), ("Secret", "s2"), ("Secret", "s3"),
         ("ConfigMap", "c3"),
     ]  # fmt: skip

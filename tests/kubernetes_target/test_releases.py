@@ -7,8 +7,8 @@ from tests.kubernetes_target.objects import deployment, scaled_object
 from pilotlight.errors import Conflict
 from pilotlight.manifests import Manifest
 from pilotlight.targets.kubernetes import releases
-from pilotlight.targets.kubernetes.applying import refusal
-from pilotlight.targets.kubernetes.connection import Refused
+from pilotlight.targets.kubernetes.applying import apply_error
+from pilotlight.targets.kubernetes.connection import KubeApiError
 from pilotlight.targets.target import Release
 
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": {"key": "hidden"}}
@@ -21,15 +21,15 @@ RELEASE = Release(
 
 
 def test_a_release_is_read_back_as_it_was_kept() -> None:
-    kept = releases.read(releases.written(RELEASE, 3, "2026-01-31T12:00:00Z"))
+    kept = releases.read(releases.to_object(RELEASE, 3, "2026-01-31T12:00:00Z"))
     assert (kept.namespace, kept.name, kept.generation, kept.at) == ("default", "iris", 3, "2026-01-31T12:00:00Z")
     assert (kept.document, kept.note) == (RELEASE.document, "deploy")
     assert kept.manifests == RELEASE.manifests[:1]
 
 
 def test_no_secret_is_kept_neither_as_an_object_nor_as_text() -> None:
-    assert "hidden" not in str(releases.written(RELEASE, 1, ""))
-    assert MODEL_TEXT in releases.written(RELEASE, 1, "")["data"]["catalogue"]
+    assert "hidden" not in str(releases.to_object(RELEASE, 1, ""))
+    assert MODEL_TEXT in releases.to_object(RELEASE, 1, "")["data"]["catalogue"]
 
 
 def test_the_same_release_is_known_again_whatever_its_note() -> None:
@@ -40,22 +40,24 @@ def test_the_same_release_is_known_again_whatever_its_note() -> None:
 
 
 def test_two_generations_have_two_names_and_two_deploys_of_one_generation_have_one() -> None:
-    names = [releases.written(RELEASE, number, "")["metadata"]["name"] for number in (1, 2, 2)]
+    names = [releases.to_object(RELEASE, number, "")["metadata"]["name"] for number in (1, 2, 2)]
     assert names[0] != names[1] == names[2]
 
 
 def test_a_release_follows_only_the_generation_that_it_was_planned_for() -> None:
-    third = releases.read(releases.written(RELEASE, 3, "2026-01-31T12:00:00Z"))
-    assert releases.following([third], replace(RELEASE, expected=3)) == 4
-    assert releases.following([], replace(RELEASE, expected=1)) == 2, "what came by another way counts as the first"
-    assert releases.following([third], RELEASE) == 4, "nobody said what was expected"
+    third = releases.read(releases.to_object(RELEASE, 3, "2026-01-31T12:00:00Z"))
+    assert releases.next_generation([third], replace(RELEASE, expected=3)) == 4
+    assert releases.next_generation([], replace(RELEASE, expected=1)) == 2, (
+        "what came by another way counts as the first"
+    )
+    assert releases.next_generation([third], RELEASE) == 4, "nobody said what was expected"
     with pytest.raises(Conflict, match="at generation 3, not 2"):
-        releases.following([third], replace(RELEASE, expected=2))
+        releases.next_generation([third], replace(RELEASE, expected=2))
 
 
 def refused(code: int, **status: object) -> str:
     scaled = Manifest(scaled_object("iris-predictor", "prometheus"))
-    error = refusal(scaled, Refused(code, status, "PATCH /somewhere"))
+    error = apply_error(scaled, KubeApiError(code, status, "PATCH /somewhere"))
     return f"{error}\n{error.hint}"
 
 
@@ -79,6 +81,6 @@ def test_a_webhook_is_told_in_its_own_words() -> None:
 
 
 def test_revisions_that_did_not_start_are_read_with_their_release() -> None:
-    kept = releases.written(RELEASE, 3, "")
+    kept = releases.to_object(RELEASE, 3, "")
     kept["metadata"]["annotations"] = {releases.FAILED: "iris-predictor-1,iris-predictor-2"}
     assert releases.read(kept).failed == ("iris-predictor-1", "iris-predictor-2")

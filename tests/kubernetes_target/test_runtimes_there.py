@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pilotlight.targets.kubernetes.cluster import Cluster, Kind
-from pilotlight.targets.kubernetes.connection import Refused
-from pilotlight.targets.kubernetes.runtimes_there import KSERVE, OME, runtimes_there
+from pilotlight.targets.kubernetes.cluster import Cluster, ResourceKind
+from pilotlight.targets.kubernetes.connection import KubeApiError
+from pilotlight.targets.kubernetes.runtimes_there import KSERVE, OME, cluster_catalogue
 
 RUNTIME = {
     "apiVersion": KSERVE,
@@ -28,27 +28,27 @@ class Few(Cluster):
         self.hidden, self.code = hidden, code
         self.asked: list[tuple[str, str | None]] = []
 
-    def kind(self, api_version: str, name: str) -> Kind | None:
+    def kind(self, api_version: str, name: str) -> ResourceKind | None:
         known = {(KSERVE, "ServingRuntime"): True, (OME, "ClusterBaseModel"): False}
         namespaced = known.get((api_version, name))
-        return None if namespaced is None else Kind(api_version, name, f"{name.lower()}s", namespaced)
+        return None if namespaced is None else ResourceKind(api_version, name, f"{name.lower()}s", namespaced)
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, selector: str = "") -> Any:
         self.asked.append((kind, namespace))
         if kind in self.hidden:
-            raise Refused(self.code, {"reason": "Forbidden"}, "GET")
+            raise KubeApiError(self.code, {"reason": "Forbidden"}, "GET")
         found = [each for each in (RUNTIME, MODEL) if each["kind"] == kind]
         return [each for each in found if namespace in (None, each["metadata"].get("namespace"))]
 
 
 def test_namespaces_are_asked_for_what_is_theirs_and_the_cluster_once() -> None:
     cluster = Few()
-    runtimes_there(cluster, ["lab", "shop"])
+    cluster_catalogue(cluster, ["lab", "shop"])
     assert cluster.asked == [("ServingRuntime", "lab"), ("ServingRuntime", "shop"), ("ClusterBaseModel", None)]
 
 
 def test_a_document_is_as_somebody_wrote_it_and_says_where_it_is_from() -> None:
-    found, warnings = runtimes_there(Few(), ["lab"])
+    found, warnings = cluster_catalogue(Few(), ["lab"])
     assert [each.origin for each in found] == ["cluster: ServingRuntime lab/house", "cluster: ClusterBaseModel llama"]
     assert found[0].document == {
         "apiVersion": KSERVE,
@@ -60,12 +60,12 @@ def test_a_document_is_as_somebody_wrote_it_and_says_where_it_is_from() -> None:
 
 
 def test_what_may_not_be_read_is_passed_over_and_said_once() -> None:
-    found, warnings = runtimes_there(Few(("ServingRuntime",)), ["lab", "shop"])
+    found, warnings = cluster_catalogue(Few(("ServingRuntime",)), ["lab", "shop"])
     assert [each.origin for each in found] == ["cluster: ClusterBaseModel llama"]
     (sentence,) = warnings
     assert sentence.startswith("the cluster's ServingRuntime may not be read")
 
 
 def test_any_other_refusal_is_told() -> None:
-    with pytest.raises(Refused):
-        runtimes_there(Few(("ServingRuntime",), code=500), ["lab"])
+    with pytest.raises(KubeApiError):
+        cluster_catalogue(Few(("ServingRuntime",), code=500), ["lab"])

@@ -3,15 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pilotlight.targets.local.model import Container, Mode, Probe, RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
+from pilotlight.targets.local.model import (
+    ContainerSpec,
+    Mode,
+    Probe,
+    RevisionSpec,
+    ServiceSpec,
+    TrafficShare,
+    WorkloadSpec,
+)
 from pilotlight.targets.local.scaling.model import Kpa, Scaling
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.replica import Checks, Replica, State
 from pilotlight.targets.local.units import Revision
 
 
-def container(args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cpu: float = 1.0) -> Container:
-    return Container("main", "pilotlight/predictor:1", (), args, env or {}, 8080, cpu_request=cpu)
+def container(args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cpu: float = 1.0) -> ContainerSpec:
+    return ContainerSpec("main", "pilotlight/predictor:1", (), args, env or {}, 8080, cpu_request=cpu)
 
 
 def revision(

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from pilotlight.gateway.table import Backend, Replica, Route
-from pilotlight.targets.local.endpoints import Endpoints, endpoints_of
+from pilotlight.targets.local.endpoints import EndpointFiles, endpoints_of
 
 
 def route(name: str, *replicas: Replica, internal: bool = True) -> Route:
@@ -25,7 +25,7 @@ def test_only_what_another_component_asks_has_a_file() -> None:
 
 
 def test_files_follow_the_table_and_go_with_their_workload(tmp_path: Path) -> None:
-    endpoints = Endpoints(tmp_path / "endpoints")
+    endpoints = EndpointFiles(tmp_path / "endpoints")
     endpoints.update([route("split-engine", A)])
     assert read(tmp_path / "endpoints", "split-engine") == (A,)
     endpoints.update([route("split-engine", A, B)])
@@ -37,7 +37,7 @@ def test_files_follow_the_table_and_go_with_their_workload(tmp_path: Path) -> No
 
 
 def test_an_unchanged_set_is_not_written_again(tmp_path: Path) -> None:
-    endpoints = Endpoints(tmp_path)
+    endpoints = EndpointFiles(tmp_path)
     endpoints.update([route("split-engine", A)])
     before = (tmp_path / "default" / "split-engine.json").stat().st_ino
     endpoints.update([route("split-engine", A)])
@@ -45,8 +45,8 @@ def test_an_unchanged_set_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_control_process_left_is_put_right(tmp_path: Path) -> None:
-    Endpoints(tmp_path).update([route("gone-engine", A), route("split-engine", A)])
-    Endpoints(tmp_path).update([route("split-engine", B)])
+    EndpointFiles(tmp_path).update([route("gone-engine", A), route("split-engine", A)])
+    EndpointFiles(tmp_path).update([route("split-engine", B)])
     assert [file.name for file in tmp_path.rglob("*")] == ["default", "split-engine.json"]
     assert read(tmp_path, "split-engine") == (B,)
 
@@ -54,7 +54,7 @@ def test_what_an_earlier_control_process_left_is_put_right(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "endpoints"
     folder.write_text("in the way")
-    endpoints = Endpoints(folder)
+    endpoints = EndpointFiles(folder)
     endpoints.update([route("split-engine", A)])
     folder.unlink()
     endpoints.update([route("split-engine", A)])

@@ -11,7 +11,7 @@ from tests.local_target.rendering import document, rendered, revision
 from pilotlight.errors import PlatformError
 from pilotlight.plan.model import Current, Traffic
 from pilotlight.targets.local.access_rules import check as check_access
-from pilotlight.targets.local.interpret import check_queries, ignored, interpret, revisions_of
+from pilotlight.targets.local.interpret import check_queries, interpret, revisions_of
 from pilotlight.targets.local.model import Probe, TrafficShare
 from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa
 
@@ -66,7 +66,7 @@ def test_a_knative_service_becomes_a_serverless_workload(tmp_path: Path) -> None
     assert main.env["PILOTLIGHT_REVISION"] == found.name
     assert (main.port, main.command, main.startup) == (8080, (), None)
     assert main.readiness == Probe("/v2/health/ready", 8080)
-    assert (main.cpu_request, main.cpu_limit, main.memory_request, main.memory_limit) == (0.25, 2.0, 2**30, 2**31)
+    assert (main.cpu_request, main.cpu_limit, main.memory_limit) == (0.25, 2.0, 2**31)
 
 
 def test_a_deployment_becomes_a_raw_workload_with_its_autoscaler(tmp_path: Path) -> None:
@@ -108,12 +108,6 @@ def test_a_start_may_take_as_long_as_its_probe_lets_it() -> None:
     assert interpret([deployment({"startupProbe": slow})]).workloads[0].revision.progress_deadline_s == 2005.0
     written = deployment({"startupProbe": slow}, progressDeadlineSeconds=60)
     assert interpret([written]).workloads[0].revision.progress_deadline_s == 60.0
-
-
-def test_the_rest_of_the_objects_means_nothing_here(tmp_path: Path) -> None:
-    kinds = {line.split()[0] for line in ignored(rendered(tmp_path, document(raw=True)))}
-    assert kinds == {"ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor", "PrometheusRule"}
-    assert ignored(rendered(tmp_path, document()))[1:2] == ["PodMonitor iris-predictor"]
 
 
 def test_grpc_is_served_on_its_own_port_and_probed_over_http(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 from tests.local_target.runs import revision, revision_of, running, service, workload
 
-from pilotlight.canary.queries import Side, questions
+from pilotlight.canary.queries import MetricScope, metric_queries
 from pilotlight.gateway.messages import BackendReport, Report
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.machinery import EngineSettings, Machinery
-from pilotlight.targets.local.service import KEPT, ServiceRun
+from pilotlight.targets.local.machinery import EngineSettings, Reconciler
+from pilotlight.targets.local.service import REVISION_HISTORY_LIMIT, ServiceRun
 from pilotlight.targets.local.store.store import Store
 
 
@@ -23,12 +23,12 @@ def test_a_crash_pause_is_looked_at_once_when_it_is_over_however_often_somebody_
     async def play() -> None:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        machinery = Machinery(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
-        monkeypatch.setattr(machinery, "settle", settled.append)
+        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
+        monkeypatch.setattr(reconciler, "reconcile", settled.append)
         run = running(service(workload(revision())))
         revision_of(run).next_start = 0.05
         for _ in range(50):
-            machinery.fleet.adjust(run, 0.0)
+            reconciler.replica_set.reconcile(run, 0.0)
         over = asyncio.get_running_loop().time() + 0.2
         async with asyncio.timeout(60):
             while asyncio.get_running_loop().time() < over or not settled:
@@ -43,13 +43,13 @@ def test_what_the_gateway_tells_of_lost_requests_is_there_for_canaries(tmp_path:
     async def play() -> list[float]:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        machinery = Machinery(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
+        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
         run = running(service(workload(revision())))
-        machinery.runs[run.key] = run
+        reconciler.runs[run.key] = run
         name = revision_of(run).spec.name
         told = BackendReport(*run.key, revision_of(run).spec.workload, name, 1.0, 9, 4, 0, 0, lost=4)
-        machinery._heard(Report(1.0, (told, replace(told, revision="another", lost=50))))
-        found = await machinery.query(questions(Side(*run.key, name, 60.0))["lost"])
+        reconciler._on_gateway_message(Report(1.0, (told, replace(told, revision="another", lost=50))))
+        found = await reconciler.query(metric_queries(MetricScope(*run.key, name, 60.0))["lost"])
         store.close()
         return [each.value for each in found]
 
@@ -63,27 +63,30 @@ def test_what_a_revision_lost_is_forgotten_with_it(tmp_path: Path, gone: str) ->
     async def play() -> tuple[list[float], list[float]]:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        machinery = Machinery(home, EngineSettings(1, pilot_light=False), store, lambda: now[0])
+        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: now[0])
         run = running(service(workload(revision())))
-        machinery.runs[run.key] = run
+        reconciler.runs[run.key] = run
         name = revision_of(run).spec.name
         told = BackendReport(*run.key, revision_of(run).spec.workload, name, 1.0, 9, 4, 0, 0, lost=4)
-        machinery._heard(Report(1.0, (told,)))
+        reconciler._on_gateway_message(Report(1.0, (told,)))
 
         async def lost() -> list[float]:
             now[0] += 2 * window
-            return [each.value for each in await machinery.query(questions(Side(*run.key, name, window))["lost"])]
+            return [
+                each.value
+                for each in await reconciler.query(metric_queries(MetricScope(*run.key, name, window))["lost"])
+            ]
 
         before = await lost()
         run.deleting = gone == "the service"
-        for number in range(2, 2 if run.deleting else KEPT + 3):
+        for number in range(2, 2 if run.deleting else REVISION_HISTORY_LIMIT + 3):
             run.update(number, service(workload(revision(f"iris-predictor-{number}"))), float(number))
             revision_of(run, f"iris-predictor-{number}").ready_once = True
-        run.take_up({}, now[0])  # so that no replica is wanted
-        machinery.settle(run)
-        assert (run.key not in machinery.runs) if run.deleting else (name not in run.revisions)
+        run.restore_scale({}, now[0])  # so that no replica is wanted
+        reconciler.reconcile(run)
+        assert (run.key not in reconciler.runs) if run.deleting else (name not in run.revisions)
         after = await lost()
-        machinery._books.close()
+        reconciler._state.close()
         store.close()
         return before, after
 

@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local import notes
-from pilotlight.targets.local.notes import Notes
+from pilotlight.targets.local.notes import WriteBehindQueue
 
 
 class Disk:
@@ -15,7 +15,7 @@ class Disk:
         self.full = False
         self.written: list[str] = []
 
-    def write(self, line: str) -> None:
+    def put(self, line: str) -> None:
         if self.full:
             raise PlatformError("state.db: the disk is full")
         self.written.append(line)
@@ -34,20 +34,20 @@ async def emptied(disk: Disk, count: int) -> None:
 
 
 def test_a_note_is_written_at_once_where_there_is_room(disk: Disk) -> None:
-    Notes().write("a", lambda: disk.write("a"))
+    WriteBehindQueue().put("a", lambda: disk.put("a"))
     assert disk.written == ["a"]
 
 
 def test_notes_wait_for_room_and_keep_their_order(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     async def play() -> None:
-        kept = Notes()
+        kept = WriteBehindQueue()
         disk.full = True
         for about, line in (("a", "a1"), ("b", "b1"), ("a", "a2")):
-            kept.write(about, lambda line=line: disk.write(line))  # type: ignore[misc]
+            kept.put(about, lambda line=line: disk.put(line))  # type: ignore[misc]
         assert disk.written == []
         disk.full = False
         await emptied(disk, 2)
-        kept.write("c", lambda: disk.write("c1"))
+        kept.put("c", lambda: disk.put("c1"))
         assert disk.written == ["b1", "a2", "c1"]
 
     with caplog.at_level(logging.WARNING):
@@ -59,9 +59,9 @@ def test_notes_wait_for_room_and_keep_their_order(disk: Disk, caplog: pytest.Log
 
 def test_what_still_waits_at_the_end_is_tried_once_more(disk: Disk) -> None:
     async def play() -> None:
-        kept = Notes()
+        kept = WriteBehindQueue()
         disk.full = True
-        kept.write("a", lambda: disk.write("a"))
+        kept.put("a", lambda: disk.put("a"))
         disk.full = False
         kept.close()
         assert disk.written == ["a"]
@@ -71,9 +71,9 @@ def test_what_still_waits_at_the_end_is_tried_once_more(disk: Disk) -> None:
 
 def test_a_disk_that_stays_full_keeps_nobody_from_ending(disk: Disk) -> None:
     async def play() -> None:
-        kept = Notes()
+        kept = WriteBehindQueue()
         disk.full = True
-        kept.write("a", lambda: disk.write("a"))
+        kept.put("a", lambda: disk.put("a"))
         kept.close()
         assert disk.written == []
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.local_target.runs import revision, running, service, workload
 from tests.ports import free_port
 
-from pilotlight.targets.local.chronicle import Chronicle
+from pilotlight.targets.local.chronicle import EventRecorder
 from pilotlight.targets.local.gateway_link import GatewayLink
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.own_ports import OwnPorts
+from pilotlight.targets.local.own_ports import ServicePorts
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import Release
@@ -34,7 +34,7 @@ def test_a_port_that_opens_while_its_service_goes_is_given_up(tmp_path: Path) ->
     async def play() -> None:
         link = Slow(Home(tmp_path), lambda word: None)
         link.run = running(service(workload(revision())))
-        ports = OwnPorts(store, link, free_port(), Chronicle(store), lambda: None)
+        ports = ServicePorts(store, link, free_port(), EventRecorder(store), lambda: None)
         ports.open(link.run)
         async with asyncio.timeout(60):
             while not link.run.port:

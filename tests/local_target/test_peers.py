@@ -7,8 +7,8 @@ from tests.local_target.runs import container, revision, service, service_spec, 
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.model import WorkloadSpec
-from pilotlight.targets.local.peers import Peers, check, drain_of
-from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Rules, Scaling
+from pilotlight.targets.local.peers import Peers, check, drain_env
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 
 PEERS = Peers("http://127.0.0.1:8090", "a secret")
 HERE = "127.0.0.1:8090/default"
@@ -33,7 +33,7 @@ INNER = f"{HERE}/iris-predictor@{PEERS.key('default', 'iris-predictor')}"
 )
 def test_a_component_of_the_service_is_found_through_the_gateway(written: str, reached: str) -> None:
     spec = service_spec("iris-transformer", "iris-predictor")
-    made = PEERS.located(container(args=(written,), env={"WHERE": written}), spec)
+    made = PEERS.resolve(container(args=(written,), env={"WHERE": written}), spec)
     assert made.args == (written if "@" in reached else reached,)
     assert made.env == {"WHERE": reached}
 
@@ -44,14 +44,14 @@ def test_a_component_of_the_service_is_found_through_the_gateway(written: str, r
 def test_the_way_to_the_predictor_is_told_by_a_variable_since_anybody_can_read_arguments(args: tuple[str, ...]) -> None:
     spec = service_spec("iris-transformer", "iris-predictor")
     given = container(args=("--model_name", "iris", *args, "--x"), env={"INFERENCE_PREDICTOR_HOST": "overruled"})
-    made = PEERS.located(given, spec)
+    made = PEERS.resolve(given, spec)
     assert made.args == ("--model_name", "iris", "--x")
     assert made.env == {"INFERENCE_PREDICTOR_HOST": INNER}
 
 
 def test_a_predictor_elsewhere_stays_an_argument() -> None:
     args = ("--predictor_host", "example.com")
-    made = PEERS.located(container(args=args), service_spec("iris-transformer", "iris-predictor"))
+    made = PEERS.resolve(container(args=args), service_spec("iris-transformer", "iris-predictor"))
     assert (made.args, made.env) == (args, {})
 
 
@@ -80,10 +80,10 @@ def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_co
     def engine(scaling: Scaling) -> WorkloadSpec:
         return workload(revision("iris-engine-1", "iris-engine", scaling), mode="raw")
 
-    by_cpu = Hpa(1, 3, (Metric("cpu", "cpu", "Utilization", 50),), Rules(()), Rules(()))
+    by_cpu = Hpa(1, 3, (Metric("cpu", "cpu", "Utilization", 50),), ScalingRules(()), ScalingRules(()))
     check(service(router, engine(by_cpu)))
     check(service(engine(Kpa())))
-    by_requests = Hpa(1, 3, (Metric("requests", "requests", "AverageValue", 10),), Rules(()), Rules(()))
+    by_requests = Hpa(1, 3, (Metric("requests", "requests", "AverageValue", 10),), ScalingRules(()), ScalingRules(()))
     for scaling in (Kpa(), by_requests, replace(by_cpu, min_replicas=0)):
         with pytest.raises(PlatformError, match=r"^iris-engine: is scaled by requests, and a router"):
             check(service(router, engine(scaling)))
@@ -91,6 +91,6 @@ def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_co
 
 def test_only_what_stands_behind_a_router_ends_slowly() -> None:
     routed = service_spec("iris-router", "iris-engine")
-    assert drain_of(routed, "engine") == {"INFERENCE_DRAIN_DELAY": "1"}
-    assert drain_of(routed, "router") == {}
-    assert drain_of(service_spec("iris-engine"), "engine") == {}
+    assert drain_env(routed, "engine") == {"INFERENCE_DRAIN_DELAY": "1"}
+    assert drain_env(routed, "router") == {}
+    assert drain_env(service_spec("iris-engine"), "engine") == {}

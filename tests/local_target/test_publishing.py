@@ -107,14 +107,14 @@ def test_who_awaits_the_confirmation_is_not_content_with_a_table_that_was_under_
         stage.publisher.changed()
         await stage.until(lambda: len(stage.link.tables) == 1)
         stage.routes = ()
-        awaited = asyncio.create_task(stage.publisher.confirmed())
+        awaited = asyncio.create_task(stage.publisher.wait_applied())
         await rested()
         stage.link.confirmed.set()
         await stage.until(lambda: len(stage.link.tables) == 2 or awaited.done())
         assert len(stage.link.tables) == 2
         await asyncio.wait_for(awaited, 60)
         assert stage.publisher.shares(("default", "iris")) is None
-        await asyncio.wait_for(stage.publisher.confirmed(), 60)  # nothing changed: nothing is sent
+        await asyncio.wait_for(stage.publisher.wait_applied(), 60)  # nothing changed: nothing is sent
         assert len(stage.link.tables) == 2
 
     staged(case)
@@ -123,9 +123,9 @@ def test_who_awaits_the_confirmation_is_not_content_with_a_table_that_was_under_
 def test_who_no_longer_awaits_a_confirmation_holds_up_nobody() -> None:
     async def case(stage: Stage) -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stage.publisher.confirmed(), 0.01)
+            await asyncio.wait_for(stage.publisher.wait_applied(), 0.01)
         stage.link.confirmed.set()
-        await asyncio.wait_for(stage.publisher.confirmed(), 60)
+        await asyncio.wait_for(stage.publisher.wait_applied(), 60)
 
     staged(case)
 

@@ -9,14 +9,14 @@ from tests.local_target.runs import replica, revision, revision_of, running, ser
 
 from pilotlight.gateway.messages import BackendReport
 from pilotlight.targets.local import scaler
-from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local.fleet import ReplicaSet
 from pilotlight.targets.local.model import TrafficShare
-from pilotlight.targets.local.scaler import Scaler
-from pilotlight.targets.local.scaling.model import Decision, Fixed, Hpa, Kpa, Metric, Rules, Scaling
+from pilotlight.targets.local.scaler import Autoscaler
+from pilotlight.targets.local.scaling.model import Decision, Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.signals import Signals
+from pilotlight.targets.local.signals import MetricsSource
 from pilotlight.targets.local.supervisor.replica import Replica
-from pilotlight.targets.local.units import Unit, activation, initial, least
+from pilotlight.targets.local.units import Unit, activation_replicas, initial_replicas, min_replicas
 
 NAME = "iris-predictor-1"
 
@@ -28,20 +28,20 @@ class Crew:
         self.replicas: list[Replica] = []
         self.adjusted = 0
 
-    def staying(self, run: ServiceRun) -> Sequence[Replica]:
+    def active(self, run: ServiceRun) -> Sequence[Replica]:
         return self.replicas
 
-    def adjust(self, run: ServiceRun, now: float) -> None:
+    def reconcile(self, run: ServiceRun, now: float) -> None:
         self.adjusted += 1
 
 
 class Silence:
     """Nobody asks for CPU or queries."""
 
-    def of(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
+    def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
         return {}
 
-    def follow(self, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
+    def refresh(self, fleet: ReplicaSet, runs: Iterable[ServiceRun], now: float) -> None:
         pass
 
 
@@ -49,8 +49,8 @@ class Stage:
     def __init__(self, run: ServiceRun) -> None:
         self.run, self.crew = run, Crew()
         self.decisions: list[Decision] = []
-        self.scaler = Scaler(
-            lambda: [run], cast(Fleet, self.crew), cast(Signals, Silence()), lambda: 0.0,
+        self.scaler = Autoscaler(
+            lambda: [run], cast(ReplicaSet, self.crew), cast(MetricsSource, Silence()), lambda: 0.0,
             lambda run, unit, decision: self.decisions.append(decision),
         )  # fmt: skip
 
@@ -64,7 +64,7 @@ class Stage:
             self.unit.traffic.report(
                 BackendReport("default", "iris", "iris-predictor", NAME, concurrency, load, 0, 0, load), now
             )
-        return self.scaler.step(self.run, now)
+        return self.scaler.scale(self.run, now)
 
 
 def staged(scaling: Scaling, **fields: bool) -> Stage:
@@ -89,7 +89,7 @@ def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
     stage.crew.replicas = [replica()]
     stage.beat(0.0, concurrency=2.0)
     assert stage.unit.desired > 0
-    stage.scaler.give_way(stage.run, stage.unit, "default/other")
+    stage.scaler.preempt(stage.run, stage.unit, "default/other")
     assert stage.decisions[-1].reason == "0: its GPU goes to default/other, which is asked"
     stage.crew.replicas = [replica(state="parking")]
     stage.unit.traffic.report(BackendReport("default", "iris", "iris-predictor", NAME, 0.0, 0, 0, 0, 0), 1.0)
@@ -102,7 +102,7 @@ def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
 
 def test_one_that_gave_its_gpu_away_comes_back_when_its_bounds_say_so() -> None:
     stage = staged(Kpa(min_scale=0))
-    stage.scaler.give_way(stage.run, stage.unit, "default/other")
+    stage.scaler.preempt(stage.run, stage.unit, "default/other")
     stage.run.overrides = {"iris-predictor": {"minReplicas": 1}}
     stage.beat(1.0)
     assert stage.unit.desired == 1
@@ -128,7 +128,7 @@ def test_as_many_are_woken_as_the_activation_scale_or_a_bound_by_hand_says() -> 
 
 
 def test_whoever_paused_scaling_at_zero_is_not_overruled_by_a_request() -> None:
-    stage = asleep(Hpa(0, 3, (), Rules(()), Rules(()), keda=True, paused_replicas=0))
+    stage = asleep(Hpa(0, 3, (), ScalingRules(()), ScalingRules(()), keda=True, paused_replicas=0))
     stage.scaler.wake(stage.run, stage.unit, 1)
     assert stage.unit.desired == 0
 
@@ -186,28 +186,32 @@ def test_a_revision_that_nothing_leads_to_goes_to_zero_and_says_so() -> None:
 
 
 def test_how_many_a_start_an_activation_and_the_minimum_are() -> None:
-    hpa = Hpa(2, 5, (Metric("cpu", "cpu", "Utilization", 50),), Rules(()), Rules(()))
+    hpa = Hpa(2, 5, (Metric("cpu", "cpu", "Utilization", 50),), ScalingRules(()), ScalingRules(()))
     table = {Kpa(): (1, 1, 0), Kpa(initial_scale=3, min_scale=2): (3, 2, 2), Fixed(4): (4, 4, 4), hpa: (2, 2, 2)}
     for scaling, (first, woken, low) in table.items():
-        assert (initial(scaling), activation(scaling), least(scaling)) == (first, woken, low), scaling
+        assert (initial_replicas(scaling), activation_replicas(scaling), min_replicas(scaling)) == (
+            first,
+            woken,
+            low,
+        ), scaling
 
 
 def test_the_beat_goes_on_though_metrics_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def follow(silence: Silence, fleet: Fleet, runs: Iterable[ServiceRun], now: float) -> None:
+    def refresh(silence: Silence, fleet: ReplicaSet, runs: Iterable[ServiceRun], now: float) -> None:
         asked.append(now)
         raise OSError("Too many open files")
 
     async def play() -> None:
         stage = staged(Fixed(1))
         stage.scaler.start()
-        stage.scaler.stir()
+        stage.scaler.resume()
         async with asyncio.timeout(30):
             while len(asked) < 2:
                 await asyncio.sleep(0.01)
         await stage.scaler.close()
 
-    monkeypatch.setattr(Silence, "follow", follow)
-    monkeypatch.setattr(scaler, "BEAT_S", 0.01)
+    monkeypatch.setattr(Silence, "refresh", refresh)
+    monkeypatch.setattr(scaler, "TICK_S", 0.01)
     asyncio.run(play())

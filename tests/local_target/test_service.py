@@ -3,8 +3,8 @@
 from tests.local_target.runs import revision, revision_of, running, service, workload
 
 from pilotlight.targets.local.model import TrafficShare
-from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Rules
-from pilotlight.targets.local.service import KEPT, ServiceRun
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, ScalingRules
+from pilotlight.targets.local.service import REVISION_HISTORY_LIMIT, ServiceRun
 
 WORK = "iris-predictor"
 
@@ -20,7 +20,7 @@ def percents(run: ServiceRun) -> dict[str, int]:
 
 
 def needed(run: ServiceRun) -> set[str]:
-    return run.needed(run.spec.workload(WORK))
+    return run.required_revisions(run.spec.workload(WORK))
 
 
 def test_shares_stay_until_the_new_revision_has_answered() -> None:
@@ -44,25 +44,25 @@ def test_a_release_on_top_of_one_that_never_answered_leaves_the_last_good_one_se
 def test_a_revision_with_a_tag_alone_is_still_needed() -> None:
     run = running(service(workload(revision())))
     release(run, 2, TrafficShare(f"{WORK}-2", 100), TrafficShare(f"{WORK}-1", 0, "prev"), ready=True)
-    assert run.reachable(WORK) == {f"{WORK}-1", f"{WORK}-2"}
+    assert run.reachable_revisions(WORK) == {f"{WORK}-1", f"{WORK}-2"}
 
 
 def test_a_revision_that_had_failed_gets_another_chance_when_it_is_deployed_again() -> None:
     run = running(service(workload(revision())), ready=False)
     failed = revision_of(run)
-    failed.failure, failed.failures, failed.given_up, failed.next_start = "no such file", 5, True, 99.0
-    again = run.know(revision(), 50.0)
+    failed.failure, failed.failures, failed.deadline_exceeded, failed.next_start = "no such file", 5, True, 99.0
+    again = run.add_revision(revision(), 50.0)
     assert again is failed
-    assert (again.given_up, again.failures, again.next_start, again.created_at) == (False, 0, 0.0, 50.0)
+    assert (again.deadline_exceeded, again.failures, again.next_start, again.created_at) == (False, 0, 0.0, 50.0)
 
 
 def test_requests_for_a_revision_are_refused_once_its_start_keeps_failing() -> None:
     run = running(service(workload(revision())), ready=False)
     found = revision_of(run)
     found.failure, found.failures = "exited with 1", 2
-    assert run.unavailable(found) == ""
+    assert run.unavailable_reason(found) == ""
     found.failures = 3
-    assert run.unavailable(found) == f"{WORK}-1 cannot start: exited with 1"
+    assert run.unavailable_reason(found) == f"{WORK}-1 cannot start: exited with 1"
 
 
 def test_units_are_revisions_of_a_knative_service_and_whole_deployments() -> None:
@@ -74,11 +74,11 @@ def test_units_are_revisions_of_a_knative_service_and_whole_deployments() -> Non
 
 
 def test_a_deployment_keeps_its_unit_and_takes_over_the_new_rules() -> None:
-    rules = Hpa(1, 5, (), Rules(()), Rules(()))
+    rules = Hpa(1, 5, (), ScalingRules(()), ScalingRules(()))
     run = running(service(workload(revision(scaling=rules), mode="raw")))
     unit = run.unit_of(revision_of(run), 0.0)
     unit.desired = 4
-    other = Hpa(2, 9, (), Rules(()), Rules(()))
+    other = Hpa(2, 9, (), ScalingRules(()), ScalingRules(()))
     run.update(2, service(workload(revision(f"{WORK}-2", scaling=other), mode="raw")), 5.0)
     assert run.unit_of(revision_of(run, f"{WORK}-2"), 5.0) is unit
     assert (unit.scaling, unit.desired) == (other, 4)
@@ -102,20 +102,20 @@ def test_bounds_by_hand_are_found_for_a_workload_and_its_revisions() -> None:
 
 def test_after_a_restart_what_runs_goes_on_and_what_slept_sleeps() -> None:
     run = running(service(workload(revision(scaling=Kpa(initial_scale=3)))))
-    run.take_up({}, 0.0)
+    run.restore_scale({}, 0.0)
     assert run.units[f"{WORK}-1"].desired == 0
-    run.take_up({f"{WORK}-1": 2}, 0.0)
+    run.restore_scale({f"{WORK}-1": 2}, 0.0)
     assert run.units[f"{WORK}-1"].desired == 2
     run.overrides = {WORK: {"minReplicas": 4}}
-    run.take_up({f"{WORK}-1": 2}, 0.0)
+    run.restore_scale({f"{WORK}-1": 2}, 0.0)
     assert run.units[f"{WORK}-1"].desired == 4
 
 
 def test_only_what_is_old_serves_nobody_and_runs_nowhere_is_forgotten() -> None:
     run = running(service(workload(revision())))
-    for number in range(2, KEPT + 5):
+    for number in range(2, REVISION_HISTORY_LIMIT + 5):
         release(run, number, now=float(number), ready=True)
-    assert [name for _, name in run.forgettable(())] == [f"{WORK}-{number}" for number in (1, 2, 3, 4)]
-    assert (WORK, f"{WORK}-2") not in run.forgettable({f"{WORK}-2"})
+    assert [name for _, name in run.expired_revisions(())] == [f"{WORK}-{number}" for number in (1, 2, 3, 4)]
+    assert (WORK, f"{WORK}-2") not in run.expired_revisions({f"{WORK}-2"})
     release(run, 99, TrafficShare(f"{WORK}-99", 90), TrafficShare(f"{WORK}-3", 10), now=99.0, ready=True)
-    assert (WORK, f"{WORK}-3") not in run.forgettable(())
+    assert (WORK, f"{WORK}-3") not in run.expired_revisions(())

@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 from tests.local_target.runs import replica, revision, revision_of, running, service, workload
 
-from pilotlight.canary.queries import Question, Side, questions
+from pilotlight.canary.queries import MetricScope, QueryName, metric_queries
 from pilotlight.errors import UsageError
-from pilotlight.targets.local.fleet import Fleet
-from pilotlight.targets.local.scaling.model import Hpa, Metric, Rules
+from pilotlight.targets.local.fleet import ReplicaSet
+from pilotlight.targets.local.scaling.model import Hpa, Metric, ScalingRules
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.signals import Signals
+from pilotlight.targets.local.signals import MetricsSource
 from pilotlight.targets.local.supervisor.replica import Replica, Usage
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.local.units import Unit
@@ -49,27 +49,27 @@ class Standing:
     def __init__(self, *replicas: Replica) -> None:
         self.replicas = replicas
 
-    def staying(self, run: ServiceRun) -> Sequence[Replica]:
+    def active(self, run: ServiceRun) -> Sequence[Replica]:
         return self.replicas
 
 
 def rules(*metrics: Metric, polling_s: float = 1.0) -> Hpa:
-    return Hpa(1, 5, metrics, Rules(()), Rules(()), polling_s=polling_s)
+    return Hpa(1, 5, metrics, ScalingRules(()), ScalingRules(()), polling_s=polling_s)
 
 
-def made(*metrics: Metric) -> tuple[Signals, Watched, Unit]:
+def made(*metrics: Metric) -> tuple[MetricsSource, Watched, Unit]:
     watched = Watched()
     unit = Unit("iris-predictor", rules(*metrics), 0.0, cpu_request=0.5)
-    return Signals(cast(Supervisor, watched), Clock()), watched, unit
+    return MetricsSource(cast(Supervisor, watched), Clock()), watched, unit
 
 
 def test_cpu_is_the_mean_over_ready_replicas_in_percent_of_what_they_request() -> None:
     signals, watched, unit = made(CPU)
     pods = [replica(own="a"), replica(own="b"), replica(own="c", state="starting")]
-    assert signals.of(unit, pods, 0.0) == {"cpu": None}  # nobody knows yet
+    assert signals.values(unit, pods, 0.0) == {"cpu": None}  # nobody knows yet
     for second in range(1, 12):
         watched.used = {"a": Usage(0.1 * second), "b": Usage(0.3 * second), "c": Usage(9.0 * second)}
-        seen = signals.of(unit, pods, float(second))
+        seen = signals.values(unit, pods, float(second))
     assert seen["cpu"] == pytest.approx(40.0)  # 0.2 cores of 0.5
 
 
@@ -78,7 +78,7 @@ def test_what_a_replica_does_right_after_it_became_ready_is_part_of_its_start() 
     rates: list[float | None] = []
     for second in range(15):
         watched.used = {"a": Usage(min(second, 4.0))}
-        rates.append(signals.of(unit, [replica(own="a")], float(second))["cpu"])
+        rates.append(signals.values(unit, [replica(own="a")], float(second))["cpu"])
     assert rates[:10] == [None] * 10
     assert set(rates[10:]) == {0.0}
 
@@ -88,9 +88,9 @@ def test_who_was_not_measured_yet_counts_as_idle_where_there_is_too_much_and_els
     old, new = replica(own="a"), replica(own="b")
     for second in range(30):
         watched.used = {"a": Usage(0.5 * second), "b": Usage(0.5 * second)}
-        alone = signals.of(unit, [old], float(second))["cpu"]
+        alone = signals.values(unit, [old], float(second))["cpu"]
     assert alone == pytest.approx(100.0)
-    assert signals.of(unit, [old, new], 29.0)["cpu"] == pytest.approx(max(CPU.target, 50.0))
+    assert signals.values(unit, [old, new], 29.0)["cpu"] == pytest.approx(max(CPU.target, 50.0))
 
 
 def test_one_busy_second_counts_as_one_second_of_at_least_five() -> None:
@@ -98,7 +98,7 @@ def test_one_busy_second_counts_as_one_second_of_at_least_five() -> None:
     rates: list[float] = []
     for second in range(31):
         watched.used = {"a": Usage(1.0 if second > 20 else 0.0)}
-        rate = signals.of(unit, [replica(own="a")], float(second))["cpu"]
+        rate = signals.values(unit, [replica(own="a")], float(second))["cpu"]
         rates += [rate] if rate is not None else []
     assert 0 < max(rates) <= 0.2
 
@@ -106,8 +106,8 @@ def test_one_busy_second_counts_as_one_second_of_at_least_five() -> None:
 def test_memory_is_the_mean_in_bytes_and_nobody_can_tell_it_of_nobody() -> None:
     signals, watched, unit = made(MEMORY)
     watched.used = {"a": Usage(0, 100), "b": Usage(0, 300)}
-    assert signals.of(unit, [replica(own="a"), replica(own="b")], 0.0) == {"memory": 200}
-    assert signals.of(unit, [replica(own="a", state="starting")], 0.0) == {"memory": None}
+    assert signals.values(unit, [replica(own="a"), replica(own="b")], 0.0) == {"memory": 200}
+    assert signals.values(unit, [replica(own="a", state="starting")], 0.0) == {"memory": None}
 
 
 def test_a_replica_that_has_ended_leaves_nothing_behind() -> None:
@@ -115,10 +115,10 @@ def test_a_replica_that_has_ended_leaves_nothing_behind() -> None:
     pod = replica(own="a")
     for second in (0.0, 6.0, 12.0):
         watched.used = {"a": Usage(second)}
-        signals.of(unit, [pod], second)
-    assert signals.of(unit, [pod], 13.0)["cpu"] is not None
+        signals.values(unit, [pod], second)
+    assert signals.values(unit, [pod], 13.0)["cpu"] is not None
     signals.forget(pod)
-    assert signals.of(unit, [pod], 14.0) == {"cpu": None}
+    assert signals.values(unit, [pod], 14.0) == {"cpu": None}
 
 
 @asynccontextmanager
@@ -147,10 +147,10 @@ def asking(*queries: str) -> tuple[ServiceRun, Unit]:
     return run, run.unit_of(revision_of(run), 0.0)
 
 
-async def followed(signals: Signals, run: ServiceRun, *replicas: Replica, now: float = 100.0) -> None:
-    signals.follow(cast(Fleet, Standing(*replicas)), [run], now)
-    assert signals._work is not None
-    await signals._work
+async def followed(signals: MetricsSource, run: ServiceRun, *replicas: Replica, now: float = 100.0) -> None:
+    signals.refresh(cast(ReplicaSet, Standing(*replicas)), [run], now)
+    assert signals._refreshing is not None
+    await signals._refreshing
 
 
 def test_queries_are_answered_from_what_ready_replicas_say_of_themselves() -> None:
@@ -158,7 +158,7 @@ def test_queries_are_answered_from_what_ready_replicas_say_of_themselves() -> No
         run, unit = asking('sum(pilotlight_queue_depth{inference_service="iris",namespace="default"})')
         async with exporter("pilotlight_queue_depth 3\n") as one, exporter("pilotlight_queue_depth 4\n") as two:
             pods = [replica(own="a", port=one), replica(own="b", port=two), replica(own="c", state="starting")]
-            await followed(Signals(cast(Supervisor, Watched()), Clock()), run, *pods)
+            await followed(MetricsSource(cast(Supervisor, Watched()), Clock()), run, *pods)
         assert unit.metrics == {"q0": 7.0}
 
     asyncio.run(case())
@@ -167,7 +167,7 @@ def test_queries_are_answered_from_what_ready_replicas_say_of_themselves() -> No
 def test_a_query_that_needs_a_prometheus_fails_alone_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def case() -> None:
         clock = Clock()
-        signals = Signals(cast(Supervisor, Watched()), clock)
+        signals = MetricsSource(cast(Supervisor, Watched()), clock)
         run, unit = asking("topk(1, pilotlight_queue_depth)", "sum(pilotlight_queue_depth)")
         async with exporter("pilotlight_queue_depth 3\n") as port:
             for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_query_that_needs_a_prometheus_fails_alone_and_is_told_once(caplog: py
 
 def test_a_prometheus_that_cannot_be_asked_is_a_failure_that_names_it(caplog: pytest.LogCaptureFixture) -> None:
     async def case() -> None:
-        signals = Signals(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
+        signals = MetricsSource(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
         run, unit = asking("sum(pilotlight_queue_depth)")
         await followed(signals, run)
         assert unit.metrics == {"q0": None}
@@ -195,7 +195,7 @@ def test_a_prometheus_that_cannot_be_asked_is_a_failure_that_names_it(caplog: py
 def test_a_query_is_asked_again_when_its_interval_has_passed() -> None:
     async def case() -> None:
         clock = Clock()
-        signals = Signals(cast(Supervisor, Watched()), clock)
+        signals = MetricsSource(cast(Supervisor, Watched()), clock)
         run, unit = asking("vector(1)")
         await followed(signals, run, now=clock.now)
         unit.metrics["q0"] = -1.0
@@ -213,7 +213,7 @@ def test_canaries_go_on_with_the_replicas_own_metrics_where_they_cannot_ask_prom
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
 
     async def case() -> None:
-        signals = Signals(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
+        signals = MetricsSource(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
         async with exporter("pilotlight_queue_depth 3\n") as port:
             (found,) = await signals.query("sum(pilotlight_queue_depth)", [replica(own="a", port=port)])
         assert found.value == 3.0
@@ -225,7 +225,7 @@ def test_canaries_go_on_with_the_replicas_own_metrics_where_they_cannot_ask_prom
 
 def test_a_metric_that_is_asked_for_the_first_time_is_read_at_once() -> None:
     async def case() -> None:
-        signals = Signals(cast(Supervisor, Watched()), Clock())
+        signals = MetricsSource(cast(Supervisor, Watched()), Clock())
         async with exporter("pilotlight_queue_depth 3\npilotlight_requests 4\n") as port:
             pods = [replica(own="a", port=port)]
             await signals.query("sum(pilotlight_queue_depth)", pods)
@@ -238,10 +238,10 @@ def test_a_metric_that_is_asked_for_the_first_time_is_read_at_once() -> None:
 def test_what_a_dying_replica_lost_is_known_from_the_gateway() -> None:
     """Asked as canaries ask; the replica itself can tell nothing any more."""
     clock = Clock()
-    signals, side = Signals(cast(Supervisor, Watched()), clock), Side("default", "iris", "iris-2", 60.0)
+    signals, side = MetricsSource(cast(Supervisor, Watched()), clock), MetricScope("default", "iris", "iris-2", 60.0)
 
-    async def asked(question: Question) -> list[float]:
-        return [each.value for each in await signals.query(questions(side)[question], [])]
+    async def asked(question: QueryName) -> list[float]:
+        return [each.value for each in await signals.query(metric_queries(side)[question], [])]
 
     async def case() -> None:
         signals.count_lost(("default", "iris"), "iris-2", 2)

@@ -10,7 +10,14 @@ from pilotlight.gateway.messages import BackendReport
 from pilotlight.targets.local.model import TrafficShare
 from pilotlight.targets.local.scaling.model import Kpa
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.statuses import View, check_name, dated, model_state, status_of, url_of
+from pilotlight.targets.local.statuses import (
+    ServiceView,
+    check_name,
+    model_state,
+    status_of,
+    url_of,
+    with_transition_times,
+)
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.target import ServiceStatus
 
@@ -18,7 +25,7 @@ ONE, TWO = "iris-predictor-1", "iris-predictor-2"
 
 
 def told(run: ServiceRun, *replicas: Replica, now: float = 10.0) -> ServiceStatus:
-    return status_of(View(run, replicas, now, "http://127.0.0.1:8090"))
+    return status_of(ServiceView(run, replicas, now, "http://127.0.0.1:8090"))
 
 
 def single(*, ready: bool = True, **scaling: Any) -> ServiceRun:
@@ -116,14 +123,14 @@ def test_one_crash_may_be_an_accident_and_two_are_a_failure() -> None:
 def test_a_model_that_refuses_to_load_has_failed_at_once() -> None:
     run = single(ready=False)
     found = revision_of(run)
-    found.failure, found.failures, found.refused = "no such file", 1, True
+    found.failure, found.failures, found.load_failed = "no such file", 1, True
     assert told(run).phase == "Failed"
 
 
 def test_an_update_that_fails_leaves_the_service_degraded_with_the_name_of_who_still_serves() -> None:
     run = updated()
     found = revision_of(run, TWO)
-    found.failure, found.given_up = "no such file", True
+    found.failure, found.deadline_exceeded = "no such file", True
     status = told(run, replica())
     assert (status.phase, status.message) == ("Degraded", f"{TWO}: no such file; {ONE} keeps serving")
     assert [(row.name, row.percent) for row in status.revisions] == [(TWO, 0), (ONE, 100)]
@@ -203,10 +210,10 @@ def test_shares_and_tags_are_those_that_hold() -> None:
 
 def test_a_condition_is_dated_by_its_last_change() -> None:
     run = single(ready=False)
-    first = dated(told(run, replica(state="starting")), {}, "10:00")
+    first = with_transition_times(told(run, replica(state="starting")), {}, "10:00")
     known = {condition.type: condition for condition in first.conditions}
     revision_of(run).ready_once = True
-    later = dated(told(run, replica()), known, "10:05")
+    later = with_transition_times(told(run, replica()), known, "10:05")
     assert {condition.type: condition.since for condition in later.conditions} == {
         "PredictorReady": "10:05", "LatestDeploymentReady": "10:05", "IngressReady": "10:00", "Ready": "10:05",
     }  # fmt: skip
@@ -231,7 +238,7 @@ def test_each_component_has_a_condition_of_its_own() -> None:
 def test_a_port_of_its_own_is_told_once_it_leads_to_the_service(led: tuple[int, int], told_of: dict[str, str]) -> None:
     run = single()
     run.port, run.grpc_port = 8100, 8101
-    urls = status_of(View(run, (), 10.0, "http://127.0.0.1:8090", None, led)).urls
+    urls = status_of(ServiceView(run, (), 10.0, "http://127.0.0.1:8090", None, led)).urls
     assert urls["http"] == "http://127.0.0.1:8090/iris"
     assert told_of.items() <= urls.items()
     assert len(urls) == 2 + sum(map(bool, led))  # by path, by host, by the ports that lead here

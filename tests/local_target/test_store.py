@@ -159,17 +159,6 @@ def test_a_revision_that_comes_again_keeps_its_past_and_gets_its_new_objects(sto
     assert found.manifests == [{"kind": "Deployment", "metadata": {"name": "two"}}]
 
 
-@pytest.mark.parametrize(
-    ("now", "age"),
-    [("2025-03-01T12:10:00Z", 400.0), ("2025-02-01T00:00:00Z", 100.0)],
-    ids=["time while nobody counted", "a clock that was set back"],
-)
-def test_the_age_of_a_revision_only_grows(store: Store, now: str, age: float) -> None:
-    deploy(store, revision="r1")
-    store.save_age(IRIS, "iris-predictor", "r1", 100.0, LATER)
-    assert store.revisions(IRIS)[0].age(now) == age
-
-
 def test_what_was_set_by_hand_stays_until_it_is_reset(store: Store) -> None:
     deploy(store)
     store.set_overrides(IRIS, "iris-predictor", {"minReplicas": 2})
@@ -247,7 +236,7 @@ def test_events_are_bounded_and_their_numbers_go_on(store: Store) -> None:
 
 
 def test_events_of_many_services_are_bounded_in_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotlight.targets.local.store.journal.IN_ALL", 20)
+    monkeypatch.setattr("pilotlight.targets.local.store.journal.MAX_EVENTS", 20)
     for index in range(30):
         store.add_event(event(index, f"service-{index}"))
     assert [found.message for found in store.events(None, limit=100)] == [f"number {index}" for index in range(10, 30)]

@@ -10,11 +10,11 @@ import pytest
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices import asking
-from pilotlight.microservices.asking import Reply, Verdict
-from pilotlight.microservices.model import Seen
+from pilotlight.microservices.asking import ChatResponse, Verdict
+from pilotlight.microservices.model import PlatformStatus
 
 ANSWER = {"choices": [{"message": {"content": "hi"}}]}
-RUNNING = Seen("running")
+RUNNING = PlatformStatus("running")
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -38,7 +38,7 @@ def error(kind: str, message: str = "why") -> dict[str, Any]:
     ],
 )
 def test_status_and_type_say_what_an_answer_means(status: int, document: object, kind: str) -> None:
-    assert asking.judge(Reply(status, {}, document)).kind == kind
+    assert asking.classify(ChatResponse(status, {}, document)).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_status_and_type_say_what_an_answer_means(status: int, document: object,
     ],
 )
 def test_each_failure_is_told_with_what_to_do(status: int, kind: str, raised: type[PlatformError], told: str) -> None:
-    failed = asking.failure(status, Verdict("failed", "why", kind))
+    failed = asking.to_error(status, Verdict("failed", "why", kind))
     assert type(failed) is raised
     assert told in str(failed)
     assert failed.hint
@@ -67,43 +67,52 @@ class Clock:
         self.pauses.append(seconds)
 
 
-def asked(replies: list[Reply | Exception], seen: Seen = RUNNING, **more: Any) -> tuple[Reply, Clock, list[str]]:
+def asked(
+    replies: list[ChatResponse | Exception], seen: PlatformStatus = RUNNING, **more: Any
+) -> tuple[ChatResponse, Clock, list[str]]:
     clock, said, left = Clock(), list[str](), iter(replies)
 
-    def send(*_: object) -> Reply:
+    def send(*_: object) -> ChatResponse:
         found = next(left)
         if isinstance(found, Exception):
             raise found
         return found
 
-    reply = asking.ask(
-        "http://x", BODY, lambda: seen, send=send, clock=lambda: clock.now, sleep=clock.sleep, say=said.append, **more
+    reply = asking.send_chat(
+        "http://x",
+        BODY,
+        lambda: seen,
+        send=send,
+        clock=lambda: clock.now,
+        sleep=clock.sleep,
+        report=said.append,
+        **more,
     )
     return reply, clock, said
 
 
 def test_it_is_asked_again_while_it_loads_as_soon_as_it_says() -> None:
-    loading = Reply(202, {"retry-after": "5"}, error("model_loading", "loading"))
-    starting = Reply(202, {}, error("initializing", "starting"))
-    reply, clock, said = asked([ConnectionError(), starting, loading, Reply(200, {}, ANSWER)])
-    assert asking.content(reply.document) == "hi"
+    loading = ChatResponse(202, {"retry-after": "5"}, error("model_loading", "loading"))
+    starting = ChatResponse(202, {}, error("initializing", "starting"))
+    reply, clock, said = asked([ConnectionError(), starting, loading, ChatResponse(200, {}, ANSWER)])
+    assert asking.message_content(reply.document) == "hi"
     assert clock.pauses == [asking.PAUSE_S, asking.PAUSE_S, 5.0]
     assert said == ["it is not listening yet", "starting", "loading"]
 
 
 def test_patience_ends() -> None:
     with pytest.raises(TimedOut, match="not ready within 10 s: loading"):
-        asked([Reply(202, {"retry-after": "3"}, error("model_loading", "loading"))] * 9, patience=10)
+        asked([ChatResponse(202, {"retry-after": "3"}, error("model_loading", "loading"))] * 9, max_wait_s=10)
 
 
 def test_one_that_has_ended_on_its_platform_is_not_waited_for() -> None:
     with pytest.raises(PlatformError, match="it is failed: out of memory"):
-        asked([ConnectionError()], Seen("failed", reason="out of memory"))
+        asked([ConnectionError()], PlatformStatus("failed", reason="out of memory"))
 
 
 def test_a_model_that_failed_to_load_is_given_up_at_once() -> None:
     with pytest.raises(PlatformError, match="CUDA out of memory"):
-        asked([Reply(503, {}, error("model_load_error", "CUDA out of memory"))])
+        asked([ChatResponse(503, {}, error("model_load_error", "CUDA out of memory"))])
 
 
 def test_less_than_five_minutes_for_an_answer_are_refused() -> None:
@@ -113,14 +122,16 @@ def test_less_than_five_minutes_for_an_answer_are_refused() -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_model_is_there_once_its_server_judges_a_request(status: int) -> None:
-    replies = iter([Reply(202, {}, {}), Reply(status, {}, {})])
-    asking.await_model("http://x", lambda: Seen("running"), send=lambda *_: next(replies), sleep=lambda _: None)
+    replies = iter([ChatResponse(202, {}, {}), ChatResponse(status, {}, {})])
+    asking.wait_for_model(
+        "http://x", lambda: PlatformStatus("running"), send=lambda *_: next(replies), sleep=lambda _: None
+    )
     assert next(replies, None) is None
 
 
 def test_an_answer_without_a_text_is_told() -> None:
     with pytest.raises(PlatformError, match=r"without choices\[0\]"):
-        asking.content({"choices": []})
+        asking.message_content({"choices": []})
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -146,11 +157,11 @@ def listening() -> Iterator[str]:
 
 
 def test_a_request_goes_as_json_to_chat_completions(listening: str) -> None:
-    reply = asking.post(listening, BODY, 300.0)
+    reply = asking.post_chat(listening, BODY, 300.0)
     assert (reply.status, reply.headers["retry-after"]) == (202, "7")
     assert reply.document == {"path": "/v1/chat/completions", "type": "application/json", "body": BODY}
 
 
 def test_where_nobody_listens_it_may_be_sent_again() -> None:
     with pytest.raises(ConnectionError):
-        asking.post("http://127.0.0.1:1", BODY, 300.0)
+        asking.post_chat("http://127.0.0.1:1", BODY, 300.0)

@@ -16,9 +16,9 @@ def body(message: dict[str, Any] = PLAIN, **more: Any) -> dict[str, Any]:
 
 
 def test_the_fields_of_sampling_differ_by_network() -> None:
-    assert {"max_tokens", "top_p", "temperature"} <= chat_body.fields("cosmos-rl").keys()
-    assert {"max_tokens", "top_p", "temperature"} <= chat_body.fields("pilotlight").keys()
-    predict = chat_body.fields("cosmos-predict2.5").keys()
+    assert {"max_tokens", "top_p", "temperature"} <= chat_body.sampling_fields("cosmos-rl").keys()
+    assert {"max_tokens", "top_p", "temperature"} <= chat_body.sampling_fields("pilotlight").keys()
+    predict = chat_body.sampling_fields("cosmos-predict2.5").keys()
     assert {"guidance", "num_steps", "seed", "negative_prompt", "inference_type", "num_output_frames"} <= predict
     assert not {"max_tokens", "top_p", "temperature"} & predict
 
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_refused_by_name(arch: str, request_body: dict[str,
     [("max_tokens", "999999999", 999999999), ("temperature", "9.75", 9.75), ("top_p", "1", 1), ("seed", "-3", -3)],
 )
 def test_values_are_taken_as_they_were_typed_and_never_clamped(field: str, text: str, value: object) -> None:
-    found = chat_body.value_of(field, text, chat_body.fields("text")[field])
+    found = chat_body.parse_value(field, text, chat_body.sampling_fields("text")[field])
     assert (found, type(found)) == (value, type(value))
 
 
@@ -70,11 +70,11 @@ def test_values_are_taken_as_they_were_typed_and_never_clamped(field: str, text:
 )
 def test_what_is_of_another_type_is_refused(field: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"{field} = "):
-        chat_body.value_of(field, text, chat_body.fields("text")[field])
+        chat_body.parse_value(field, text, chat_body.sampling_fields("text")[field])
 
 
 def test_a_network_that_nobody_here_knows_is_asked_as_a_text_model() -> None:
-    assert chat_body.fields("of-another-script").keys() == chat_body.fields("text").keys()
+    assert chat_body.sampling_fields("of-another-script").keys() == chat_body.sampling_fields("text").keys()
     chat_body.check("of-another-script", body(PLAIN, max_tokens=5))
 
 

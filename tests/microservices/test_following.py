@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilotlight.microservices.model import Seen
-from platformctl.microservice_following import MISSED, follow, fresh
+from pilotlight.microservices.model import PlatformStatus
+from platformctl.microservice_following import MISSED, follow, new_lines
 
 A, B, C, D = "a", "b", "c", "d"
 
@@ -27,17 +27,22 @@ A, B, C, D = "a", "b", "c", "d"
 def test_what_is_new_stands_after_what_was_seen(
     before: tuple[str, ...], now: tuple[str, ...], new: tuple[str, ...] | None
 ) -> None:
-    assert fresh(before, now) == new
+    assert new_lines(before, now) == new
 
 
 @pytest.mark.parametrize("end", ["failed", "stopped", "gone"])
 def test_a_log_goes_on_over_a_platform_that_was_away_and_ends_with_its_microservice(end: str) -> None:
-    looks: Iterator[Seen] = iter(
-        [Seen("running", tail=(A, B, C)), Seen("unknown"), Seen("running", tail=(B, C, D)), Seen(end, tail=(C, D, A))]  # type: ignore[arg-type]
+    looks: Iterator[PlatformStatus] = iter(
+        [
+            PlatformStatus("running", tail=(A, B, C)),
+            PlatformStatus("unknown"),
+            PlatformStatus("running", tail=(B, C, D)),
+            PlatformStatus(end, tail=(C, D, A)),
+        ]  # type: ignore[arg-type]
     )
     slept: list[float] = []
     noted: list[str] = []
-    assert list(follow(Seen("pending", tail=(A, B)), lambda: next(looks), 1, noted.append, slept.append)) == [
+    assert list(follow(PlatformStatus("pending", tail=(A, B)), lambda: next(looks), 1, noted.append, slept.append)) == [
         B,
         C,
         D,
@@ -47,11 +52,15 @@ def test_a_log_goes_on_over_a_platform_that_was_away_and_ends_with_its_microserv
 
 
 def test_one_that_has_ended_is_told_and_not_waited_for() -> None:
-    assert list(follow(Seen("failed", tail=(A, B)), lambda: Seen("running"), 50, str)) == [A, B]
+    assert list(follow(PlatformStatus("failed", tail=(A, B)), lambda: PlatformStatus("running"), 50, str)) == [A, B]
 
 
 def test_lines_that_nobody_saw_are_owned_up_to() -> None:
     noted: list[str] = []
-    looks = iter([Seen("running", tail=(C, D)), Seen("gone")])
-    assert list(follow(Seen("running", tail=(A,)), lambda: next(looks), 5, noted.append, lambda _: None)) == [A, C, D]
+    looks = iter([PlatformStatus("running", tail=(C, D)), PlatformStatus("gone")])
+    assert list(follow(PlatformStatus("running", tail=(A,)), lambda: next(looks), 5, noted.append, lambda _: None)) == [
+        A,
+        C,
+        D,
+    ]
     assert noted == [MISSED]

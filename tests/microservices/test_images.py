@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_chain_from_file_over_key_and_default_to_version() -> None:
     assert images.resolve("cosmos-rl", {}).startswith("nvcr.io/")
-    assert contract.ours(images.resolve("pilotlight", {}))
+    assert contract.is_predictor_image(images.resolve("pilotlight", {}))
     assert images.resolve("pilotlight", {}) == f"pilotlight/predictor:{__version__}"
 
 
@@ -53,10 +53,10 @@ def test_without_a_file_or_a_key_the_default_key_holds(arch: str, folder: Path) 
 
 def test_a_key_that_nothing_stands_for_names_the_variable_that_helps() -> None:
     with pytest.raises(UsageError) as refused:
-        images.resolved("NEW", {}, {}, {})
+        images.resolve_key("NEW", {}, {}, {})
     assert "IMAGE_NEW" in refused.value.hint
     with pytest.raises(UsageError, match=r"mapping.NEW = a.b, which versions.yaml does not have"):
-        images.resolved("NEW", {"NEW": "a.b"}, {"images": {"a": {}}}, {})
+        images.resolve_key("NEW", {"NEW": "a.b"}, {"images": {"a": {}}}, {})
 
 
 def test_the_word_folder_makes_the_model_a_directory() -> None:

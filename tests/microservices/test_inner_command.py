@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices import archs, model_paths, starting
-from pilotlight.microservices.inner_command import COMMANDS, Inner, build
+from pilotlight.microservices.inner_command import COMMANDS, CommandInputs, build
 from pilotlight.microservices.platforms import PLATFORMS
 
 ENV = {"TAO_API_JOB_ID": "1", "CLOUD_BASED": "False", "NOTE": "it's"}
 
 
-def inner(path: str = "/models/a b", arch: str = "cosmos-rl") -> Inner:
-    return Inner("job-1", arch, model_paths.parse(path), ENV, 2)
+def inner(path: str = "/models/a b", arch: str = "cosmos-rl") -> CommandInputs:
+    return CommandInputs("job-1", arch, model_paths.parse(path), ENV, 2)
 
 
 @pytest.mark.parametrize("row", COMMANDS)
@@ -53,14 +53,14 @@ def test_ours_is_a_microservice_without_ports_of_the_shared_range() -> None:
 
 def test_a_network_without_a_command_is_refused() -> None:
     with pytest.raises(UsageError, match="stranger has no container command"):
-        starting.job(starting.Wish("stranger", "/m", "docker"), {})
+        starting.build_job(starting.StartRequest("stranger", "/m", "docker"), {})
 
 
 def test_the_text_is_the_same_on_every_platform() -> None:
     for arch in ("pilotlight", "cosmos-predict2.5"):
         environ = {"IMAGE_COSMOS_PREDICT25": "registry.example/predict:1"}
-        wishes = [starting.Wish(arch, "/m", name) for name in PLATFORMS]
-        assert len({starting.job(wish, environ, "1").command for wish in wishes}) == 1
+        wishes = [starting.StartRequest(arch, "/m", name) for name in PLATFORMS]
+        assert len({starting.build_job(wish, environ, "1").command for wish in wishes}) == 1
 
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1))

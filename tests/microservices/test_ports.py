@@ -15,17 +15,17 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import ports
 from pilotlight.microservices.model import Entry
-from pilotlight.microservices.ports import KEPT, RANGE, can_bind, candidates, claimed, taken
+from pilotlight.microservices.ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
 from pilotlight.microservices.registry import Registry
 
 CLAIM = """
 import sys
 from pathlib import Path
-from pilotlight.microservices.ports import claimed
+from pilotlight.microservices.ports import claim_port
 from pilotlight.microservices.registry import Registry
 
 here = Path(sys.argv[1])
-with claimed(Registry(here), "docker", bindable=lambda _: True, folder=here.with_name("claims")) as port:
+with claim_port(Registry(here), "docker", bindable=lambda _: True, folder=here.with_name("claims")) as port:
     print(port, flush=True)
     input()
 """
@@ -42,13 +42,13 @@ def held(tmp_path: Path) -> Registry:
 
 def claim(held: Registry, platform: str, wanted: int = 0, **more: Any) -> AbstractContextManager[int]:
     """In a folder of the test's own: on this machine others may start microservices meanwhile."""
-    return claimed(held, platform, wanted, folder=held.path.with_name("claims"), **more)
+    return claim_port(held, platform, wanted, folder=held.path.with_name("claims"), **more)
 
 
 def test_the_range_leaves_out_what_the_embedded_platform_needs() -> None:
     assert (RANGE[0], RANGE[-1]) == (8080, 8199)
-    assert {contract.GATEWAY_PORT, contract.API_PORT} == KEPT
-    assert not set(candidates(frozenset())) & KEPT
+    assert {contract.GATEWAY_PORT, contract.API_PORT} == RESERVED
+    assert not set(candidates(frozenset())) & RESERVED
 
 
 def test_ports_count_by_platform_and_on_brev_by_instance() -> None:
@@ -56,10 +56,10 @@ def test_ports_count_by_platform_and_on_brev_by_instance() -> None:
         "a": entry("docker", 8080), "b": entry("local-docker", 8081), "c": entry("slurm", 8082),
         "d": entry("brev", 8083, "one"), "e": entry("brev", 8084, "two"),
     }  # fmt: skip
-    assert taken(entries, "docker") == {8080, 8081}
-    assert taken(entries, "local-docker") == {8080, 8081}
-    assert taken(entries, "brev", "one") == {8083}
-    assert taken(entries, "local") == frozenset()
+    assert used_ports(entries, "docker") == {8080, 8081}
+    assert used_ports(entries, "local-docker") == {8080, 8081}
+    assert used_ports(entries, "brev", "one") == {8083}
+    assert used_ports(entries, "local") == frozenset()
 
 
 def test_the_lowest_free_one_is_taken(held: Registry) -> None:
@@ -119,7 +119,7 @@ def test_a_full_range_is_told(held: Registry) -> None:
 
 def test_whoever_has_another_registry_gets_another_port(tmp_path: Path) -> None:
     one, two = Registry(tmp_path / "one.json"), Registry(tmp_path / "two.json")
-    with claimed(one, "local") as first, claimed(two, "docker") as second:
+    with claim_port(one, "local") as first, claim_port(two, "docker") as second:
         assert first != second
 
 
@@ -127,9 +127,9 @@ def test_a_folder_of_claims_that_somebody_laid_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(ports, "gettempdir", lambda: str(tmp_path))
-    assert ports.own_folder().stat().st_mode & 0o777 == 0o700
-    ports.own_folder().rmdir()
+    assert ports.claims_folder().stat().st_mode & 0o777 == 0o700
+    ports.claims_folder().rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / f"pilotlight-ports-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PlatformError, match="not this user's own folder"):
-        ports.own_folder()
+        ports.claims_folder()

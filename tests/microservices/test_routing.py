@@ -4,17 +4,17 @@ import pytest
 
 from pilotlight.errors import NotFound
 from pilotlight.microservices.model import Entry
-from pilotlight.microservices.registry import State
-from pilotlight.microservices.routing import Ambiguous, choose, to_stop
+from pilotlight.microservices.registry import RegistryState
+from pilotlight.microservices.routing import Ambiguous, choose, choose_to_stop
 
 
 def entry(arch: str, at: str = "2026-01-01") -> Entry:
     return Entry("docker", arch, "http://localhost:8080", at)
 
 
-NONE = State({})
-ONE = State({"a": entry("cosmos-rl")}, "a")
-SEVERAL = State({"a": entry("cosmos-rl"), "b": entry("cosmos-rl", "2026-01-02"), "c": entry("pilotlight")}, "b")
+NONE = RegistryState({})
+ONE = RegistryState({"a": entry("cosmos-rl")}, "a")
+SEVERAL = RegistryState({"a": entry("cosmos-rl"), "b": entry("cosmos-rl", "2026-01-02"), "c": entry("pilotlight")}, "b")
 
 
 def test_a_job_id_wins_over_everything() -> None:
@@ -44,7 +44,7 @@ def test_without_a_name_the_only_one_is_taken_and_the_latest_of_several_is_not()
 
 
 def test_a_stop_without_an_id_means_the_latest() -> None:
-    assert to_stop(SEVERAL) == "b"
-    assert to_stop(SEVERAL, "a") == "a"
+    assert choose_to_stop(SEVERAL) == "b"
+    assert choose_to_stop(SEVERAL, "a") == "a"
     with pytest.raises(NotFound):
-        to_stop(NONE)
+        choose_to_stop(NONE)

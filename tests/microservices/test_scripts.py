@@ -79,8 +79,8 @@ def test_the_command_of_cosmos_rl_arrives_in_its_program_as_two_documents(tmp_pa
     program = tmp_path / "cosmos-rl-inference-microservice"
     program.write_text(COSMOS)
     program.chmod(0o755)
-    wish = starting.Wish("cosmos-rl", "/models/it's $HOME `x`", "docker", env={"NOTE": "a 'b' \"c\""})
-    job = starting.job(wish, {"HF_TOKEN": "hf_0123456789"})
+    wish = starting.StartRequest("cosmos-rl", "/models/it's $HOME `x`", "docker", env={"NOTE": "a 'b' \"c\""})
+    job = starting.build_job(wish, {"HF_TOKEN": "hf_0123456789"})
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HF_TOKEN": "hf_0123456789"}
     done = subprocess.run(["sh", "-c", job.command], env=environ, capture_output=True, text=True, check=True)
     (flag, document, other, variables), token = json.loads(done.stdout)

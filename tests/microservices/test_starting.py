@@ -9,7 +9,7 @@ import pytest
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import starting
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry import Registry
 
@@ -22,13 +22,13 @@ BACKENDS = {
 @pytest.mark.parametrize(("platform", "backend"), BACKENDS.items())
 def test_the_environment_names_the_backend_and_calls_nobody_back(platform: str, backend: str) -> None:
     never = {"TAO_ADMIN_KEY": "x", "TAO_LOGGING_SERVER_URL": "y"}
-    job = starting.job(starting.Wish("cosmos-rl", "/m", platform), never)
+    job = starting.build_job(starting.StartRequest("cosmos-rl", "/m", platform), never)
     assert job.env == {"TAO_EXECUTION_BACKEND": backend, "TAO_API_JOB_ID": job.id, "CLOUD_BASED": "False"}
     assert not never.keys() & set(job.secrets)
 
 
 def test_each_job_has_a_fresh_uuid4() -> None:
-    one, two = (starting.job(starting.Wish("cosmos-rl", "/m", "docker"), {}) for _ in range(2))
+    one, two = (starting.build_job(starting.StartRequest("cosmos-rl", "/m", "docker"), {}) for _ in range(2))
     assert one.id != two.id
     assert UUID(one.id).version == 4
 
@@ -36,26 +36,29 @@ def test_each_job_has_a_fresh_uuid4() -> None:
 @pytest.mark.parametrize(
     ("wish", "named"),
     [
-        (starting.Wish("cosmos-rl", "/m", "docker", num_gpus=0), "num_gpus = 0, must be at least 1"),
-        (starting.Wish("cosmos-rl", "", "docker"), "model_path is missing"),
-        (starting.Wish("cosmos-rl", "s3://b/m", "docker"), "cloud storage"),
-        (starting.Wish("cosmos-rl", "/m", "moon"), "no platform is called moon"),
-        (starting.Wish("nobody", "/m", "docker"), "nobody has no container command"),
+        (starting.StartRequest("cosmos-rl", "/m", "docker", num_gpus=0), "num_gpus = 0, must be at least 1"),
+        (starting.StartRequest("cosmos-rl", "", "docker"), "model_path is missing"),
+        (starting.StartRequest("cosmos-rl", "s3://b/m", "docker"), "cloud storage"),
+        (starting.StartRequest("cosmos-rl", "/m", "moon"), "no platform is called moon"),
+        (starting.StartRequest("nobody", "/m", "docker"), "nobody has no container command"),
     ],
 )
-def test_what_is_wrong_is_named(wish: starting.Wish, named: str) -> None:
+def test_what_is_wrong_is_named(wish: starting.StartRequest, named: str) -> None:
     with pytest.raises(UsageError, match=named):
-        starting.job(wish, {})
+        starting.build_job(wish, {})
 
 
 def test_a_container_of_others_is_refused_cloud_storage_even_where_ours_is_not() -> None:
-    assert starting.job(starting.Wish("pilotlight", "s3://b/m", "docker", remote=True), {}).model_path == "s3://b/m"
+    assert (
+        starting.build_job(starting.StartRequest("pilotlight", "s3://b/m", "docker", remote=True), {}).model_path
+        == "s3://b/m"
+    )
     with pytest.raises(UsageError, match="cosmos-rl container reads no cloud storage"):
-        starting.job(starting.Wish("cosmos-rl", "s3://b/m", "docker", remote=True), {})
+        starting.build_job(starting.StartRequest("cosmos-rl", "s3://b/m", "docker", remote=True), {})
 
 
 def test_a_path_of_this_machine_may_be_relative_where_processes_see_it(tmp_path: Path) -> None:
-    job = starting.job(starting.Wish("pilotlight", "models/x", "local"), {})
+    job = starting.build_job(starting.StartRequest("pilotlight", "models/x", "local"), {})
     assert job.model_path == str(Path.cwd() / "models/x")
 
 
@@ -65,28 +68,28 @@ OPTIONS = (PARTITION, Option("namespace", "", default="default"))
 
 def test_options_come_from_flags_then_variables_then_defaults() -> None:
     given, environ = {"partition": "gpu"}, {"SLURM_PARTITION": "cpu"}
-    assert starting.options(OPTIONS, given, environ) == ({"partition": "gpu", "namespace": "default"}, [])
-    assert starting.options(OPTIONS, {}, environ)[0]["partition"] == "cpu"
+    assert starting.resolve_options(OPTIONS, given, environ) == ({"partition": "gpu", "namespace": "default"}, [])
+    assert starting.resolve_options(OPTIONS, {}, environ)[0]["partition"] == "cpu"
 
 
 def test_a_missing_option_is_refused_by_name_with_flag_and_variable() -> None:
-    missing = starting.options(OPTIONS, {}, {})[1]
+    missing = starting.resolve_options(OPTIONS, {}, {})[1]
     assert missing == [PARTITION]
     with pytest.raises(UsageError, match="slurm needs partition") as refused:
-        starting.refuse_missing(missing, "slurm")
+        starting.check_missing(missing, "slurm")
     assert "--partition" in refused.value.hint
     assert "SLURM_PARTITION" in refused.value.hint
 
 
 def test_an_option_that_only_some_images_need_is_missing_for_those() -> None:
     pull = Option("image_pull_secret", "", needed_for="nvcr.io/")
-    assert starting.options((pull,), {}, {}, "pilotlight/predictor:1")[1] == []
-    assert starting.options((pull,), {}, {}, "nvcr.io/x:1")[1] == [pull]
+    assert starting.resolve_options((pull,), {}, {}, "pilotlight/predictor:1")[1] == []
+    assert starting.resolve_options((pull,), {}, {}, "nvcr.io/x:1")[1] == [pull]
 
 
 def test_an_option_of_another_platform_is_refused() -> None:
     with pytest.raises(UsageError, match="--resource-shape is no option of this platform"):
-        starting.options(OPTIONS, {"resource_shape": "x"}, {})
+        starting.resolve_options(OPTIONS, {"resource_shape": "x"}, {})
 
 
 class Paper:
@@ -111,14 +114,14 @@ class Paper:
         self._note("start")
         return Entry("paper", job.network_arch, f"http://localhost:{job.host_port}", "2026", job.host_port)
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
-        return Seen("running")
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        return PlatformStatus("running")
 
     def stop(self, job_id: str, entry: Entry) -> None:
         self._note("stop")
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         yield entry.host_url
 
 
@@ -128,7 +131,7 @@ class Full(Registry):
 
 
 def wanted() -> Job:
-    return starting.job(starting.Wish("pilotlight", "/m", "docker"), {})
+    return starting.build_job(starting.StartRequest("pilotlight", "/m", "docker"), {})
 
 
 def test_preflight_comes_first_and_the_entry_last(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from tests.microservices_api.conftest import ORG, Api
 from tests.reply import Reply
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.gateway.rate import Buckets
+from pilotlight.gateway.rate import RateLimiter
 from pilotlight.microservices import accounts, tokens
 from pilotlight.microservices.api import table
-from pilotlight.microservices.api.access import LOGINS, pause, payers
+from pilotlight.microservices.api.access import LOGIN_RATE, login_delay, rate_limit_keys
 from pilotlight.microservices.directory import Directory
 
 NOW = 1_000_000.0
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def proven(directory: Directory, org: str, shown: str, now: float = NOW) -> bool:
-    return accounts.fits(accounts.sought(directory, org, shown, now), shown)
+    return accounts.verify(accounts.find_key_hash(directory, org, shown, now), shown)
 
 
 def test_a_key_opens_its_org_and_no_other(directory: Directory) -> None:
@@ -51,7 +51,7 @@ def test_neither_key_nor_token_is_in_the_file(directory: Directory, tmp_path: Pa
 def test_a_key_ends_and_its_tokens_with_it(directory: Directory) -> None:
     shown, key = accounts.create(directory, "acme", NOW, 60.0)
     token, expires_at = tokens.issue(directory, "acme", key.id, NOW)
-    assert expires_at == NOW + tokens.LIFE_S
+    assert expires_at == NOW + tokens.TTL_S
     assert tokens.org_of(directory, token, NOW + 59) == "acme"
     assert tokens.org_of(directory, token, NOW + 60) is None
     assert not proven(directory, "acme", shown, NOW + 60)
@@ -78,8 +78,8 @@ def test_a_deleted_key_takes_its_tokens_along(directory: Directory) -> None:
 @pytest.mark.parametrize("written", ["", "90", "d", "-1d", "1.5h", "0d", "1y"])
 def test_a_period_is_a_number_with_a_unit(written: str) -> None:
     with pytest.raises(UsageError, match="such as 90d"):
-        accounts.period(written)
-    assert accounts.period("90d") == 90 * 86400
+        accounts.parse_period(written)
+    assert accounts.parse_period("90d") == 90 * 86400
 
 
 @pytest.mark.parametrize("org", ["", "Acme", "a_b", "-a", "a" * 64, "a/b", "a.b"])
@@ -123,8 +123,8 @@ def test_a_login_needs_both_fields(api: Api) -> None:
 
 def flood(api: Api, key: str, org: str = ORG) -> list[Reply]:
     """More logins than may be, at once: what is allowed comes back with time."""
-    with ThreadPoolExecutor(LOGINS.burst + 5) as pool:
-        return list(pool.map(lambda _: api.login(key, org), range(LOGINS.burst + 5)))
+    with ThreadPoolExecutor(LOGIN_RATE.burst + 5) as pool:
+        return list(pool.map(lambda _: api.login(key, org), range(LOGIN_RATE.burst + 5)))
 
 
 def test_logins_are_limited_by_address_and_org(api: Api) -> None:
@@ -136,12 +136,12 @@ def test_logins_are_limited_by_address_and_org(api: Api) -> None:
 
 
 def test_names_of_orgs_that_are_made_up_do_not_get_round_the_limit() -> None:
-    logins = Buckets()
-    waits = [pause(logins, payers("", "10.0.0.1", f"org-{number}"), 0.0) for number in range(100)]
+    logins = RateLimiter()
+    waits = [login_delay(logins, rate_limit_keys("", "10.0.0.1", f"org-{number}"), 0.0) for number in range(100)]
     assert waits[0] == 0.0
     assert waits[-1] > 0.0
-    assert pause(logins, payers("", "10.0.0.2", "org-1"), 0.0) == 0.0
-    assert pause(logins, payers("", "10.0.0.1", "org-200"), 60.0) == 0.0
+    assert login_delay(logins, rate_limit_keys("", "10.0.0.2", "org-1"), 0.0) == 0.0
+    assert login_delay(logins, rate_limit_keys("", "10.0.0.1", "org-200"), 60.0) == 0.0
 
 
 def test_who_does_not_know_a_key_cannot_lock_its_owner_out(api: Api) -> None:
@@ -202,5 +202,5 @@ def test_keys_are_listed_without_secrets_and_deleted(api: Api) -> None:
 def test_a_token_says_when_it_ends(api: Api) -> None:
     told = api.login(api.key).json()
     ends = calendar.timegm(time.strptime(told["expires_at"], "%Y-%m-%dT%H:%M:%SZ"))
-    assert abs(ends - time.time() - tokens.LIFE_S) < 120
+    assert abs(ends - time.time() - tokens.TTL_S) < 120
     assert told["org"] == ORG

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import Conflict
-from pilotlight.microservices.api.desk import Desk
+from pilotlight.microservices.api.desk import ApiContext
 from pilotlight.microservices.directory import FILE
 from pilotlight.targets.local.home import Home
 
 
 def test_a_file_that_cannot_be_opened_does_not_lock_us_out_of_it(tmp_path: Path) -> None:
-    desk = Desk(Home(tmp_path), {})
+    desk = ApiContext(Home(tmp_path), {})
     (tmp_path / FILE).mkdir()
     with pytest.raises(Exception) as raised:
         _ = desk.directory
@@ -20,5 +20,5 @@ def test_a_file_that_cannot_be_opened_does_not_lock_us_out_of_it(tmp_path: Path)
     (tmp_path / FILE).rmdir()
     assert desk.directory.workspaces("acme") == []
     with pytest.raises(Conflict, match="another process serves"):
-        _ = Desk(Home(tmp_path), {}).directory
+        _ = ApiContext(Home(tmp_path), {}).directory
     asyncio.run(desk.close())

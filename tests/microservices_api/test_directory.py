@@ -201,7 +201,7 @@ def test_a_model_in_a_private_store_is_not_started(api: Api) -> None:
 def test_no_org_may_name_the_variables_of_another() -> None:
     names = ["a", "a-b", "a-b-c", "ab", "a1", "b", "a-1"]
     for one, other in ((one, other) for one in names for other in names if one != other):
-        stolen = Workspace("s3://b", credentials={"secret_key": f"env:{workspaces.own_variable(other)}SECRET"})
+        stolen = Workspace("s3://b", credentials={"secret_key": f"env:{workspaces.variable_prefix(other)}SECRET"})
         with pytest.raises(UsageError, match=r"credentials\.secret_key must be"):
             workspaces.check(one, stolen, Limits(), trusted=False)
 

@@ -39,7 +39,7 @@ def test_every_operation_is_on_the_page_and_can_be_sent(api: Api, page: Page) ->
     assert page.locator("details").count() == sum(len(methods) for methods in described["paths"].values())
 
     page.locator("#token").fill(api.token)
-    listing = page.locator("details", has=page.locator("summary", has_text="GET/api/v1/orgs/{org}/workspacesIts"))
+    listing = page.locator("details", has=page.locator("summary", has_text="/orgs/{org}/workspacesWorkspaces"))
     listing.locator("summary").click()
     listing.locator("input[name=org]").fill("acme")
     listing.get_by_role("button", name="Send").click()

@@ -10,14 +10,14 @@ from tests import docker_stand_in
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices import registering
-from pilotlight.microservices.api.desk import Desk
-from pilotlight.microservices.api.looking import Look, look
+from pilotlight.microservices.api.desk import ApiContext
+from pilotlight.microservices.api.looking import Observation, observe
 from pilotlight.microservices.directory import Directory
-from pilotlight.microservices.lifecycle import STARTS, STARTS_OF_AN_ORG, Lifecycle
+from pilotlight.microservices.lifecycle import START_THREADS, STARTS_PER_ORG, Lifecycle
 from pilotlight.microservices.model import Entry
 from pilotlight.microservices.records import Experiment, JobRecord
 from pilotlight.microservices.registry import registry
-from pilotlight.microservices.wishes import Place, wish_for
+from pilotlight.microservices.wishes import PlatformSettings, start_request_for
 from pilotlight.targets.local.home import Home
 
 PATIENCE_S = 90.0
@@ -28,7 +28,7 @@ NOW = "2026-01-01T00:00:00Z"
 class Scene:
     folder: Path
     directory: Directory
-    place: Place
+    place: PlatformSettings
     lifecycle: Lifecycle
 
     def record(self, org: str, name: str, entry: Entry | None = None) -> JobRecord:
@@ -39,7 +39,7 @@ class Scene:
         return self.directory.add_job(made)
 
     def start(self, record: JobRecord) -> JobRecord:
-        self.lifecycle.start(record, *wish_for(self.directory, self.place, record))
+        self.lifecycle.start(record, *start_request_for(self.directory, self.place, record))
         return record
 
     def status(self, record: JobRecord) -> str:
@@ -59,7 +59,7 @@ def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     """With a directory of its own, closed whatever happens."""
     own = {"HOME": str(folder), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(folder / "registry.json")}
     environ = {**docker_stand_in.installed(folder), **own}
-    directory, place = Directory.at(folder / "directory.db"), Place("docker", environ)
+    directory, place = Directory.at(folder / "directory.db"), PlatformSettings("docker", environ)
     for org in ("a", "b"):
         directory.add_experiment(Experiment(f"of-{org}", org, "pilotlight", "", "", NOW))
 
@@ -79,16 +79,16 @@ def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
 
 def test_starts_of_one_org_keep_no_other_org_waiting(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        many = [scene.start(scene.record("a", f"a-{number}")) for number in range(STARTS + 1)]
-        await scene.until(lambda: len(scene.made()) == STARTS_OF_AN_ORG, "the first starts to be under way")
+        many = [scene.start(scene.record("a", f"a-{number}")) for number in range(START_THREADS + 1)]
+        await scene.until(lambda: len(scene.made()) == STARTS_PER_ORG, "the first starts to be under way")
         runs = scene.record("b", "b-runs", Entry("docker", "pilotlight", "http://localhost:1", NOW, 1))
-        seen = await asyncio.wait_for(scene.lifecycle.look(runs), PATIENCE_S)
+        seen = await asyncio.wait_for(scene.lifecycle.platform_status(runs), PATIENCE_S)
         assert seen is not None
         assert seen.state == "running"
         await asyncio.wait_for(scene.lifecycle.stop(runs), PATIENCE_S)
         scene.start(scene.record("b", "b-new"))
         await scene.until(lambda: "b-new" in scene.made(), "the other org's start to be under way")
-        assert len(scene.made()) == STARTS_OF_AN_ORG + 1
+        assert len(scene.made()) == STARTS_PER_ORG + 1
         waiting = [record for record in many if record.id not in scene.made()]
         await asyncio.gather(*(scene.lifecycle.stop(record) for record in waiting))  # they need not wait for their turn
         assert {scene.status(record) for record in waiting} == {"stopped"}
@@ -118,30 +118,30 @@ def test_an_org_has_no_more_microservices_than_it_may(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         bound = {registering.ENV_MOST: "2"}
         for name in ("a-1", "a-2"):
-            registering.admit(scene.directory, "a", bound)
+            registering.check_quota(scene.directory, "a", bound)
             scene.record("a", name)
         with pytest.raises(Conflict, match="org a has 2 inference microservices"):
-            registering.admit(scene.directory, "a", bound)
-        registering.admit(scene.directory, "b", bound)
+            registering.check_quota(scene.directory, "a", bound)
+        registering.check_quota(scene.directory, "b", bound)
         scene.directory.update_job("a", "a-1", NOW, status="stopped")
-        registering.admit(scene.directory, "a", bound)
+        registering.check_quota(scene.directory, "a", bound)
         with pytest.raises(PlatformError, match=f"{registering.ENV_MOST} = many, must be a number"):
-            registering.admit(scene.directory, "a", {registering.ENV_MOST: "many"})
+            registering.check_quota(scene.directory, "a", {registering.ENV_MOST: "many"})
 
     played(tmp_path, act)
 
 
 def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None:
-    async def asked() -> Look:
+    async def asked() -> Observation:
         (tmp_path / "away").touch()
-        desk = Desk(Home(tmp_path / "home"), docker_stand_in.installed(tmp_path), "docker")
+        desk = ApiContext(Home(tmp_path / "home"), docker_stand_in.installed(tmp_path), "docker")
         desk.directory.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
         entry = Entry("docker", "pilotlight", "http://localhost:1", NOW, 1)
         record = JobRecord(
             "a-1", "a", "of-a", "inference_microservice", "running", NOW, NOW, platform="docker", entry=entry
         )
         try:
-            return await look(desk, desk.directory.add_job(record))
+            return await observe(desk, desk.directory.add_job(record))
         finally:
             await desk.close()
 
@@ -149,13 +149,13 @@ def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None
     report = found.report("a-1")
     assert (report.status, report.pod_status, report.server_initializing) == ("not_ready", "Unknown", False)
     assert report.diagnosis[0].cause == "its platform cannot be asked: docker inspect failed: error during connect"
-    assert found.reply("a-1").status == 503
+    assert found.response("a-1").status == 503
 
 
 def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Path) -> None:
-    async def asked() -> tuple[Look, str]:
+    async def asked() -> tuple[Observation, str]:
         own = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
-        desk = Desk(Home(tmp_path / "home"), {**docker_stand_in.installed(tmp_path), **own}, "docker")
+        desk = ApiContext(Home(tmp_path / "home"), {**docker_stand_in.installed(tmp_path), **own}, "docker")
         desk.directory.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
         entry = Entry("docker", "pilotlight", "http://localhost:1", NOW, 1)
         record = desk.directory.add_job(
@@ -166,7 +166,7 @@ def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Pa
             with pytest.raises(PlatformError, match="docker stop failed"):
                 await desk.lifecycle.stop(record)
             (tmp_path / "away").unlink()
-            found = await look(desk, desk.directory.job("a", "a-1"))
+            found = await observe(desk, desk.directory.job("a", "a-1"))
             await desk.lifecycle.stop(record)
             return found, desk.directory.job("a", "a-1").status
         finally:

@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.api.talking import brought
+from pilotlight.microservices.api.talking import load_media
 from pilotlight.microservices.kinds import schema
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.model import Workspace
@@ -19,7 +19,7 @@ ENVIRON = {"WORKSPACE_A": "id-of-somebody", "WORKSPACE_B": "a-very-secret-key"}
 
 
 def test_objects_of_a_bucket_are_named_by_signed_addresses() -> None:
-    video, image = brought(COSMOS, ["s3://bucket/a.mp4", "https://10.0.0.6/b.jpg"], BUCKET, LIMITS, ENVIRON)
+    video, image = load_media(COSMOS, ["s3://bucket/a.mp4", "https://10.0.0.6/b.jpg"], BUCKET, LIMITS, ENVIRON)
     assert (video.kind, image.kind) == ("video", "image")
     assert video.data_url.startswith("https://10.0.0.5/bucket/a.mp4?")
     assert "Signature=" in video.data_url
@@ -39,7 +39,7 @@ def test_what_it_could_not_fetch_is_refused_by_its_place(
     reference: str, workspace: Workspace | None, told: str
 ) -> None:
     with pytest.raises(UsageError, match=told) as raised:
-        brought(COSMOS, [reference], workspace, Limits(), ENVIRON)
+        load_media(COSMOS, [reference], workspace, Limits(), ENVIRON)
     assert "media[0]" in str(raised.value)
 
 
@@ -48,6 +48,6 @@ def test_what_it_could_not_fetch_is_refused_by_its_place(
 )
 def test_an_address_outside_of_the_lists_is_not_handed_to_a_container(reference: str) -> None:
     with pytest.raises(UsageError, match=r"media\[0\] is "):
-        brought(COSMOS, [reference], BUCKET, LIMITS, ENVIRON)
+        load_media(COSMOS, [reference], BUCKET, LIMITS, ENVIRON)
     with pytest.raises(UsageError, match="must be at most 2"):
-        brought(COSMOS, ["https://10.0.0.6/b.jpg"] * 3, BUCKET, LIMITS, ENVIRON)
+        load_media(COSMOS, ["https://10.0.0.6/b.jpg"] * 3, BUCKET, LIMITS, ENVIRON)

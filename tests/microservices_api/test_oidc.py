@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.oidc import AGAIN_S, Oidc, OidcSettings, fetched, made, settings
+from pilotlight.microservices.oidc import MIN_REFRESH_S, Oidc, OidcSettings, fetch_jwks, from_environ, settings
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
@@ -108,7 +108,7 @@ def test_keys_are_fetched_once_and_again_when_the_provider_turns_them_over() -> 
         keys.append(("b", OTHER))
         fresh = token(OTHER, kid="b")
         assert await oidc.org_of(fresh, 1.0) is None  # not asked again so soon, whoever sends what
-        assert await oidc.org_of(fresh, AGAIN_S) == "acme"
+        assert await oidc.org_of(fresh, MIN_REFRESH_S) == "acme"
         assert len(fetches) == 2
 
     asyncio.run(story())
@@ -133,11 +133,11 @@ def test_keys_stay_good_while_the_provider_does_not_answer() -> None:
 def test_keys_may_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(published(("a", KEY)))
-    assert asyncio.run(fetched(str(file))) == file.read_text()
+    assert asyncio.run(fetch_jwks(str(file))) == file.read_text()
 
 
 def test_without_an_issuer_there_is_none() -> None:
-    assert made({}) is None
+    assert from_environ({}) is None
     assert settings(ENV) == OidcSettings(GIVEN.issuer, "pilotlight", "/keys.json")
 
 

@@ -27,7 +27,7 @@ def test_every_route_is_in_the_document_with_a_summary(described: Any) -> None:
         for route in () if area.internal else area.routes:
             told = described["paths"][re.sub(r":[^{}]*}", "}", route.path)][route.method.lower()]
             assert told["summary"].endswith("."), route
-            assert bool(told["security"]) == (area.gate.__name__ != "anybody"), route
+            assert bool(told["security"]) == (area.authorizer.__name__ != "allow_anonymous"), route
 
 
 def test_answers_are_as_the_document_says(api: Api, described: Any, iris: tuple[str, str]) -> None:

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from pilotlight.microservices import replies
-from pilotlight.microservices.model import Entry, Seen
+from pilotlight.microservices.model import Entry, PlatformStatus
 from pilotlight.microservices.records import JobRecord, Status
-from pilotlight.microservices.standing import Standing, judge, told
+from pilotlight.microservices.standing import Health, assess, parse_server_status
 
-RUNNING = Seen("running", "pod-0", "Running")
-PENDING = Seen("pending", "pod-0", "Pending", "no node has room")
-DEAD = Seen("failed", "pod-0", "Failed", "the process ended with exit code 1")
-STARVED = Seen("failed", "pod-0", "Failed", "", ("loading", "torch.OutOfMemoryError: CUDA out of memory."))
+RUNNING = PlatformStatus("running", "pod-0", "Running")
+PENDING = PlatformStatus("pending", "pod-0", "Pending", "no node has room")
+DEAD = PlatformStatus("failed", "pod-0", "Failed", "the process ended with exit code 1")
+STARVED = PlatformStatus("failed", "pod-0", "Failed", "", ("loading", "torch.OutOfMemoryError: CUDA out of memory."))
 LOADING = {"state": "loading", "models": [{"name": "model"}]}
 FETCHING = {**LOADING, "progress": {"done_bytes": 10, "total_bytes": 100}}
 
@@ -23,8 +23,8 @@ def record(status: Status = "running", message: str = "") -> JobRecord:
     return JobRecord("j", "acme", "e", "inference_microservice", status, "now", "now", entry=entry, message=message)
 
 
-def standing(kept: JobRecord, seen: Seen | None, said: Any) -> Standing:
-    return judge(kept, seen, told(said) if said is not None else None)
+def standing(kept: JobRecord, seen: PlatformStatus | None, said: Any) -> Health:
+    return assess(kept, seen, parse_server_status(said) if said is not None else None)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def standing(kept: JobRecord, seen: Seen | None, said: Any) -> Standing:
     ],
 )
 def test_a_client_is_told_what_to_do(
-    kept: JobRecord, seen: Seen | None, said: Any, phase: str, code: int, retry: int | None
+    kept: JobRecord, seen: PlatformStatus | None, said: Any, phase: str, code: int, retry: int | None
 ) -> None:
     found = standing(kept, seen, said)
     assert found.phase == phase
-    made = replies.not_now("j", found)
+    made = replies.unavailable("j", found)
     assert (made.status, made.retry_after_s) == (code, retry)
     body = msgspec.to_builtins(made.body)
     assert body["job_id"] == "j"
@@ -60,7 +60,7 @@ def test_a_client_is_told_what_to_do(
 
 
 def test_a_model_that_is_there_is_healthy() -> None:
-    report = replies.report("j", standing(record(), RUNNING, {"state": "ready", "ready": True}))
+    report = replies.status_report("j", standing(record(), RUNNING, {"state": "ready", "ready": True}))
     assert (report.model_loaded, report.status, report.pod_name, report.pod_status) == (
         True, "healthy", "pod-0", "Running",
     )  # fmt: skip
@@ -76,11 +76,11 @@ def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
     starved = standing(record(), STARVED, None)
     assert starved.model_load_error == "torch.OutOfMemoryError: CUDA out of memory."
     assert standing(record(), DEAD, None).initialization_error == "the process ended with exit code 1"
-    assert standing(record(), Seen("gone", "", "Gone"), None).initialization_error == "it ended (Gone)"
+    assert standing(record(), PlatformStatus("gone", "", "Gone"), None).initialization_error == "it ended (Gone)"
 
 
 def test_a_model_whose_load_has_not_begun_is_not_ready() -> None:
-    made = replies.not_now("j", standing(record(), RUNNING, {"state": "stopping"}))
+    made = replies.unavailable("j", standing(record(), RUNNING, {"state": "stopping"}))
     assert msgspec.to_builtins(made.body) == {
         "job_id": "j", "status": "not_ready", "message": "Model not loaded yet, please try again later",
     }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from pilotlight.microservices.api.talking import self_report
+from pilotlight.microservices.api.talking import server_status
 
 HTML = "<!doctype html>\n<title>400 Bad Request</title>\n<p>messages must not be empty</p>"
 
@@ -26,7 +26,7 @@ def said_of(status: web.Response, chat: web.Response) -> Mapping[str, Any] | Non
         app = web.Application()
         app.add_routes([web.get("/status", told), web.post("/v1/chat/completions", answered)])
         async with TestServer(app) as server, ClientSession() as session:
-            return await self_report(session, str(server.make_url("")).rstrip("/"))
+            return await server_status(session, str(server.make_url("")).rstrip("/"))
 
     return asyncio.run(asked())
 

@@ -66,7 +66,7 @@ class Here:
         return batch.id
 
     def look(self, job_id: str) -> Progress:
-        return jobs.look(self.home, job_id, self.environ)
+        return jobs.status(self.home, job_id, self.environ)
 
     def wait(self, job_id: str) -> Progress:
         return jobs.wait(self.home, job_id, self.environ, PATIENCE_S)
@@ -82,7 +82,7 @@ def here(tmp_path: Path) -> Iterator[Here]:
     (tmp_path / "workspace" / "in").mkdir(parents=True)
     made = Here(home({**clean, **own}), {**clean, **own}, tmp_path)
     yield made
-    for each in jobs.listed(made.home, made.environ):
+    for each in jobs.list_jobs(made.home, made.environ):
         jobs.cancel(made.home, each.job_id, made.environ)
         made.wait(each.job_id)
 

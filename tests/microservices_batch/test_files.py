@@ -12,11 +12,11 @@ from pilotlight.microservices.batch import folders
 from pilotlight.microservices.batch.files import Files, Interrupted
 from pilotlight.microservices.batch.model import Batch
 from pilotlight.microservices.batch.requests import Request, check_parameters
-from pilotlight.microservices.calling import AskingFailed
+from pilotlight.microservices.calling import InferenceFailed
 from pilotlight.microservices.kinds import schema
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.model import Workspace
-from pilotlight.microservices.parameters import WrongParameters
+from pilotlight.microservices.parameters import InvalidParameters
 
 TEXT = schema("text")
 
@@ -35,22 +35,22 @@ class Bench:
 
     def files(self, job_id: str = "j") -> Files:
         batch = Batch(job_id, "text", "m", Workspace(str(self.root)), "in", "out", labels="in/labels.csv")
-        opened = [folders.opened(path, batch.workspace, Limits(), {}) for path in ("in", "out")]
+        opened = [folders.open_folder(path, batch.workspace, Limits(), {}) for path in ("in", "out")]
         made = Files(batch, TEXT, opened[0], opened[1], self.spool(job_id))
-        made.survey()
+        made.scan()
         return made
 
     def spool(self, job_id: str = "j") -> Path:
         return self.root / f"spool-{job_id}.jsonl"
 
     def run(self, files: Files, at_once: int = 1) -> None:
-        files.ask_all(self.answer, lambda _: [], Limits(), at_once, lambda: None)
+        files.run(self.answer, lambda _: [], Limits(), at_once, lambda: None)
 
     def answer(self, request: Request) -> dict[str, Any]:
-        self.asked.append(request.asked.text)
-        if self.fails_at is not None and request.asked.text == "crash":
+        self.asked.append(request.model_request.text)
+        if self.fails_at is not None and request.model_request.text == "crash":
             raise self.fails_at
-        return {"response": request.asked.text.upper()}
+        return {"response": request.model_request.text.upper()}
 
     def results(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.root / "out" / "results.jsonl").read_text().splitlines()]
@@ -77,7 +77,7 @@ def test_all_are_asked_and_kept_one_by_one_and_together(bench: Bench) -> None:
 
 def test_after_a_crash_only_what_has_no_result_is_asked_again(bench: Bench) -> None:
     bench.put(a="one", b="crash", c="three")
-    bench.fails_at = AskingFailed("gone", 0)
+    bench.fails_at = InferenceFailed("gone", 0)
     with pytest.raises(Interrupted, match="gone"):
         bench.run(bench.files())
     bench.fails_at, before = None, list(bench.asked)
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_good_has_its_error_and_the_rest_goes_on(bench: Bench)
 
 def test_a_model_that_refuses_one_file_is_asked_the_next(bench: Bench) -> None:
     bench.put(a="crash", b="two")
-    bench.fails_at = AskingFailed("does not fit", 400)
+    bench.fails_at = InferenceFailed("does not fit", 400)
     files = bench.files()
     bench.run(files)
     assert (files.done, files.failed) == (2, 1)
@@ -161,7 +161,7 @@ def test_a_cancellation_ends_it_between_two_files(bench: Bench) -> None:
 
     files = bench.files()
     with pytest.raises(Interrupted, match="cancelled"):
-        files.ask_all(bench.answer, lambda _: [], Limits(), 1, going_on)
+        files.run(bench.answer, lambda _: [], Limits(), 1, going_on)
     assert bench.asked == ["one"]
 
 
@@ -177,12 +177,12 @@ def test_results_below_the_inputs_are_no_inputs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     workspace = Workspace(str(tmp_path))
     batch = Batch("j", "text", "m", workspace, ".", "results")
-    opened = [folders.opened(path, workspace, Limits(), {}) for path in (".", "results")]
+    opened = [folders.open_folder(path, workspace, Limits(), {}) for path in (".", "results")]
     result = {"file": "a.txt", "status": "completed", "results": {}, "job": "j"}
     opened[1].write("files/a.txt.json", msgspec.json.encode(result))
     (tmp_path / "results" / "spool").touch()
     files = Files(batch, TEXT, opened[0], opened[1], tmp_path / "results" / "spool")
-    files.survey()
+    files.scan()
     assert (files.names, files.left()) == (["a.txt"], [])
 
 
@@ -198,7 +198,7 @@ def test_parameters_are_judged_before_anything_is_started() -> None:
     check_parameters(schema("classification"), {"top_k": 3})
     check_parameters(schema("vision-language"), {"text": "What is it?"})
     check_parameters(schema("tensors"), {})
-    with pytest.raises(WrongParameters, match="topk is not known"):
+    with pytest.raises(InvalidParameters, match="topk is not known"):
         check_parameters(schema("classification"), {"topk": 3})
     with pytest.raises(UsageError, match="must not name media"):
         check_parameters(schema("classification"), {"images": ["a.png"]})

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from tests.microservices_batch.conftest import LOOPBACK
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch.folders import Folder, opened
+from pilotlight.microservices.batch.folders import Folder, open_folder
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.model import Workspace
 
 
 def folder(path: str, workspace: Workspace, environ: Mapping[str, str], limits: Limits = LOOPBACK) -> Folder:
-    return opened(path, workspace, limits, environ)
+    return open_folder(path, workspace, limits, environ)
 
 
 @pytest.fixture(params=["local", "s3", "azure"])

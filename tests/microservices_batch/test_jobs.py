@@ -16,10 +16,10 @@ from tests.onnx_models import write_python
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import folders, jobs
-from pilotlight.microservices.batch.keeping import kept
+from pilotlight.microservices.batch.keeping import job_folder
 from pilotlight.microservices.batch.model import Progress
 from pilotlight.microservices.model import Workspace
-from pilotlight.microservices.parameters import WrongParameters
+from pilotlight.microservices.parameters import InvalidParameters
 from pilotlight.microservices.registry import registry
 from pilotlight.targets.local.supervisor.process import Identity
 
@@ -36,7 +36,7 @@ def predictor(here: Here, job_id: str) -> Identity:
     """The process that serves the job's model."""
 
     def named() -> str | None:
-        entry = kept(here.home, job_id).entry()
+        entry = job_folder(here.home, job_id).entry()
         return entry.platform_job_id if entry else None
 
     pid, boot, ticks = eventually(named, "the job has started its model").split(":")
@@ -78,7 +78,7 @@ def test_pictures_are_classified_scored_and_the_model_is_ended(here: Here, colou
     assert metrics["classes"]["blue"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "count": 1}
     assert not process.alive
     assert registry(here.environ).read().entries == {}
-    eventually(lambda: not kept(here.home, job).spool.exists(), "what was kept for a resume is gone")
+    eventually(lambda: not job_folder(here.home, job).spool.exists(), "what was kept for a resume is gone")
 
 
 def test_a_job_that_is_cancelled_ends_its_model_and_goes_on_when_resumed(here: Here, gated: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_job_whose_process_is_killed_is_told_so_tidied_and_taken_up(here: Here
     process = predictor(here, job)
     eventually(lambda: (here.root / "asked").exists(), "the second file is under way")
     eventually(lambda: here.look(job).done == 1, "one is done")
-    runner = kept(here.home, job).runner()
+    runner = job_folder(here.home, job).runner()
     assert runner is not None
     os.kill(runner.pid, signal.SIGKILL)
     eventually(lambda: not runner.alive, "the job's process is gone")
@@ -141,13 +141,13 @@ def pulling(here: Here, gated: Path) -> Iterator[str]:
 
 
 def test_a_model_that_is_being_started_is_ended_where_the_jobs_process_is_killed(here: Here, pulling: str) -> None:
-    runner = kept(here.home, pulling).runner()
+    runner = job_folder(here.home, pulling).runner()
     assert runner is not None
     os.kill(runner.pid, signal.SIGKILL)
     eventually(lambda: not runner.alive, "the job's process is gone")
     assert here.look(pulling).state == "failed"
     assert docker_stand_in.containers(here.root) == set()
-    assert kept(here.home, pulling).entry() is None
+    assert job_folder(here.home, pulling).entry() is None
 
 
 def test_a_cancellation_does_not_wait_for_a_start_and_leaves_nothing(here: Here, pulling: str) -> None:
@@ -175,9 +175,9 @@ def test_of_several_resumes_at_once_one_goes_on_with_the_job(here: Here, gated: 
     numbers(here, 3)
     batch = here.batch(gated, "tensors")
     here.home.create()
-    folder = kept(here.home, batch.id)
-    folder.keep(batch)
-    folder.note(Progress(batch.id, "failed"))
+    folder = job_folder(here.home, batch.id)
+    folder.create(batch)
+    folder.save_progress(Progress(batch.id, "failed"))
 
     def resumed(_: int) -> bool:
         try:
@@ -198,10 +198,10 @@ def test_whoever_looks_while_a_job_is_resumed_does_not_take_it_for_killed(
 ) -> None:
     batch = here.batch(gated, "tensors")
     here.home.create()
-    folder = kept(here.home, batch.id)
-    folder.keep(batch)
-    folder.note(Progress(batch.id, "failed"))
-    folder.note_runner(2**22 + 1)  # no process has this number: the one before has ended
+    folder = job_folder(here.home, batch.id)
+    folder.create(batch)
+    folder.save_progress(Progress(batch.id, "failed"))
+    folder.save_runner(2**22 + 1)  # no process has this number: the one before has ended
     seen: list[str] = []
 
     def started(*_: Any, **__: Any) -> None:
@@ -223,7 +223,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_what_to_do(here: Here,
     failed = here.wait(job)
     assert failed.state == "failed"
     assert "export it again" in failed.message
-    assert kept(here.home, job).entry() is None
+    assert job_folder(here.home, job).entry() is None
 
 
 # Ends its process at the first input of 3 or more; the second process that is started does not.
@@ -260,13 +260,13 @@ def test_inputs_and_results_may_be_in_a_bucket(here: Here, colours: Path, s3: tu
     here.environ |= {
         **variables, "PILOTLIGHT_MEDIA_NETWORKS": "127.0.0.0/8", "PILOTLIGHT_MEDIA_ALLOW_HTTP": "true",
     }  # fmt: skip
-    inputs = folders.opened("in", workspace, LOOPBACK, here.environ)
+    inputs = folders.open_folder("in", workspace, LOOPBACK, here.environ)
     inputs.write("a.png", picture("blue"))
     inputs.write("b.png", picture("green"))
     job = here.start(here.batch(colours, workspace=workspace, declared=DECLARED))
     done = here.wait(job)
     assert (done.state, done.done) == ("done", 2), done.message
-    outputs = folders.opened("out", workspace, LOOPBACK, here.environ)
+    outputs = folders.open_folder("out", workspace, LOOPBACK, here.environ)
     assert outputs.names() == ["files/a.png.json", "files/b.png.json", "results.jsonl"]
     lines = [json.loads(line) for line in outputs.read("results.jsonl").splitlines()]
     assert [line["results"]["response"] for line in lines] == ["blue", "green"]
@@ -275,7 +275,7 @@ def test_inputs_and_results_may_be_in_a_bucket(here: Here, colours: Path, s3: tu
 
 
 def test_what_could_never_work_is_refused_before_a_process_is_started(here: Here, colours: Path) -> None:
-    with pytest.raises(WrongParameters, match="topk is not known"):
+    with pytest.raises(InvalidParameters, match="topk is not known"):
         here.start(here.batch(colours, parameters={"topk": 1}))
     with pytest.raises(UsageError, match="must be a folder or file of the workspace"):
         here.start(here.batch(colours, inputs="/etc"))
@@ -283,7 +283,7 @@ def test_what_could_never_work_is_refused_before_a_process_is_started(here: Here
         here.start(here.batch(colours, outputs=""))
     with pytest.raises(UsageError, match="cannot be scored by labels"):
         here.start(here.batch(colours, "segmentation", labels="labels.csv"))
-    assert jobs.listed(here.home, here.environ) == []
+    assert jobs.list_jobs(here.home, here.environ) == []
 
 
 @pytest.mark.parametrize("job_id", ["none", "../x", ""])

@@ -12,7 +12,7 @@ import pytest
 from tests.microservices_batch.conftest import Here, picture
 
 from platformctl import main
-from platformctl.commands.microservice_batch import parameters
+from platformctl.commands.microservice_batch import parse_parameters
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def test_what_is_wrong_is_told_in_one_sentence(here: Here, colours: Path) -> Non
 
 
 def test_parameters_are_json_or_text() -> None:
-    assert parameters(("a=1", "b=0.5", "c=true", "d=two words", 'e="1"', "f=a=b")) == {
+    assert parse_parameters(("a=1", "b=0.5", "c=true", "d=two words", 'e="1"', "f=a=b")) == {
         "a": 1, "b": 0.5, "c": True, "d": "two words", "e": "1", "f": "a=b",
     }  # fmt: skip
     with pytest.raises(Exception, match="must be NAME=VALUE"):
-        parameters(("a",))
+        parse_parameters(("a",))

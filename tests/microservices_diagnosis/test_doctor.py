@@ -15,7 +15,7 @@ from tests.serving import START_S
 
 from pilotlight.microservices import starting
 from pilotlight.microservices.directory import Directory
-from pilotlight.microservices.model import Entry, Seen
+from pilotlight.microservices.model import Entry, PlatformStatus
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.records import Experiment, JobRecord
 from pilotlight.microservices.registry import registry
@@ -45,7 +45,7 @@ def test_an_ill_microservice_is_found_with_its_cause(environ: dict[str, str], tm
 
     assert checked(environ) == []
     (tmp_path / "model.onnx").write_bytes(b"no model at all")
-    job = starting.job(starting.Wish("pilotlight", str(tmp_path / "model.onnx"), "local"), environ)
+    job = starting.build_job(starting.StartRequest("pilotlight", str(tmp_path / "model.onnx"), "local"), environ)
     starting.start(job, platform("local", environ), registry(environ))
     deadline = time.monotonic() + START_S
     while not (found := [each for each in checked(environ) if each["level"] == "fail"]):
@@ -82,7 +82,7 @@ def test_a_stop_that_the_platform_refused_is_told_with_what_it_said(environ: dic
 
 
 def test_a_model_that_is_larger_than_memory_is_told_while_it_comes() -> None:
-    entry, seen = Entry("local", "pilotlight", "http://localhost:1", ""), Seen("running")
+    entry, seen = Entry("local", "pilotlight", "http://localhost:1", ""), PlatformStatus("running")
     status = {"progress": {"done_bytes": 1, "total_bytes": 1 << 60}}
-    (found,) = diagnosing.findings("job", entry, seen, diagnosing.Model("initializing", "", status))
+    (found,) = diagnosing.findings("job", entry, seen, diagnosing.ModelStatus("initializing", "", status))
     assert found["name"] == "out_of_memory"

@@ -19,14 +19,14 @@ from tests.ports import free_port
 from tests.serving import RunningServer
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.calling import AskingFailed
-from pilotlight.microservices.diagnosis import Evidence, Finding, findings
+from pilotlight.microservices.calling import InferenceFailed
+from pilotlight.microservices.diagnosis import Evidence, Finding, diagnose
 from pilotlight.microservices.kinds import schema
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.model import Entry, Job, Seen
-from pilotlight.microservices.parameters import WrongParameters, check, fitted
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
+from pilotlight.microservices.parameters import InvalidParameters, check, validate
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.predicting import ask
+from pilotlight.microservices.predicting import predict
 
 IDENTITY = 'INPUTS = {"x": ("FP32", [1])}\nOUTPUTS = {"x": ("FP32", [1])}\n\n\ndef predict(x):\n    return x\n'
 
@@ -51,7 +51,7 @@ def diagnosed(server: RunningServer) -> list[Finding]:
 
     server.wait_until(failed, "failed", 100)
     tail = tuple(json.dumps(line) for line in server.log()[-20:])
-    return list(findings(Evidence(phase="failed", status=status, seen=Seen("running", tail=tail))))
+    return list(diagnose(Evidence(phase="failed", status=status, platform=PlatformStatus("running", tail=tail))))
 
 
 def only(found: list[Finding], name: str) -> Finding:
@@ -122,8 +122,8 @@ def test_a_process_that_is_ended_for_its_memory(tmp_path: Path) -> None:
     done = subprocess.run(limited, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert done.returncode != 0
     reason = f"the process ended with exit code {done.returncode}"
-    seen = Seen("failed", reason=reason, tail=tuple(done.stderr.splitlines()))
-    found = [each.name for each in findings(Evidence(phase="failed", seen=seen))]
+    seen = PlatformStatus("failed", reason=reason, tail=tuple(done.stderr.splitlines()))
+    found = [each.name for each in diagnose(Evidence(phase="failed", platform=seen))]
     assert found == ["out_of_memory", "crashed"], done.stderr[-2000:]
 
 
@@ -160,7 +160,9 @@ def test_a_slow_download(tmp_path: Path) -> None:
                 return bool(status.get("progress"))
 
             running.wait_until(comes, "fetching", 100)
-            (found,) = findings(Evidence(phase="initializing", phase_s=120, status=status, seen=Seen("running")))
+            (found,) = diagnose(
+                Evidence(phase="initializing", phase_s=120, status=status, platform=PlatformStatus("running"))
+            )
             assert found.name == "slow_download"
             assert "MiB of 64.0 MiB in 120 s" in found.cause
             Slow.release.set()
@@ -197,7 +199,7 @@ def test_a_crash_after_the_start(tmp_path: Path, environ: Mapping[str, str]) -> 
     entry: Entry = here.start(job)
     try:
         seen = _ended(here, job.id, entry)
-        found = findings(Evidence(job_id=job.id, phase="initializing", seen=seen))
+        found = diagnose(Evidence(job_id=job.id, phase="initializing", platform=seen))
         assert found[0].name == "crashed"
         assert "the driver went away" in found[0].cause
         assert f"platformctl microservice logs {job.id}" in found[0].advice
@@ -205,7 +207,7 @@ def test_a_crash_after_the_start(tmp_path: Path, environ: Mapping[str, str]) -> 
         here.stop(job.id, entry)
 
 
-def _ended(here: Any, job_id: str, entry: Entry) -> Seen:
+def _ended(here: Any, job_id: str, entry: Entry) -> PlatformStatus:
     """A connection after that of the start makes it die."""
     import socket
 
@@ -230,20 +232,20 @@ def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, 
     with pytest.raises(PlatformError) as failed:
         platform("kubernetes", {**environ, "KUBECONFIG": str(tmp_path / "config")}).stop("job-1", entry)
     evidence = Evidence(phase="stopping", phase_s=3, errors=(str(failed.value),), operations=("stop",))
-    found = next(each for each in findings(evidence) if each.name == "cannot_stop")
+    found = next(each for each in diagnose(evidence) if each.name == "cannot_stop")
     assert "stop still goes on" in found.cause
     assert "kubectl delete statefulset" in found.advice
 
 
 def test_parameters_that_do_not_fit_are_told_by_us_and_by_the_model(tmp_path: Path) -> None:
-    with pytest.raises(WrongParameters) as ours:
+    with pytest.raises(InvalidParameters) as ours:
         check("rtdetr", {"images": "a.png", "confidence_threshold": 7})
-    only(list(findings(Evidence(phase="ready", errors=(str(ours.value),)))), "wrong_parameters")
+    only(list(diagnose(Evidence(phase="ready", errors=(str(ours.value),)))), "wrong_parameters")
     folder = write_python(tmp_path / "models", "model", IDENTITY)
     of = schema("tensors")
     body = {"inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}]}
     running = RunningServer(tmp_path, "--model-path", str(folder), "--model-name", "model")
-    with running as server, pytest.raises(AskingFailed) as theirs:
-        ask(server.url, of, fitted(of, body), [], Limits(), 60)
+    with running as server, pytest.raises(InferenceFailed) as theirs:
+        predict(server.url, of, validate(of, body), [], Limits(), 60)
     assert theirs.value.status == 400
-    only(list(findings(Evidence(phase="ready", rejected=str(theirs.value)))), "wrong_parameters")
+    only(list(diagnose(Evidence(phase="ready", rejected=str(theirs.value)))), "wrong_parameters")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.microservices.diagnosis import Evidence, findings
+from pilotlight.microservices.diagnosis import Evidence, diagnose
 from pilotlight.microservices.resources import cpu_share, cpus, memory
 
 
@@ -18,9 +18,9 @@ def test_a_share_of_a_cpu_is_read(text: str, share: float | None) -> None:
 def test_a_tenth_of_a_cpu_is_told_as_too_little_while_a_model_loads(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("10000 100000\n")
     assert cpus(tmp_path) == 0.1
-    (found,) = findings(Evidence(phase="loading", cpus=cpus(tmp_path)))
+    (found,) = diagnose(Evidence(phase="loading", cpus=cpus(tmp_path)))
     assert found.name == "too_few_cpus"
-    assert findings(Evidence(phase="ready", cpus=cpus(tmp_path))) == ()
+    assert diagnose(Evidence(phase="ready", cpus=cpus(tmp_path))) == ()
 
 
 def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:

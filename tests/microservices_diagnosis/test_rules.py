@@ -2,15 +2,15 @@
 
 import pytest
 
-from pilotlight.microservices.diagnosis import RULES, Evidence, findings
-from pilotlight.microservices.model import Seen
+from pilotlight.microservices.diagnosis import RULES, Evidence, diagnose
+from pilotlight.microservices.model import PlatformStatus
 from pilotlight.microservices.symptoms import message
 
 GIB = 2**30
 
 
 def names(**known: object) -> list[str]:
-    found = findings(Evidence(**known))  # type: ignore[arg-type]
+    found = diagnose(Evidence(**known))  # type: ignore[arg-type]
     assert all(each.cause and each.advice for each in found)
     return [each.name for each in found]
 
@@ -28,14 +28,14 @@ def names(**known: object) -> list[str]:
 )
 def test_a_gpu_without_memory_is_known_by_its_librarys_words(words: str) -> None:
     assert names(phase="failed", errors=(words,)) == ["cuda_out_of_memory"]
-    assert "cuda_out_of_memory" in names(phase="failed", seen=Seen("failed", tail=("Traceback:", words)))
+    assert "cuda_out_of_memory" in names(phase="failed", platform=PlatformStatus("failed", tail=("Traceback:", words)))
 
 
 @pytest.mark.parametrize(
     "reason", ["container model ran out of memory: its limit is 1Gi", "OOMKilled", "exit code 137"]
 )
 def test_a_process_that_the_kernel_ended_wanted_memory(reason: str) -> None:
-    assert names(phase="failed", seen=Seen("failed", reason=reason)) == ["out_of_memory", "crashed"]
+    assert names(phase="failed", platform=PlatformStatus("failed", reason=reason)) == ["out_of_memory", "crashed"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_model_that_cannot_fit_is_told_before_it_fails() -> None:
     ],
 )
 def test_a_platform_without_room_is_known_by_its_words(reason: str) -> None:
-    assert names(phase="initializing", seen=Seen("pending", reason=reason)) == ["no_room"]
+    assert names(phase="initializing", platform=PlatformStatus("pending", reason=reason)) == ["no_room"]
 
 
 def test_a_fraction_of_a_cpu_is_too_little() -> None:
@@ -80,7 +80,7 @@ def test_a_fraction_of_a_cpu_is_too_little() -> None:
 def test_a_download_is_slow_only_after_a_while_and_says_how_long_it_takes() -> None:
     progress = {"progress": {"done_bytes": GIB, "total_bytes": 4 * GIB}}
     assert names(phase="initializing", phase_s=10, status=progress) == []
-    (found,) = findings(Evidence(phase="initializing", phase_s=100, status=progress))
+    (found,) = diagnose(Evidence(phase="initializing", phase_s=100, status=progress))
     assert found.name == "slow_download"
     assert "1.0 GiB of 4.0 GiB in 100 s, about 300 s to go" in found.cause
     assert names(phase="initializing", phase_s=100, status={"progress": {"done_bytes": 5, "total_bytes": -1}}) == [
@@ -97,15 +97,19 @@ def test_a_long_load_is_told_as_such() -> None:
 
 
 def test_who_answers_202_for_ever_has_crashed_or_hangs() -> None:
-    assert names(phase="initializing", seen=Seen("failed", reason="the process ended with exit code 1")) == ["crashed"]
-    assert names(phase="initializing", seen=Seen("running", pod_status="CrashLoopBackOff")) == ["crashed"]
-    assert names(phase="initializing", seen=Seen("running"), silent_s=120) == ["silent"]
-    assert names(phase="initializing", seen=Seen("running"), silent_s=20) == []
-    assert names(phase="stopping", seen=Seen("gone")) == []
+    assert names(
+        phase="initializing", platform=PlatformStatus("failed", reason="the process ended with exit code 1")
+    ) == ["crashed"]
+    assert names(phase="initializing", platform=PlatformStatus("running", pod_status="CrashLoopBackOff")) == ["crashed"]
+    assert names(phase="initializing", platform=PlatformStatus("running"), silent_s=120) == ["silent"]
+    assert names(phase="initializing", platform=PlatformStatus("running"), silent_s=20) == []
+    assert names(phase="stopping", platform=PlatformStatus("gone")) == []
 
 
 def test_a_stop_that_does_not_end_names_what_goes_on() -> None:
-    (found,) = findings(Evidence(phase="stopping", phase_s=90, operations=("start",), seen=Seen("running", "job-0")))
+    (found,) = diagnose(
+        Evidence(phase="stopping", phase_s=90, operations=("start",), platform=PlatformStatus("running", "job-0"))
+    )
     assert found.name == "cannot_stop"
     assert "start still goes on" in found.cause
     assert "job-0" in found.advice
@@ -122,7 +126,10 @@ def test_a_refused_request_is_told_as_wrong_parameters() -> None:
 
 
 def test_a_model_that_is_ready_has_overcome_what_its_log_tells() -> None:
-    assert names(phase="ready", seen=Seen("running", tail=("no such file: cache", "CUDA out of memory"))) == []
+    assert (
+        names(phase="ready", platform=PlatformStatus("running", tail=("no such file: cache", "CUDA out of memory")))
+        == []
+    )
 
 
 def test_only_complaints_of_our_own_log_count() -> None:
@@ -133,7 +140,7 @@ def test_only_complaints_of_our_own_log_count() -> None:
 
 def test_nothing_known_is_nothing_wrong() -> None:
     assert names() == []
-    assert names(phase="ready", seen=Seen("running")) == []
+    assert names(phase="ready", platform=PlatformStatus("running")) == []
 
 
 def test_every_finding_has_a_line_on_its_page() -> None:

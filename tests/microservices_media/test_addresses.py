@@ -6,7 +6,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media import limits_from
-from pilotlight.microservices.media.addresses import refusal
+from pilotlight.microservices.media.addresses import denial_reason
 
 
 @pytest.mark.parametrize(
@@ -20,22 +20,22 @@ from pilotlight.microservices.media.addresses import refusal
     ],
 )  # fmt: skip
 def test_private_local_and_metadata_addresses_are_refused_in_every_spelling(address: str) -> None:
-    assert refusal(address, ())
+    assert denial_reason(address, ())
 
 
 @pytest.mark.parametrize(
     "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 )
 def test_public_addresses_are_not(address: str) -> None:
-    assert refusal(address, ()) == ""
+    assert denial_reason(address, ()) == ""
 
 
 def test_an_operator_may_permit_a_network_and_no_more() -> None:
     permitted = (ipaddress.ip_network("10.1.0.0/16"),)
-    assert refusal("10.1.2.3", permitted) == ""
-    assert refusal("::ffff:10.1.2.3", permitted) == ""
-    assert refusal("10.2.0.1", permitted)
-    assert refusal("127.0.0.1", permitted)
+    assert denial_reason("10.1.2.3", permitted) == ""
+    assert denial_reason("::ffff:10.1.2.3", permitted) == ""
+    assert denial_reason("10.2.0.1", permitted)
+    assert denial_reason("127.0.0.1", permitted)
 
 
 def test_settings_are_read_from_the_environment_and_open_nothing_by_themselves() -> None:

@@ -10,8 +10,8 @@ from pilotlight.microservices.media import Limits
 from pilotlight.microservices.media.headers import gif_frames, webp_size
 from pilotlight.microservices.media.images import check_image
 from pilotlight.microservices.media.references import StoredObject, WebAddress, parse
-from pilotlight.microservices.media.refusals import Refusal
-from pilotlight.microservices.media.sniffing import recognised
+from pilotlight.microservices.media.refusals import MediaError
+from pilotlight.microservices.media.sniffing import identify
 
 ODD = st.text(alphabet=st.sampled_from("ab.:/@\\?#[]%0x7f1é \t\n-"), max_size=40)
 GIF, PNG = gif(3), png()
@@ -26,7 +26,7 @@ RELAXED = settings(deadline=None)  # a busy machine may take any time
 def test_an_address_that_is_taken_means_one_host_alone(rest: str, scheme: str) -> None:
     try:
         found = parse(scheme + rest)
-    except Refusal:
+    except MediaError:
         return
     if isinstance(found, WebAddress):
         again = urlsplit(f"{'https' if found.secure else 'http'}://{found.authority}{found.target}")
@@ -66,8 +66,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 def _judged(data: bytes) -> None:
     try:
-        media = recognised("a", data)
+        media = identify("a", data)
         if media.kind == "image":
             check_image(media, Limits(pixels=10_000, frames=5))
-    except Refusal:
+    except MediaError:
         pass

@@ -12,8 +12,8 @@ from tests.microservices_media.conftest import gif, png, png_that_claims
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.media.headers import gif_frames, webp_size
 from pilotlight.microservices.media.images import check_image, pixels
-from pilotlight.microservices.media.refusals import Refusal
-from pilotlight.microservices.media.sniffing import recognised
+from pilotlight.microservices.media.refusals import MediaError
+from pilotlight.microservices.media.sniffing import identify
 
 SMALL = Limits(pixels=10_000, frames=5)
 
@@ -26,7 +26,7 @@ def saved(kind: str, size: tuple[int, int] = (30, 20), **how: object) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
 def test_every_format_becomes_an_array(kind: str) -> None:
-    media = recognised("a", saved(kind))
+    media = identify("a", saved(kind))
     assert (media.kind, media.format) == ("image", kind)
     assert media.mime == f"image/{kind.lower()}"
     found = pixels(media, SMALL)
@@ -47,10 +47,10 @@ def test_every_format_becomes_an_array(kind: str) -> None:
     ],
 )
 def test_too_many_pixels_are_refused_before_memory_is_taken(data: bytes) -> None:
-    media = recognised("a", data)
+    media = identify("a", data)
     tracemalloc.start()
     try:
-        with pytest.raises(Refusal, match="pixels"):
+        with pytest.raises(MediaError, match="pixels"):
             pixels(media, SMALL)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
@@ -62,22 +62,22 @@ def test_a_gif_frame_that_reaches_beyond_its_screen_is_found() -> None:
     at = data.index(b"\x2c", data.index(b"\x2c") + 1)
     data[at + 1 : at + 9] = struct.pack("<HHHH", 60_000, 60_000, 2, 2)
     assert list(gif_frames(bytes(data)))[1] == (60_002, 60_002)
-    with pytest.raises(Refusal, match="60002 x 60002 pixels"):
-        check_image(recognised("a", bytes(data)), SMALL)
+    with pytest.raises(MediaError, match="60002 x 60002 pixels"):
+        check_image(identify("a", bytes(data)), SMALL)
 
 
 def test_too_many_frames_are_refused() -> None:
-    check_image(recognised("a", gif(5)), SMALL)
-    with pytest.raises(Refusal, match="more than the 5 frames"):
-        check_image(recognised("a", gif(6)), SMALL)
+    check_image(identify("a", gif(5)), SMALL)
+    with pytest.raises(MediaError, match="more than the 5 frames"):
+        check_image(identify("a", gif(6)), SMALL)
 
 
 def test_an_animated_png_with_too_many_frames_is_refused() -> None:
     pictures = [Image.new("RGB", (2, 2), (at, 0, 0)) for at in range(6)]
     buffer = io.BytesIO()
     pictures[0].save(buffer, "PNG", save_all=True, append_images=pictures[1:])
-    with pytest.raises(Refusal, match="frames"):
-        check_image(recognised("a", buffer.getvalue()), SMALL)
+    with pytest.raises(MediaError, match="frames"):
+        check_image(identify("a", buffer.getvalue()), SMALL)
 
 
 @pytest.mark.parametrize("cut", [10, 30, 60])
@@ -86,14 +86,14 @@ def test_a_damaged_image_is_refused_in_words(kind: str, cut: int) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype="u1")
     buffer = io.BytesIO()
     Image.fromarray(noise).save(buffer, kind)
-    with pytest.raises(Refusal, match=r"is damaged|is no image"):
-        pixels(recognised("a", buffer.getvalue()[:cut]), SMALL)
+    with pytest.raises(MediaError, match=r"is damaged|is no image"):
+        pixels(identify("a", buffer.getvalue()[:cut]), SMALL)
 
 
 def test_a_picture_taken_sideways_is_turned() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert pixels(recognised("a", saved("JPEG", exif=exif)), SMALL).shape == (30, 20, 3)
+    assert pixels(identify("a", saved("JPEG", exif=exif)), SMALL).shape == (30, 20, 3)
 
 
 def test_headers_that_are_cut_off_do_not_end_in_an_exception() -> None:
@@ -105,6 +105,6 @@ def test_headers_that_are_cut_off_do_not_end_in_an_exception() -> None:
 
 
 def test_what_pil_itself_would_refuse_is_told_in_our_words() -> None:
-    with pytest.raises(Refusal, match="pixels"):
-        check_image(recognised("a", png_that_claims(30_000, 30_000)), Limits(pixels=10**10))
-    check_image(recognised("a", png()), Limits())
+    with pytest.raises(MediaError, match="pixels"):
+        check_image(identify("a", png_that_claims(30_000, 30_000)), Limits(pixels=10**10))
+    check_image(identify("a", png()), Limits())

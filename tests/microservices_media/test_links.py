@@ -14,7 +14,7 @@ from pilotlight.microservices.batch.model import Batch
 from pilotlight.microservices.batch.requests import Request
 from pilotlight.microservices.kinds import schema
 from pilotlight.microservices.media import Limits, Media
-from pilotlight.microservices.media.links import linked, links
+from pilotlight.microservices.media.links import link, links
 from pilotlight.microservices.model import Workspace
 from pilotlight.microservices.predicting import chat_body
 
@@ -27,21 +27,21 @@ def test_every_file_of_a_bucket_is_asked_about_by_an_address(
     bucket, workspace, environ = s3
     bucket.put("in/a.png", png())
     bucket.put("in/b.mp4", b"not looked at here")
-    inputs, outputs = (folders.opened(path, workspace, limits, environ) for path in ("in", "out"))
+    inputs, outputs = (folders.open_folder(path, workspace, limits, environ) for path in ("in", "out"))
     batch = Batch("j", "cosmos-rl", "m", workspace, "in", "out", {"text": "What is it?"})
 
-    def link(text: str) -> Media:
-        return linked(text, workspace, limits, environ)
+    def signed(text: str) -> Media:
+        return link(text, workspace, limits, environ)
 
-    files = Files(batch, COSMOS, inputs, outputs, tmp_path / "spool", link)
-    files.survey()
+    files = Files(batch, COSMOS, inputs, outputs, tmp_path / "spool", signed)
+    files.scan()
     sent = list[dict[str, Any]]()
 
     def ask(request: Request) -> dict[str, Any]:
-        sent.append(chat_body(COSMOS, request.asked, request.media))
+        sent.append(chat_body(COSMOS, request.model_request, request.media))
         return {"response": "a picture"}
 
-    files.ask_all(ask, lambda _: [], limits, 1, lambda: None)
+    files.run(ask, lambda _: [], limits, 1, lambda: None)
     first, second = (body["messages"][0]["content"] for body in sent)
     address = first[0]["image_url"]["url"]
     assert address.startswith(f"{workspace.endpoint}/{bucket.root.removeprefix('s3://')}/in/a.png?")
@@ -53,7 +53,7 @@ def test_every_file_of_a_bucket_is_asked_about_by_an_address(
 
 def test_a_path_of_this_machine_cannot_be_fetched_by_a_container() -> None:
     with pytest.raises(UsageError, match=r"media\[2\] is a path"):
-        linked("/data/a.png", None, Limits(), {}, 2)
+        link("/data/a.png", None, Limits(), {}, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.object_stores import Bucket
 from pilotlight.errors import UsageError
 from pilotlight.microservices import credentials
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
-from pilotlight.microservices.media.objects import signed
+from pilotlight.microservices.media.objects import sign_url
 from pilotlight.microservices.media.references import StoredObject
 from pilotlight.microservices.model import Workspace
 
@@ -108,7 +108,7 @@ def test_credentials_of_this_process_are_not_lent_to_a_workspace(monkeypatch: py
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-api")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-api")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://of-the-api")
-    address = signed(StoredObject("s3", "bucket", "a.png"), workspace, environ)
+    address = sign_url(StoredObject("s3", "bucket", "a.png"), workspace, environ)
     assert "of-the-api" not in address.target
     assert "testing" in address.target
 

@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices import kinds
-from pilotlight.microservices.parameters import Asked, WrongParameters, check, meaning
+from pilotlight.microservices.parameters import InvalidParameters, ModelRequest, check, describe
 
 SEED = {  # the bodies of the documented examples
     "vila": {"media": ["s3://b/video.mp4", "s3://b/image.jpg"], "text": "Describe them", "conv_mode": "auto"},
@@ -21,7 +21,7 @@ SEED = {  # the bodies of the documented examples
 
 
 def wrong(network: str, body: dict[str, Any], declared: str = "") -> str:
-    with pytest.raises(WrongParameters) as caught:
+    with pytest.raises(InvalidParameters) as caught:
         check(network, body, declared)
     assert isinstance(caught.value, UsageError)
     return str(caught.value)
@@ -81,7 +81,7 @@ def test_a_value_that_does_not_fit_is_refused_and_never_clamped(network: str, na
 
 
 def test_everything_wrong_is_told_at_once() -> None:
-    with pytest.raises(WrongParameters) as caught:
+    with pytest.raises(InvalidParameters) as caught:
         check("rtdetr", {"confidence_threshold": 3, "who": 1})
     assert len(caught.value.problems) == 3
     assert any("images or media or files is missing" in each for each in caught.value.problems)
@@ -102,13 +102,12 @@ def test_a_model_declares_parameters_of_its_own_beside_it(tmp_path: Path) -> Non
         "parameters:\n"
         "  nms: {type: number, least: 0, most: 1, default: 0.7, help: boxes that overlap more are one}\n"
     )
-    declared = kinds.beside(tmp_path / "model.onnx")
+    declared = kinds.read_declaration(tmp_path / "model.onnx")
     asked = check("whatever", {"images": "a.png", "nms": 0.2}, declared)
-    assert asked == Asked(
+    assert asked == ModelRequest(
         ("a.png",),
         "",
         {"batch_size": 1, "confidence_threshold": 0.5, "images": "a.png", "nms": 0.2},
-        frozenset({"images", "nms"}),
     )
     assert kinds.schema("whatever", declared).labels == ("cat", "dog")
     assert "files is not known" in wrong("whatever", {"files": "a.png"}, declared)
@@ -126,9 +125,9 @@ def test_every_default_fits_its_own_bounds_and_every_parameter_says_what_it_is()
         needed = {names[0]: [1] if of.parameters[names[0]].type == "json" else "x" for names in of.needs}
         told = {name: each.default for name, each in of.parameters.items() if each.default is not None}
         check(network, {**told, **needed})
-        assert all(each.help and meaning(each) for each in of.parameters.values())
+        assert all(each.help and describe(each) for each in of.parameters.values())
 
 
 def test_no_kind_beside_a_model_is_no_file(tmp_path: Path) -> None:
-    assert kinds.beside(tmp_path / "model.onnx") == ""
-    assert kinds.beside(tmp_path) == ""
+    assert kinds.read_declaration(tmp_path / "model.onnx") == ""
+    assert kinds.read_declaration(tmp_path) == ""

@@ -8,12 +8,12 @@ from tests.microservices_media.conftest import png, video
 from tests.onnx_models import write_model, write_python
 from tests.serving import RunningServer
 
-from pilotlight.microservices.calling import AskingFailed
+from pilotlight.microservices.calling import InferenceFailed
 from pilotlight.microservices.kinds import Schema, schema
 from pilotlight.microservices.media import Limits, Media
-from pilotlight.microservices.media.sniffing import recognised
-from pilotlight.microservices.parameters import fitted
-from pilotlight.microservices.predicting import ask
+from pilotlight.microservices.media.sniffing import identify
+from pilotlight.microservices.parameters import validate
+from pilotlight.microservices.predicting import predict
 
 LIMITS = Limits()
 COLOURS = schema("mine", "kind: classification\nlabels: [red, green, blue]\nprepare: {size: [4, 4]}")
@@ -32,12 +32,12 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 def asked_of(server: RunningServer, of: Schema, media: list[Media], **given: object) -> dict[str, object]:
     body = {"images": [each.name for each in media], **given}
-    return ask(server.url, of, fitted(of, body), media, LIMITS, 60)
+    return predict(server.url, of, validate(of, body), media, LIMITS, 60)
 
 
 def test_pictures_are_classified_each_with_its_own_answer(colours: RunningServer) -> None:
     media = [
-        recognised(name, png(5, 7, rgb))
+        identify(name, png(5, 7, rgb))
         for name, rgb in (("r.png", (255, 0, 0)), ("g.png", (0, 255, 0)), ("b.png", (0, 0, 255)))
     ]
     for batch_size in (1, 2, 3):
@@ -51,13 +51,13 @@ def test_pictures_are_classified_each_with_its_own_answer(colours: RunningServer
 
 
 def test_one_picture_has_its_answer_at_the_top_too(colours: RunningServer) -> None:
-    found = asked_of(colours, COLOURS, [recognised("r.png", png())])
+    found = asked_of(colours, COLOURS, [identify("r.png", png())])
     assert found["response"] == "red"
     assert isinstance(found["confidence"], float)
 
 
 def test_a_video_is_told_frame_by_frame(colours: RunningServer) -> None:
-    found = asked_of(colours, COLOURS, [recognised("v.mp4", video(3))])["predictions"]
+    found = asked_of(colours, COLOURS, [identify("v.mp4", video(3))])["predictions"]
     assert isinstance(found, list)
     assert len(found[0]["frames"]) == 3
 
@@ -65,22 +65,22 @@ def test_a_video_is_told_frame_by_frame(colours: RunningServer) -> None:
 def test_tensors_go_through_as_they_are(colours: RunningServer) -> None:
     of = schema("tensors")
     body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [9, 0, 0]}]}
-    found = ask(colours.url, of, fitted(of, body), [], LIMITS, 60)
+    found = predict(colours.url, of, validate(of, body), [], LIMITS, 60)
     assert found["outputs"][0]["shape"] == [1, 3]
 
 
 def test_what_the_model_refuses_is_told_with_its_status(colours: RunningServer) -> None:
     of = schema("tensors")
     body = {"inputs": [{"name": "other", "shape": [1], "datatype": "FP32", "data": [9]}]}
-    with pytest.raises(AskingFailed) as caught:
-        ask(colours.url, of, fitted(of, body), [], LIMITS, 60)
+    with pytest.raises(InferenceFailed) as caught:
+        predict(colours.url, of, validate(of, body), [], LIMITS, 60)
     assert caught.value.status == 400
     assert "other" in str(caught.value)
 
 
 def test_nobody_there_is_told_without_an_address() -> None:
-    with pytest.raises(AskingFailed, match="cannot be reached") as caught:
-        ask("http://127.0.0.1:1", schema("tensors"), fitted(schema("tensors"), {"inputs": [1]}), [], LIMITS, 5)
+    with pytest.raises(InferenceFailed, match="cannot be reached") as caught:
+        predict("http://127.0.0.1:1", schema("tensors"), validate(schema("tensors"), {"inputs": [1]}), [], LIMITS, 5)
     assert caught.value.status == 0
     assert "127" not in str(caught.value)
 
@@ -114,10 +114,10 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
 def test_a_model_that_talks_gets_pictures_videos_and_text(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "model", SPEAKER, SPEAKER_CONFIG)
     of = schema("vision-language")
-    media = [recognised("a.png", png()), recognised("b.mp4", video(2))]
-    asked = fitted(of, {"media": ["a.png", "b.mp4"], "text": "What is it?", "conv_mode": "auto", "temperature": 0.5})
+    media = [identify("a.png", png()), identify("b.mp4", video(2))]
+    asked = validate(of, {"media": ["a.png", "b.mp4"], "text": "What is it?", "conv_mode": "auto", "temperature": 0.5})
     with RunningServer(tmp_path, "--model-repository", str(tmp_path / "models"), "--microservice") as server:
-        found = ask(server.url, of, asked, media, LIMITS, 60)
-        plain = ask(server.url, schema("text"), fitted(schema("text"), {"prompt": "hi"}), [], LIMITS, 60)
+        found = predict(server.url, of, asked, media, LIMITS, 60)
+        plain = predict(server.url, schema("text"), validate(schema("text"), {"prompt": "hi"}), [], LIMITS, 60)
     assert found["response"] == f"['image', 'video', 'text'] [{len(media[0].data)}, {len(media[1].data)}] 0.5"
     assert plain["response"] == "['text'] [] 1.0"

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.microservices_media.conftest import Web, video
 
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
-from pilotlight.microservices.media.refusals import Refusal
-from pilotlight.microservices.media.sniffing import Media, recognised
+from pilotlight.microservices.media.refusals import MediaError
+from pilotlight.microservices.media.sniffing import Media, identify
 from pilotlight.microservices.media.videos import check_video, frames
 
 SMALL = Limits(pixels=10_000, frames=50)
@@ -24,7 +24,7 @@ WHOLE = video(4)
 )  # fmt: skip
 def test_every_container_is_decoded(container: str, codec: str, mime: str) -> None:
     data = video(6, container=container, codec=codec)
-    media = recognised("a", data)
+    media = identify("a", data)
     assert (media.kind, media.mime) == ("video", mime)
     found = frames(media, SMALL)
     assert found.shape == (6, 24, 32, 3)
@@ -33,7 +33,7 @@ def test_every_container_is_decoded(container: str, codec: str, mime: str) -> No
 
 
 def test_of_a_long_one_frames_at_equal_distances_are_taken() -> None:
-    found = frames(recognised("a", video(40)), SMALL, most=4)
+    found = frames(identify("a", video(40)), SMALL, most=4)
     assert found.shape == (4, 24, 32, 3)
     means = [each.mean() for each in found]
     assert means == sorted(means)
@@ -41,29 +41,29 @@ def test_of_a_long_one_frames_at_equal_distances_are_taken() -> None:
 
 
 def test_too_many_frames_are_refused_by_the_container_and_while_decoding() -> None:
-    media = recognised("a", video(60))
-    with pytest.raises(Refusal, match="more than the 50 frames"):
+    media = identify("a", video(60))
+    with pytest.raises(MediaError, match="more than the 50 frames"):
         check_video(media, SMALL)
-    with pytest.raises(Refusal, match="more than the 50 frames"):
+    with pytest.raises(MediaError, match="more than the 50 frames"):
         frames(media, SMALL)
 
 
 def test_too_many_pixels_are_refused() -> None:
-    with pytest.raises(Refusal, match="160 x 120 pixels"):
-        check_video(recognised("a", video(3, size=(160, 120))), SMALL)
-    with pytest.raises(Refusal, match="pixels"):
-        check_video(recognised("a", video(2, size=(1600, 1200), container="avi")), SMALL)
+    with pytest.raises(MediaError, match="160 x 120 pixels"):
+        check_video(identify("a", video(3, size=(160, 120))), SMALL)
+    with pytest.raises(MediaError, match="pixels"):
+        check_video(identify("a", video(2, size=(1600, 1200), container="avi")), SMALL)
 
 
 def test_frames_in_memory_have_a_bound() -> None:
-    with pytest.raises(Refusal, match="ask for fewer frames"):
-        frames(recognised("a", video(12)), replace(SMALL, kept_pixels=32 * 24 * 3))
+    with pytest.raises(MediaError, match="ask for fewer frames"):
+        frames(identify("a", video(12)), replace(SMALL, kept_pixels=32 * 24 * 3))
 
 
 @pytest.mark.parametrize("keep", [40, 200])
 def test_a_damaged_video_is_refused_in_words(keep: int) -> None:
-    with pytest.raises(Refusal, match=r"is damaged|no picture"):
-        frames(recognised("a", video(12, container="avi")[:keep]), SMALL)
+    with pytest.raises(MediaError, match=r"is damaged|no picture"):
+        frames(identify("a", video(12, container="avi")[:keep]), SMALL)
 
 
 @settings(deadline=None, max_examples=40)
@@ -72,9 +72,9 @@ def test_a_video_with_a_byte_changed_is_read_or_refused(at: int, value: int) -> 
     data = bytearray(WHOLE)
     data[at] = value
     try:
-        media = recognised("a", bytes(data))
+        media = identify("a", bytes(data))
         assert media.kind != "video" or len(frames(media, SMALL)) <= 50
-    except Refusal:
+    except MediaError:
         pass
 
 
@@ -85,13 +85,13 @@ def test_a_playlist_that_calls_itself_a_video_opens_nothing(web: Web, limits: Li
     web.paths["/outer.mp4"] = playlist
     with pytest.raises(MediaRefused, match="is no image"):
         fetch([web.url("/outer.mp4")], None, limits)
-    with pytest.raises(Refusal, match="is damaged"):
+    with pytest.raises(MediaError, match="is damaged"):
         frames(Media("a.mp4", "video", "mp4", playlist), limits)
     assert web.asked == ["/outer.mp4"]
 
 
 def test_without_pyav_a_video_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    media = recognised("a", video(2))
+    media = identify("a", video(2))
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(Refusal, match=r"pip install 'pilotlight\[media\]'"):
+    with pytest.raises(MediaError, match=r"pip install 'pilotlight\[media\]'"):
         check_video(media, SMALL)

@@ -49,7 +49,7 @@ def test_one_whose_program_was_away_is_started_once_it_is_back(
     program.chmod(0o755)
 
     async def lived() -> None:
-        await prometheus_beside.Beside(home, program, 1).start()
+        await prometheus_beside.PrometheusServer(home, program, 1).start()
         first = prometheus_beside.running(home)
         assert first is not None
         program.rename(tmp_path / "elsewhere")
@@ -62,7 +62,7 @@ def test_one_whose_program_was_away_is_started_once_it_is_back(
         try:
             await lived()
         finally:
-            await prometheus_beside.end(home)
+            await prometheus_beside.stop(home)
 
     asyncio.run(played())
 
@@ -84,9 +84,9 @@ def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monke
     async def played(taken: int) -> str:
         monkeypatch.setattr(prometheus_beside, "free_port", lambda wanted: free(0) if wanted == 0 else taken)
         try:
-            return await prometheus_beside.Beside(home, program, 1).start()
+            return await prometheus_beside.PrometheusServer(home, program, 1).start()
         finally:
-            await prometheus_beside.end(home)
+            await prometheus_beside.stop(home)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Another) as other:
         threading.Thread(target=other.serve_forever).start()

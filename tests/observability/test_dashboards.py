@@ -11,10 +11,10 @@ from tests.observability.queries import NAMES, PANELS, expressions, filled
 
 from pilotlight import contract
 from pilotlight.observability import rules
-from pilotlight.observability.dashboards import DASHBOARDS, rendered
+from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
 from pilotlight.observability.dashboards.builder import ANNOTATIONS, COLUMNS, Panel
 
-MADE = {name: rendered(dashboard) for name, dashboard in DASHBOARDS.items()}
+MADE = {name: render_dashboard(dashboard) for name, dashboard in DASHBOARDS.items()}
 EXPORTED = {value for name, value in vars(contract).items() if name.startswith("METRIC_")}
 # What other projects export, which alerts about a cluster's own autoscalers have to ask.
 FOREIGN = re.compile(r"\b(?:keda|kube)_\w+")

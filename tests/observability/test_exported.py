@@ -5,9 +5,9 @@ from tests.local_target.runs import replica, revision, revision_of, running, ser
 from pilotlight.gateway.messages import BackendReport
 from pilotlight.observability.exposition import Family
 from pilotlight.targets.local import exported
-from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Rules, Scaling
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.statuses import View, status_of
+from pilotlight.targets.local.statuses import ServiceView, status_of
 from pilotlight.targets.local.supervisor.replica import State
 from pilotlight.targets.target import ServiceStatus
 
@@ -21,7 +21,7 @@ def run_of(scaling: Scaling) -> ServiceRun:
 
 
 def seen(run: ServiceRun) -> ServiceStatus:
-    return status_of(View(run, [replica(NAME)], 0.0, "http://127.0.0.1:8090"))
+    return status_of(ServiceView(run, [replica(NAME)], 0.0, "http://127.0.0.1:8090"))
 
 
 def values(family: Family, *labels: str) -> dict[tuple[str, ...], float]:
@@ -29,7 +29,7 @@ def values(family: Family, *labels: str) -> dict[tuple[str, ...], float]:
 
 
 def hpa(*metrics: Metric) -> Hpa:
-    return Hpa(1, 4, metrics, Rules(()), Rules(()))
+    return Hpa(1, 4, metrics, ScalingRules(()), ScalingRules(()))
 
 
 def test_bounds_are_those_that_hold_also_when_set_by_hand() -> None:

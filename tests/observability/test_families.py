@@ -3,21 +3,23 @@
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from pilotlight.canary.model import Canary, Check, Ledger, Measurement, Policy
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import Check
+from pilotlight.canary.model import Canary, CanaryHistory, Measurement
 from pilotlight.observability import families
-from pilotlight.observability.exposition import Family, page
+from pilotlight.observability.exposition import Family, render_families
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 KEY = ("lab", "iris")
 CANARY = Canary(
-    Policy(checks=(Check("p99_ms", maximum=300.0),)), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z", weight=25
+    CanaryPolicy(checks=(Check("p99_ms", maximum=300.0),)), "iris-2", "iris-1", 2, 1, "2026-01-01T00:00:00Z", weight=25
 )
 
 
 def read(made: list[Family]) -> dict[tuple[str, ...], float]:
     """By name and the values of its labels."""
     found = {}
-    for family in text_string_to_metric_families(page(made)):
+    for family in text_string_to_metric_families(render_families(made)):
         for sample in family.samples:
             found[sample.name, *sample.labels.values()] = sample.value
     return found
@@ -45,7 +47,7 @@ def test_a_canary_tells_its_weights_its_phase_and_what_was_measured_last() -> No
         Measurement("p99_ms", "2026-01-01T00:00:15Z", "Successful", 120.0),
         Measurement("p99_ms", "2026-01-01T00:00:30Z", "Failed", 340.0, 110.0),
     )
-    found = read(families.canaries([(KEY, Ledger(replace(CANARY, measurements=measured)))]))
+    found = read(families.canaries([(KEY, CanaryHistory(replace(CANARY, measurements=measured)))]))
     assert found["pilotlight_canary_weight", *KEY, "iris-2", "canary"] == 25
     assert found["pilotlight_canary_weight", *KEY, "iris-1", "stable"] == 75
     assert found["pilotlight_canary_check_value", *KEY, "iris-2", "canary", "p99_ms"] == 340
@@ -56,14 +58,14 @@ def test_a_canary_tells_its_weights_its_phase_and_what_was_measured_last() -> No
 
 def test_how_a_canary_ended_and_why_is_remembered_while_its_shares_are_over() -> None:
     measured = (Measurement("p99_ms", "2026-01-01T00:00:30Z", "Failed", 340.0),)
-    found = read(families.canaries([(KEY, Ledger(replace(CANARY, phase="RolledBack", measurements=measured)))]))
+    found = read(families.canaries([(KEY, CanaryHistory(replace(CANARY, phase="RolledBack", measurements=measured)))]))
     assert {labels[0] for labels in found} == {"pilotlight_canary_phase", "pilotlight_canary_check_value"}
     assert found["pilotlight_canary_phase", *KEY, "iris-2", "RolledBack"] == 1
     assert found["pilotlight_canary_check_value", *KEY, "iris-2", "canary", "p99_ms"] == 340
 
 
 def test_a_canary_that_a_newer_release_made_pointless_is_told_no_more() -> None:
-    ledgers = [(KEY, Ledger(replace(CANARY, phase="Superseded"))), (("lab", "none"), Ledger())]
+    ledgers = [(KEY, CanaryHistory(replace(CANARY, phase="Superseded"))), (("lab", "none"), CanaryHistory())]
     assert read(families.canaries(ledgers)) == {}
 
 
@@ -71,7 +73,7 @@ def test_a_name_cannot_break_out_of_its_label_and_odd_numbers_are_written_as_pro
     family = Family("a", "gauge", "help")
     family.add(float("nan"), name='x"} 1\nb\\')
     family.add(float("inf"), name="y")
-    (read_back,) = text_string_to_metric_families(page([family]))
+    (read_back,) = text_string_to_metric_families(render_families([family]))
     assert read_back.samples[0].labels == {"name": 'x"} 1\nb\\'}
     assert read_back.samples[0].value != read_back.samples[0].value
     assert read_back.samples[1].value == float("inf")

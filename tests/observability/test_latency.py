@@ -9,7 +9,7 @@ from tests.kubernetes_target.paper_cluster import PaperCluster, named
 
 from pilotlight.errors import PlatformError
 from pilotlight.observability import latency
-from pilotlight.observability.latency import measured, promql
+from pilotlight.observability.latency import promql, with_latency
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 from pilotlight.targets.target import RevisionStatus, Sample, ServiceStatus
 from platformctl import views
@@ -23,7 +23,7 @@ IRIS = ServiceStatus(
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is slow."""
-    monkeypatch.setattr(latency, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(latency, "TIMEOUT_S", 60.0)
 
 
 def sample(figure: str, value: float, revision: str = "iris-1") -> Sample:
@@ -33,14 +33,14 @@ def sample(figure: str, value: float, revision: str = "iris-1") -> Sample:
 
 def test_each_revision_gets_its_own_figures() -> None:
     told = [sample("requests", 41.6), sample("p50_ms", 3.5), sample("p99_ms", 9.0), sample("error_percent", 0.0)]
-    (status,) = measured([IRIS], lambda _: told)
+    (status,) = with_latency([IRIS], lambda _: told)
     canary, stable = status.revisions
     assert canary == IRIS.revisions[0]
     assert (stable.requests, stable.p50_ms, stable.p99_ms, stable.error_percent) == (42, 3.5, 9.0, 0.0)
 
 
 def test_a_quantile_of_nothing_is_left_out() -> None:
-    (status,) = measured([IRIS], lambda _: [sample("requests", 0.0), sample("p99_ms", float("nan"))])
+    (status,) = with_latency([IRIS], lambda _: [sample("requests", 0.0), sample("p99_ms", float("nan"))])
     assert (status.revisions[1].requests, status.revisions[1].p99_ms) == (0, None)
 
 
@@ -48,7 +48,7 @@ def test_nobody_who_can_be_asked_changes_nothing() -> None:
     def refuse(_: str) -> Sequence[Sample]:
         raise PlatformError("no Prometheus")
 
-    assert list(measured([IRIS], refuse)) == [IRIS]
+    assert list(with_latency([IRIS], refuse)) == [IRIS]
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
@@ -59,7 +59,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
         return [sample("requests", 1.0)]
 
     began = time.monotonic()
-    assert list(measured([IRIS], hang, patience_s=0.05)) == [IRIS]
+    assert list(with_latency([IRIS], hang, timeout_s=0.05)) == [IRIS]
     assert time.monotonic() - began < 30
     never.set()
 
@@ -68,7 +68,7 @@ def test_nothing_is_asked_about_nothing() -> None:
     def refuse(_: str) -> Sequence[Sample]:
         raise AssertionError("asked")
 
-    assert list(measured([], refuse)) == []
+    assert list(with_latency([], refuse)) == []
 
 
 def test_a_cluster_s_prometheus_is_asked_and_a_cluster_without_one_loses_nothing(
@@ -80,10 +80,10 @@ def test_a_cluster_s_prometheus_is_asked_and_a_cluster_without_one_loses_nothing
     vector = {"resultType": "vector", "result": [{"metric": dict(told.labels), "value": [5, "9"]}]}
     with PaperCluster(service) as paper:
         paper.queries[promql([IRIS])] = {"status": "success", "data": vector}
-        (status,) = views.with_figures([IRIS], KubernetesTarget(paper.cluster()))
+        (status,) = views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))
     assert [row.p99_ms for row in status.revisions] == [None, 9.0]
     with PaperCluster() as paper:
-        assert list(views.with_figures([IRIS], KubernetesTarget(paper.cluster()))) == [IRIS]
+        assert list(views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))) == [IRIS]
 
 
 @pytest.mark.parametrize("name", ["iris", "a.b"])

@@ -23,10 +23,10 @@ from tests.embedded import Platform
 from tests.observability.queries import PANELS, expressions
 
 from pilotlight.api import scraping
-from pilotlight.api.backing import TargetBacking
-from pilotlight.api.keys import BACKING
-from pilotlight.canary.prometheus import ask
-from pilotlight.observability.latency import measured
+from pilotlight.api.backing import TargetBackend
+from pilotlight.api.keys import BACKEND
+from pilotlight.canary.prometheus import query_prometheus
+from pilotlight.observability.latency import with_latency
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import prometheus_beside
 from pilotlight.targets.target import RevisionStatus
@@ -138,7 +138,7 @@ def test_the_figures_of_a_cluster_come_from_one_query(platform: Platform, url: s
     def told() -> RevisionStatus:
         (plain,) = platform.target.list(None)
         blank = replace(plain, revisions=tuple(replace(row, p50_ms=None, requests=0) for row in plain.revisions))
-        (status,) = measured([blank], lambda promql: ask(url, promql), patience_s=60)
+        (status,) = with_latency([blank], lambda promql: query_prometheus(url, promql), timeout_s=60)
         return next(each for each in status.revisions if each.percent == 100)
 
     rows: list[RevisionStatus] = []
@@ -158,7 +158,7 @@ def test_the_figures_of_a_cluster_come_from_one_query(platform: Platform, url: s
 def test_an_api_beside_any_target_tells_of_its_replicas(platform: Platform) -> None:
     async def page() -> str:
         app = web.Application()
-        app[BACKING] = TargetBacking(platform.target)
+        app[BACKEND] = TargetBackend(platform.target)
         app.router.add_get("/metrics", scraping.metrics)
         async with TestClient(TestServer(app)) as client:
             return await (await client.get("/metrics")).text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pilotlight.observability.dashboards import DASHBOARDS, rendered
+from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
 from pilotlight.observability.rules import BUDGET, rules
 from platformctl import main
 
@@ -24,7 +24,7 @@ def test_the_list_names_every_dashboard(capsys: Capture) -> None:
 
 def test_one_is_printed_as_grafana_imports_it(capsys: Capture) -> None:
     assert main.run(["dashboard", "canary"]) == 0
-    assert json.loads(capsys.readouterr().out) == rendered(DASHBOARDS["canary"])
+    assert json.loads(capsys.readouterr().out) == render_dashboard(DASHBOARDS["canary"])
 
 
 def test_rules_are_printed_as_prometheus_reads_them(capsys: Capture) -> None:

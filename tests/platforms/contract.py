@@ -22,7 +22,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from pilotlight.microservices import starting
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.ports import can_bind
 from pilotlight.microservices.registry import Registry
@@ -56,11 +56,11 @@ class Ground:
     written: Callable[[], str] = str
 
     def job(self, network_arch: str = "pilotlight") -> Job:
-        wish = starting.Wish(
+        wish = starting.StartRequest(
             network_arch, self.model_path, self.platform.name, options=self.options, image=self.image,
             secrets=("HF_TOKEN",), host_port=next(self.ports),
         )  # fmt: skip
-        return starting.job(wish, self.environ)
+        return starting.build_job(wish, self.environ)
 
     @contextmanager
     def started(self, job: Job) -> Iterator[Entry]:
@@ -71,9 +71,9 @@ class Ground:
             self.platform.stop(job.id, entry)
             self.registry.remove(job.id)
 
-    def until(self, job: Job, entry: Entry, *states: str) -> Seen:
+    def until(self, job: Job, entry: Entry, *states: str) -> PlatformStatus:
         deadline = time.monotonic() + DEADLINE_S
-        while (seen := self.platform.look(job.id, entry)).state not in states:
+        while (seen := self.platform.status(job.id, entry)).state not in states:
             assert time.monotonic() < deadline, f"{seen} instead of {states}"
             time.sleep(PAUSE_S)
         return seen
@@ -81,15 +81,15 @@ class Ground:
     def until_ready(self, job: Job, entry: Entry) -> None:
         self.until(job, entry, "running")
         deadline = time.monotonic() + DEADLINE_S
-        with self.platform.way(job.id, entry) as url:
+        with self.platform.open_route(job.id, entry) as url:
             while (status := get(f"{url}/v2/health/ready")) != 200:
-                assert time.monotonic() < deadline, f"{status}: {self.platform.look(job.id, entry)}"
+                assert time.monotonic() < deadline, f"{status}: {self.platform.status(job.id, entry)}"
                 time.sleep(PAUSE_S)
 
-    def until_well(self, job: Job, entry: Entry) -> Seen:
+    def until_well(self, job: Job, entry: Entry) -> PlatformStatus:
         """It answers already; a probe that came before it did is forgotten with the next."""
         deadline = time.monotonic() + DEADLINE_S
-        while (seen := self.platform.look(job.id, entry)).reason:
+        while (seen := self.platform.status(job.id, entry)).reason:
             assert time.monotonic() < deadline, str(seen)
             time.sleep(PAUSE_S)
         return seen
@@ -102,7 +102,7 @@ class PlatformContract:
         job = ground.job()
         with ground.started(job) as entry:
             ground.until_ready(job, entry)
-            with ground.platform.way(job.id, entry) as url:
+            with ground.platform.open_route(job.id, entry) as url:
                 assert len(infer(url)["outputs"]) > 0
             seen = ground.until_well(job, entry)
             assert seen.state == "running"
@@ -133,13 +133,13 @@ class PlatformContract:
         job = ground.job()
         with ground.started(job) as entry:
             ground.until(job, entry, "running")
-            ground.platform.stop(job.id, starting.begun(ground.platform.name, job.options))
+            ground.platform.stop(job.id, starting.provisional_entry(ground.platform.name, job.options))
             assert ground.until(job, entry, "gone", "stopped")
             assert not reachable(ground, job, entry)
 
     def test_a_job_that_never_was_is_gone_and_can_be_stopped(self, ground: Ground) -> None:
         entry = self.never_was(ground)
-        assert ground.platform.look(str(uuid4()), entry).state == "gone"
+        assert ground.platform.status(str(uuid4()), entry).state == "gone"
         ground.platform.stop(str(uuid4()), entry)
 
     def never_was(self, ground: Ground) -> Entry:
@@ -150,7 +150,7 @@ class PlatformContract:
         job = replace(job, command=TELLS + job.command)
         with ground.started(job) as entry:
             ground.until_ready(job, entry)
-            seen = ground.platform.look(job.id, entry)
+            seen = ground.platform.status(job.id, entry)
             digest = hashlib.sha256(SECRET.encode()).hexdigest()
             assert any(digest in line for line in seen.tail)
             shown = (repr(job), repr(entry), repr(seen), ground.registry.path.read_text(), ground.written())
@@ -164,7 +164,7 @@ class PlatformContract:
                 ground.until_ready(job, entry)
             ground.platform.stop(first.id, one)
             ground.until(first, one, "gone", "stopped")
-            with ground.platform.way(second.id, two) as url:
+            with ground.platform.open_route(second.id, two) as url:
                 assert infer(url)["outputs"]
 
 

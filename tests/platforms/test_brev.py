@@ -16,7 +16,7 @@ from tests.platforms.ssh_server import ssh_server
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.model import Entry
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.platforms.brev import made_name
+from pilotlight.microservices.platforms.brev import instance_name
 from pilotlight.microservices.registry import registry
 
 pytestmark = pytest.mark.platform
@@ -70,13 +70,13 @@ def test_an_instance_that_was_named_stays_after_a_stop(ground: Ground) -> None:
 def test_an_instance_is_created_where_none_is_named_and_goes_with_the_job(ground: Ground) -> None:
     job = replace(ground.job(), options=OPTIONS)
     entry = ground.platform.start(job)
-    assert entry.instance_id == made_name(job.id)
-    assert instances(ground) == ["gpu-one", made_name(job.id)]
+    assert entry.instance_id == instance_name(job.id)
+    assert instances(ground) == ["gpu-one", instance_name(job.id)]
     ground.until(job, entry, "running")
     platform("docker", ground.environ).stop(job.id, entry)  # the container of a deleted instance would go with it
     ground.platform.stop(job.id, entry)
     assert instances(ground) == ["gpu-one"]
-    assert ground.platform.look(job.id, entry).state == "gone"
+    assert ground.platform.status(job.id, entry).state == "gone"
 
 
 def test_requests_go_through_a_tunnel_where_the_firewall_lets_none_in(ground: Ground) -> None:
@@ -86,7 +86,7 @@ def test_requests_go_through_a_tunnel_where_the_firewall_lets_none_in(ground: Gr
         with socket.create_server(("127.0.0.1", 0)) as free:
             closed = free.getsockname()[1]
         shut = replace(entry, host_url=f"http://127.0.0.1:{closed}")
-        with ground.platform.way(job.id, shut) as url:
+        with ground.platform.open_route(job.id, shut) as url:
             assert url != shut.host_url
             assert get(f"{url}/v2/health/ready") == 200
         assert get(f"{url}/v2/health/ready") == 0
@@ -106,4 +106,4 @@ def test_an_instance_that_cannot_be_reached_is_no_missing_container(ground: Grou
     Path(ground.environ["BREV_STAND_IN"]).write_text(json.dumps([row]))
     entry = Entry("brev", "pilotlight", "http://127.0.0.1:1", "2026-01-01T00:00:00+00:00", 1, instance_id=row["id"])
     with pytest.raises(PlatformError, match="cannot be asked: ssh: Could not resolve hostname"):
-        ground.platform.look("4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", entry)
+        ground.platform.status("4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", entry)

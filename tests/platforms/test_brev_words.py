@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.model import Job
-from pilotlight.microservices.platforms.brev import create_words, look_script, read_instances, run_script
+from pilotlight.microservices.platforms.brev import create_words, read_instances, run_script, status_script
 from pilotlight.microservices.platforms.docker_words import Machine
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
@@ -40,7 +40,7 @@ def test_a_shell_reads_the_script_as_it_was_meant() -> None:
 
 
 def test_a_look_asks_for_the_state_and_the_last_lines() -> None:
-    first, second = look_script(ID).split(" && ")
+    first, second = status_script(ID).split(" && ")
     assert shlex.split(first)[:2] == ["docker", "inspect"]
     assert shlex.split(second)[1:3] == ["docker", "logs"]
 

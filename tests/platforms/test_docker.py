@@ -58,7 +58,7 @@ def test_a_folder_of_the_machine_is_seen_in_the_container(ground: Ground, tmp_pa
         parent.chmod(0o755)
     with ground.started(replace(job, command=words)) as entry:
         ground.until(job, entry, "failed", "stopped")
-        seen = ground.platform.look(job.id, entry)
+        seen = ground.platform.status(job.id, entry)
     assert seen.reason == "the container ended with exit code 4"
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pilotlight.errors import UsageError
 from pilotlight.microservices.model import Job
 from pilotlight.microservices.platforms.docker_words import Machine, gpu_words, read_state, run_words
-from pilotlight.microservices.platforms.programs import checked
+from pilotlight.microservices.platforms.programs import validate_job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 TAO = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "umask 0 && run --job '{}'", host_port=8083)
@@ -97,7 +97,7 @@ def test_folders_are_mounted_as_told() -> None:
 )
 def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict[str, object], field: str) -> None:
     with pytest.raises(UsageError, match=field):
-        checked(replace(TAO, **changes))
+        validate_job(replace(TAO, **changes))
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ GPU_NODE = named("v1", "Node", "", "one", status={"allocatable": {"nvidia.com/gp
 
 
 def job(arch: str = "pilotlight", **options: str) -> Job:
-    wish = starting.Wish(arch, "/models/x", "kubernetes", num_gpus=2, options={"namespace": "team", **options})
-    return starting.job(wish, ENVIRON, JOB_ID)
+    wish = starting.StartRequest(arch, "/models/x", "kubernetes", num_gpus=2, options={"namespace": "team", **options})
+    return starting.build_job(wish, ENVIRON, JOB_ID)
 
 
 def on(paper: PaperCluster) -> Kubernetes:
@@ -56,8 +56,8 @@ def test_the_container_runs_the_inner_command_under_the_jobs_id() -> None:
 
 
 def test_what_the_api_starts_has_no_address_outside_of_the_cluster() -> None:
-    wish = starting.Wish("pilotlight", "/models/x", "kubernetes", options={"namespace": "team"}, remote=True)
-    made = starting.job(wish, ENVIRON, JOB_ID)
+    wish = starting.StartRequest("pilotlight", "/models/x", "kubernetes", options={"namespace": "team"}, remote=True)
+    made = starting.build_job(wish, ENVIRON, JOB_ID)
     assert objects.service(made, "team")["spec"]["type"] == "ClusterIP"
     assert_valid([objects.service(made, "team")])
 
@@ -150,7 +150,7 @@ def test_a_look_tells_the_pod_its_status_and_the_reason(
     workload = named("apps/v1", "StatefulSet", "team", f"ims-{JOB_ID}")
     with PaperCluster(workload, *([seen] if seen else [])) as paper:
         paper.logs[f"ims-{JOB_ID}-0"] = ["first", f"with {SECRET}"]
-        found = on(paper).look(JOB_ID, ENTRY)
+        found = on(paper).status(JOB_ID, ENTRY)
     assert (found.state, found.pod_status) == expected[:2]
     assert expected[2] in found.reason
     if seen:
@@ -164,12 +164,12 @@ def test_a_log_that_the_node_has_dropped_is_no_word_of_the_model() -> None:
     with PaperCluster(workload, seen) as paper:
         paper.logs[f"ims-{JOB_ID}-0"] = ["unable to retrieve container logs for containerd://540587ec"]
         paper.logs[f"ims-{JOB_ID}-0/previous"] = ["no such checkpoint"]
-        assert on(paper).look(JOB_ID, ENTRY).tail == ("no such checkpoint",)
+        assert on(paper).status(JOB_ID, ENTRY).tail == ("no such checkpoint",)
 
 
 def test_without_a_stateful_set_it_is_gone() -> None:
     with PaperCluster() as paper:
-        assert on(paper).look(JOB_ID, ENTRY).state == "gone"
+        assert on(paper).status(JOB_ID, ENTRY).state == "gone"
 
 
 BALANCED = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
@@ -202,22 +202,22 @@ def test_where_no_address_answers_requests_go_through_a_port_forward() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server, PaperCluster(service) as paper:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         paper.ports[8080] = server.server_address[1]
-        with on(paper).way(JOB_ID, ENTRY) as url:
-            assert asking.post(url, asking.PROBE, 60.0).status == 202
+        with on(paper).open_route(JOB_ID, ENTRY) as url:
+            assert asking.post_chat(url, asking.PROBE, 60.0).status == 202
         server.shutdown()
 
 
 def test_a_pod_that_listens_to_nobody_yet_is_asked_again() -> None:
     service = named("v1", "Service", "team", f"ims-{JOB_ID}", spec={"clusterIP": "None"})
-    with PaperCluster(service) as paper, on(paper).way(JOB_ID, ENTRY) as url, pytest.raises(ConnectionError):
-        asking.post(url, asking.PROBE, 60.0)
+    with PaperCluster(service) as paper, on(paper).open_route(JOB_ID, ENTRY) as url, pytest.raises(ConnectionError):
+        asking.post_chat(url, asking.PROBE, 60.0)
 
 
 def test_the_context_that_it_was_started_in_is_the_one_that_is_asked() -> None:
     asked: list[str] = []
     with PaperCluster() as paper:
         place = Kubernetes(ENVIRON, lambda context: asked.append(context) or paper.cluster())  # type: ignore[func-returns-value]
-        place.look(JOB_ID, replace(ENTRY, instance_id="production"))
+        place.status(JOB_ID, replace(ENTRY, instance_id="production"))
     assert asked == ["production"]
 
 

@@ -61,18 +61,18 @@ def test_another_process_that_got_its_number_later_is_left_alone(ground: Ground,
         assert entry.platform_job_id
         _, boot, ticks = entry.platform_job_id.split(":")
         confused = replace(entry, platform_job_id=f"{stranger.pid}:{boot}:{ticks}")
-        assert ground.platform.look(job.id, confused).state == "failed"
+        assert ground.platform.status(job.id, confused).state == "failed"
         ground.platform.stop(job.id, confused)
         assert stranger.poll() is None
         stranger.communicate(b"\n")
-    assert ground.platform.look(job.id, entry).state == "running"
+    assert ground.platform.status(job.id, entry).state == "running"
 
 
 def test_one_that_was_killed_is_seen_as_failed_by_that_signal(ground: Ground, running: tuple[Job, Entry]) -> None:
     job, entry = running
     os.kill(pid_of(entry), signal.SIGKILL)
     end = time.monotonic() + 60
-    while "SIGKILL" not in (seen := ground.platform.look(job.id, entry)).reason:
+    while "SIGKILL" not in (seen := ground.platform.status(job.id, entry)).reason:
         assert time.monotonic() < end, seen
         time.sleep(0.05)
     assert (seen.state, seen.pod_status) == ("failed", "Exited")

@@ -19,22 +19,22 @@ ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-plante
 def test_the_values_of_secrets_are_taken_out_of_what_a_program_says() -> None:
     code = "import os, sys; print(os.environ['HF_TOKEN']); sys.exit('refused: ' + os.environ['MY_OWN'])"
     with pytest.raises(PlatformError) as refused:
-        Programs(ENVIRON).knowing(JOB).tell([sys.executable, "-c", code])
+        Programs(ENVIRON).redacting(JOB).run_checked([sys.executable, "-c", code])
     assert str(refused.value).endswith("failed: refused: <MY_OWN>")
-    assert Programs(ENVIRON).ask([sys.executable, "-c", code]).out == "<HF_TOKEN>\n"
+    assert Programs(ENVIRON).run([sys.executable, "-c", code]).out == "<HF_TOKEN>\n"
 
 
 def test_a_program_that_is_not_there_and_one_that_does_not_end_are_named() -> None:
     with pytest.raises(PlatformError, match="no-such-program is not on the PATH"):
-        Programs(ENVIRON).ask(["no-such-program"])
+        Programs(ENVIRON).run(["no-such-program"])
     with pytest.raises(TimedOut, match=r"did not answer within 0\.2 s"):
-        Programs(ENVIRON).ask([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.2)
+        Programs(ENVIRON).run([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.2)
 
 
 def test_only_the_last_words_of_a_failure_are_told() -> None:
     code = "import sys; sys.stderr.write('a\\nb\\n\\nc: no such thing\\n'); sys.exit(3)"
-    assert Programs(ENVIRON).ask([sys.executable, "-c", code]).said == "c: no such thing"
-    assert Programs(ENVIRON).ask([sys.executable, "-c", "raise SystemExit(3)"]).said == "exit code 3"
+    assert Programs(ENVIRON).run([sys.executable, "-c", code]).summary == "c: no such thing"
+    assert Programs(ENVIRON).run([sys.executable, "-c", "raise SystemExit(3)"]).summary == "exit code 3"
 
 
 def test_a_call_is_named_by_program_and_verb() -> None:

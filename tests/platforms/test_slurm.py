@@ -74,11 +74,11 @@ def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_
         assert seen.reason == "PENDING (Resources): no node of the partition has enough free now"
         with (
             pytest.raises(PlatformError, match="cannot be asked: PENDING"),
-            ground.platform.way(jobs[-1].id, entries[-1]),
+            ground.platform.open_route(jobs[-1].id, entries[-1]),
         ):
             pass
         ground.platform.stop(jobs[-1].id, entries[-1])
-        assert ground.platform.look(jobs[-1].id, entries[-1]).pod_status.startswith("CANCELLED")
+        assert ground.platform.status(jobs[-1].id, entries[-1]).pod_status.startswith("CANCELLED")
     finally:
         for job, entry in zip(jobs, entries, strict=True):
             ground.platform.stop(job.id, entry)
@@ -98,9 +98,9 @@ def test_a_job_of_another_name_with_the_same_number_is_neither_seen_nor_cancelle
     with ground.started(job) as entry:
         ground.until(job, entry, "running")
         stranger = str(uuid4())
-        assert ground.platform.look(stranger, entry).state == "gone"
+        assert ground.platform.status(stranger, entry).state == "gone"
         ground.platform.stop(stranger, entry)
-        assert ground.platform.look(job.id, entry).state == "running"
+        assert ground.platform.status(job.id, entry).state == "running"
 
 
 @pytest.mark.parametrize("container", ["pyxis", "apptainer"])

@@ -16,7 +16,7 @@ from pilotlight.microservices import starting
 from pilotlight.microservices.model import Job
 from pilotlight.microservices.platforms.slurm_script import (
     PORTS,
-    Place,
+    SlurmTarget,
     batch_words,
     comment,
     enroot_uri,
@@ -27,7 +27,7 @@ from pilotlight.microservices.platforms.slurm_script import (
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 OWN = Job(ID, "pilotlight", "/m", "pilotlight/predictor:0.1.0", "exec python -m pilotlight_predictor", host_port=8083)
 TAO = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "run --job '{}'", host_port=8083)
-PLACE = Place("cpu", "team", "/logs/a.log")
+PLACE = SlurmTarget("cpu", "team", "/logs/a.log")
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
@@ -117,7 +117,7 @@ def test_our_predictor_runs_as_it_is_installed_here(tmp_path: Path) -> None:
 def test_whatever_a_model_is_called_the_predictor_gets_its_path_as_one_word(path: str) -> None:
     """From the wish to the program's own words, through the job's command, the script and two shells."""
     try:
-        job = starting.job(starting.Wish("pilotlight", path, "slurm", host_port=18990), {})
+        job = starting.build_job(starting.StartRequest("pilotlight", path, "slurm", host_port=18990), {})
     except UsageError:
         assume(False)
     tells = "printf '%s\\0' \"$@\""

@@ -126,9 +126,9 @@ def test_a_job_on_another_node_is_reached_by_a_tunnel_that_its_stop_ends(tmp_pat
     near = next(port for port in range(18900, 18980) if can_bind(port))
     place, url = Slurm({**environ, "SSH_STAND_IN": "n1"}), f"http://localhost:{near}"
     entry = Entry("slurm", "pilotlight", url, "2026-01-01T00:00:00+00:00", near, platform_job_id=str(number))
-    with place.way(ID, entry) as reached:
+    with place.open_route(ID, entry) as reached:
         assert reached == url
     assert get(url) == 200, "it stands until the job is stopped"
     place.stop(ID, entry)
     assert get(url) == 0
-    assert place.look(ID, entry).state == "stopped"
+    assert place.status(ID, entry).state == "stopped"

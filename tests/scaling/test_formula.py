@@ -48,4 +48,4 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "reason"), WRONG)
 def test_a_wrong_formula_says_what_is_wrong(text: str, reason: str) -> None:
-    assert reason in formula.mistake(text, {"queue", "latency"})
+    assert reason in formula.find_problem(text, {"queue", "latency"})

@@ -6,7 +6,7 @@ import pytest
 
 from pilotlight.targets.local.scaling import behavior, hpa
 from pilotlight.targets.local.scaling.behavior import History
-from pilotlight.targets.local.scaling.model import Hpa, Metric, Observed, Policy, Rules
+from pilotlight.targets.local.scaling.model import Hpa, Metric, Observed, Policy, ScalingRules
 from pilotlight.targets.local.scaling.read_hpa import DEFAULT_DOWN, DEFAULT_UP
 
 NOW = 1000.0
@@ -24,7 +24,7 @@ def spread(changes: list[int], period: int) -> tuple[tuple[float, int], ...]:
     return tuple((NOW - int(period - part * (i + 1) + part / 2), change) for i, change in enumerate(changes))
 
 
-def hpa_rules(low: int, high: int, up: Rules = DEFAULT_UP, down: Rules = DEFAULT_DOWN) -> Hpa:
+def hpa_rules(low: int, high: int, up: ScalingRules = DEFAULT_UP, down: ScalingRules = DEFAULT_DOWN) -> Hpa:
     return Hpa(low, high, (CPU,), up, down)
 
 
@@ -69,24 +69,24 @@ def test_policies_allow_what_kubernetes_allows(row: tuple) -> None:
     _, current, wanted, low, high, up, down, steps_up, steps_down, allowed = row
     rules = hpa_rules(
         low, high,
-        Rules(policies(*up)) if up else DEFAULT_UP,
-        Rules(policies(*down), window_s=300) if down else DEFAULT_DOWN,
+        ScalingRules(policies(*up)) if up else DEFAULT_UP,
+        ScalingRules(policies(*down), window_s=300) if down else DEFAULT_DOWN,
     )  # fmt: skip
     history = History(
         ups=spread(steps_up, 120) if steps_up else (), downs=spread(steps_down, 120) if steps_down else ()
     )
-    assert behavior.limited(rules, history, wanted, current, NOW)[0] == allowed
+    assert behavior.limit_rate(rules, history, wanted, current, NOW)[0] == allowed
 
 
 @pytest.mark.parametrize(
     ("select", "up", "down"), [("Max", 20, 90), ("Min", 12, 98), ("Disabled", 10, 100)], ids=["Max", "Min", "Disabled"]
 )
 def test_a_policy_is_selected(select: str, up: int, down: int) -> None:
-    both = Rules(policies(2, 60, 100, 60), select)  # type: ignore[arg-type]
-    slower = Rules(policies(2, 60, 10, 60), select)  # type: ignore[arg-type]
+    both = ScalingRules(policies(2, 60, 100, 60), select)  # type: ignore[arg-type]
+    slower = ScalingRules(policies(2, 60, 10, 60), select)  # type: ignore[arg-type]
     rules = hpa_rules(1, 1000, both, slower)
-    assert behavior.limited(rules, History(), 500, 10, NOW)[0] == up
-    assert behavior.limited(rules, History(), 1, 100, NOW)[0] == down
+    assert behavior.limit_rate(rules, History(), 500, 10, NOW)[0] == up
+    assert behavior.limit_rate(rules, History(), 1, 100, NOW)[0] == down
 
 
 WINDOWS = [
@@ -108,7 +108,7 @@ def test_windows_hold_what_kubernetes_holds(row: tuple) -> None:
     _, wishes, current, wanted, up, down, steady = row
     rules = hpa_rules(1, 1000, replace(DEFAULT_UP, window_s=up), replace(DEFAULT_DOWN, window_s=down))
     points = tuple((NOW - 60 * ago, count) for count, ago in wishes)
-    assert behavior.stabilised(rules, History(points, points), wanted, current, NOW)[0] == steady
+    assert behavior.stabilize(rules, History(points, points), wanted, current, NOW)[0] == steady
 
 
 VALUE = Metric("latency", "prometheus", "Value", 0.5)
@@ -145,9 +145,9 @@ def test_a_metric_proposes_what_kubernetes_proposes(
     assert hpa.propose(metric, value, current, ready, 0.1).count == count
 
 
-def decided(values: dict[str, float | None], current: int, rules: Hpa) -> hpa.Outcome:
+def decided(values: dict[str, float | None], current: int, rules: Hpa) -> hpa.HpaResult:
     seen = Observed(current, current, metrics=values)
-    return hpa.decide(rules, values, seen, current, behavior.first_history(current, NOW - 1000), NOW)
+    return hpa.decide(rules, values, seen, current, behavior.initial_history(current, NOW - 1000), NOW)
 
 
 def test_the_largest_proposal_wins() -> None:
@@ -182,7 +182,7 @@ def test_the_reason_names_the_window_that_holds() -> None:
 
 
 def test_the_reason_names_the_policy_that_limits() -> None:
-    found = decided({"cpu": 500.0}, 2, hpa_rules(1, 100, Rules(policies(1, 60, 0, 0))))
+    found = decided({"cpu": 500.0}, 2, hpa_rules(1, 100, ScalingRules(policies(1, 60, 0, 0))))
     assert (found.desired, found.reason) == (3, "3: cpu 500 % / 50 % × 2 ready, at most 1 more in 60 s")
 
 

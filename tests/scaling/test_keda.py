@@ -213,7 +213,7 @@ def test_cpu_alone_is_always_active() -> None:
 def test_an_empty_answer_is_zero_only_where_nulls_are_ignored(
     result: float | None, ignore: bool, value: float | None
 ) -> None:
-    assert triggers.answer(replace(QUEUE, ignore_null=ignore), result) == value
+    assert triggers.query_value(replace(QUEUE, ignore_null=ignore), result) == value
 
 
 def test_a_formula_makes_one_metric_of_all() -> None:

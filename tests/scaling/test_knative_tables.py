@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pilotlight.targets.local.scaling import kpa, scale_to_zero, windows
-from pilotlight.targets.local.scaling.kpa import Load, Recall
+from pilotlight.targets.local.scaling.kpa import KpaState, Load
 from pilotlight.targets.local.scaling.model import Kpa, Observed, Sample
 from pilotlight.targets.local.scaling.scale_to_zero import Phase
 
@@ -49,48 +49,48 @@ SCALES = [
 @pytest.mark.parametrize("row", SCALES, ids=[row[0] for row in SCALES])
 def test_a_load_gives_the_count_and_the_burst_capacity_that_knative_gives(row: tuple) -> None:
     _, given, stable, panic, ready, reachable, wanted, capacity = row
-    found = kpa.wish(given, Load(stable, panic), ready, reachable, Recall(), 1000.0)
+    found = kpa.recommend(given, Load(stable, panic), ready, reachable, KpaState(), 1000.0)
     assert found.desired == wanted
     assert found.excess == pytest.approx(capacity, abs=1)
 
 
 @pytest.mark.parametrize(("stable", "panic", "wanted"), [(50, 30, 50), (20, 30, 30)])
 def test_in_panic_the_larger_of_both_windows_counts(stable: float, panic: float, wanted: int) -> None:
-    found = kpa.wish(rules(1, 100), Load(stable, panic), 5, True, Recall(995.0, 5), 1000.0)
+    found = kpa.recommend(rules(1, 100), Load(stable, panic), 5, True, KpaState(995.0, 5), 1000.0)
     assert (found.desired, found.rule) == (wanted, "panic")
 
 
 def test_panic_holds_the_count_until_a_stable_window_has_passed() -> None:
     given = rules(10, 93)
-    found = kpa.wish(given, Load(100, 100), 1, True, Recall(), 0.0)
+    found = kpa.recommend(given, Load(100, 100), 1, True, KpaState(), 0.0)
     assert found.desired == 10
-    found = kpa.wish(given, Load(100, 1000), 10, True, found.recall, 0.0)
+    found = kpa.recommend(given, Load(100, 1000), 10, True, found.state, 0.0)
     assert found.desired == 100
-    found = kpa.wish(given, Load(1, 1), 10, True, found.recall, 30.0)
+    found = kpa.recommend(given, Load(1, 1), 10, True, found.state, 30.0)
     assert found.desired == 100
     assert "no step down in panic" in found.reason
-    assert kpa.wish(given, Load(1, 1), 10, True, found.recall, 61.0).desired == 1
+    assert kpa.recommend(given, Load(1, 1), 10, True, found.state, 61.0).desired == 1
 
 
 def test_panic_ends_after_a_slow_increase() -> None:
     given = rules(1, 98)
-    first = kpa.wish(given, Load(11, 25), 10, True, Recall(), 0.0)
-    second = kpa.wish(given, Load(30, 41), 40, True, first.recall, 30.0)
-    third = kpa.wish(given, Load(50, 56), 55, True, second.recall, 62.0)
+    first = kpa.recommend(given, Load(11, 25), 10, True, KpaState(), 0.0)
+    second = kpa.recommend(given, Load(30, 41), 40, True, first.state, 30.0)
+    third = kpa.recommend(given, Load(50, 56), 55, True, second.state, 62.0)
     assert (first.desired, second.desired, third.desired) == (25, 41, 50)
-    assert (first.recall.panic_since, second.recall.panic_since, third.recall.panic_since) == (0.0, 0.0, None)
+    assert (first.state.panic_since, second.state.panic_since, third.state.panic_since) == (0.0, 0.0, None)
 
 
 def test_panic_goes_on_while_the_load_surges() -> None:
     given = rules(1, 98)
-    first = kpa.wish(given, Load(11, 25), 10, True, Recall(), 0.0)
-    second = kpa.wish(given, Load(30, 80), 40, True, first.recall, 30.0)
-    assert (first.desired, second.desired, second.recall.panic_since) == (25, 80, 30.0)
+    first = kpa.recommend(given, Load(11, 25), 10, True, KpaState(), 0.0)
+    second = kpa.recommend(given, Load(30, 80), 40, True, first.state, 30.0)
+    assert (first.desired, second.desired, second.state.panic_since) == (25, 80, 30.0)
 
 
 @pytest.mark.parametrize(("ready", "since"), [(0, None), (1, None), (2, 7.0)])
 def test_several_replicas_of_an_unknown_past_are_kept_as_in_panic(ready: int, since: float | None) -> None:
-    assert kpa.first_recall(ready, 7.0) == Recall(since, ready)
+    assert kpa.initial_state(ready, 7.0) == KpaState(since, ready)
 
 
 DELAYED = Kpa(
@@ -107,23 +107,23 @@ DELAYED = Kpa(
     ids=["simple", "gradual"],
 )
 def test_a_step_down_waits_for_the_delay(steps: list[tuple[int, int, int]]) -> None:
-    recall, counts = Recall(), []
+    recall, counts = KpaState(), []
     for at, load, _ in steps:
-        found = kpa.wish(DELAYED, Load(load, load), 0, True, recall, float(at))
-        recall = found.recall
+        found = kpa.recommend(DELAYED, Load(load, load), 0, True, recall, float(at))
+        recall = found.state
         counts.append(found.desired)
     assert counts == [wanted for _, _, wanted in steps]
 
 
 def test_an_unreachable_revision_does_not_wait_for_the_delay() -> None:
-    first = kpa.wish(DELAYED, Load(40, 40), 0, True, Recall(), 2.0)
-    assert kpa.wish(DELAYED, Load(0, 0), 0, False, first.recall, 60.0).desired == 0
+    first = kpa.recommend(DELAYED, Load(40, 40), 0, True, KpaState(), 2.0)
+    assert kpa.recommend(DELAYED, Load(0, 0), 0, False, first.state, 60.0).desired == 0
 
 
 def test_without_a_delay_the_next_moment_counts() -> None:
     given = replace(DELAYED, scale_down_delay_s=0)
-    first = kpa.wish(given, Load(40, 40), 0, True, Recall(), 0.0)
-    assert (first.desired, kpa.wish(given, Load(20, 20), 0, True, first.recall, 0.5).desired) == (4, 2)
+    first = kpa.recommend(given, Load(40, 40), 0, True, KpaState(), 0.0)
+    assert (first.desired, kpa.recommend(given, Load(20, 20), 0, True, first.state, 0.5).desired) == (4, 2)
 
 
 TARGETS = [
@@ -187,7 +187,7 @@ def test_the_last_word_on_a_count_is_knatives(row: tuple) -> None:
     _, given, wanted, replicas, state, passed, held, more, desired = row
     observed = Observed(replicas, replicas, **more)
     phase = Phase(state, NOW - passed, "initial_scale" not in row[0] and given.initial_scale == 1, NOW - held)
-    assert scale_to_zero.verdict(given, wanted, observed, phase, NOW).desired == desired
+    assert scale_to_zero.scale(given, wanted, observed, phase, NOW).desired == desired
 
 
 STATES = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pilotlight.targets.local.scaling.prometheus import ScalerFailed, ask
+from pilotlight.targets.local.scaling.prometheus import ScalerFailed, query
 
 
 def vector(*values: str) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def vector(*values: str) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "vector", "result": found}}
 
 
-async def asked(answer: Callable[[web.Request], Awaitable[web.Response]], query: str = "sum(a)") -> float | None:
+async def asked(answer: Callable[[web.Request], Awaitable[web.Response]], promql: str = "sum(a)") -> float | None:
     app = web.Application()
     app.router.add_post("/api/v1/query", answer)
     runner = web.AppRunner(app)
@@ -24,7 +24,7 @@ async def asked(answer: Callable[[web.Request], Awaitable[web.Response]], query:
     await site.start()
     port = runner.addresses[0][1]
     try:
-        return await ask(f"http://127.0.0.1:{port}/", query, 12.5)
+        return await query(f"http://127.0.0.1:{port}/", promql, 12.5)
     finally:
         await runner.cleanup()
 
@@ -75,4 +75,4 @@ def test_anything_else_is_a_failure_that_says_why(document: dict[str, Any], stat
 
 def test_nobody_there_is_a_failure() -> None:
     with pytest.raises(ScalerFailed, match="cannot be asked"):
-        asyncio.run(ask("http://127.0.0.1:1", "sum(a)", 0.0))
+        asyncio.run(query("http://127.0.0.1:1", "sum(a)", 0.0))

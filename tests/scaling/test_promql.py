@@ -11,7 +11,7 @@ from pilotlight.targets.local.scaling.promql import Evaluator, UnsupportedQuery
 from pilotlight.targets.local.scaling.promql_functions import increase
 
 IRIS = {"inference_service": "iris", "namespace": "default"}
-LATENCY = queries.own("latency", "iris", "default")
+LATENCY = queries.metric_query("latency", "iris", "default")
 
 
 def counters(total: float, slow: float = 0.0) -> str:
@@ -37,9 +37,9 @@ def evaluator(*asked: str) -> Evaluator:
 
 
 def guarded(*, from_zero: bool, kind: str = "latency") -> str:
-    query = queries.own(kind, "iris", "default")  # type: ignore[arg-type]
+    query = queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
     measure = queries.MEASURES[kind]
-    return queries.guarded(query, measure, "iris", "default", from_zero=from_zero, counted=True)
+    return queries.guarded(query, measure, "iris", "default", from_zero=from_zero, has_request_rate=True)
 
 
 @pytest.mark.parametrize(("from_zero", "answer"), [(True, 0.0), (False, None)])
@@ -78,7 +78,7 @@ def test_replicas_are_summed_and_other_services_left_out() -> None:
 
 @pytest.mark.parametrize(("kind", "answer"), [("concurrency", 6.0), ("queue-depth", 4.0), ("gpu-utilization", 50.0)])
 def test_gauges_are_summed_or_averaged(kind: str, answer: float) -> None:
-    query = queries.own(kind, "iris", "default")  # type: ignore[arg-type]
+    query = queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
     found = evaluator(query)
     for pod in ("a", "b"):
         found.ingest(counters(1), {**IRIS, "pod": pod}, 10.0)
@@ -86,7 +86,7 @@ def test_gauges_are_summed_or_averaged(kind: str, answer: float) -> None:
 
 
 def test_below_its_threshold_an_inverted_query_is_above_one() -> None:
-    query = queries.inverted("sum(tokens)", "100", "iris", "default", from_zero=True, counted=False)
+    query = queries.inverted("sum(tokens)", "100", "iris", "default", from_zero=True, has_request_rate=False)
     found = evaluator(query)
     found.ingest("tokens 40\n", IRIS, 1.0)
     assert found.evaluate(query, 1.0) == 2.5
@@ -95,11 +95,11 @@ def test_below_its_threshold_an_inverted_query_is_above_one() -> None:
 
 
 def test_a_replica_that_ended_counts_in_the_past_and_not_in_the_present() -> None:
-    rate, level = queries.request_rate("iris", "default"), queries.own("concurrency", "iris", "default")
+    rate, level = queries.request_rate("iris", "default"), queries.metric_query("concurrency", "iris", "default")
     found = evaluator(rate, level)
     for second in range(0, 70, 10):
         found.ingest(counters(second), {**IRIS, "pod": "a"}, float(second))
-    found.forget({"pod": "a"})
+    found.mark_ended({"pod": "a"})
     assert found.evaluate(level, 61.0) is None
     assert found.evaluate(rate, 61.0) == pytest.approx(0.5, rel=0.1)
 
@@ -109,7 +109,7 @@ def test_a_lost_replica_is_down() -> None:
     found = evaluator(up)
     found.ingest("", IRIS, 1.0)
     assert found.evaluate(up, 1.0) == 1.0
-    found.lost(IRIS, 2.0)
+    found.mark_down(IRIS, 2.0)
     assert found.evaluate(up, 2.0) == 0.0
 
 
@@ -131,7 +131,7 @@ def test_what_no_replica_tells_is_kept_no_longer() -> None:
     """Where nothing is scraped any more, nobody else drops what is old."""
     found = evaluator("sum(a)")
     for second in range(0, 10_000, 5):
-        found.note("a", IRIS, 1.0, float(second))
+        found.record("a", IRIS, 1.0, float(second))
     assert len(found) <= 67
 
 
@@ -226,7 +226,7 @@ def test_an_offset_looks_at_the_past_as_it_was_also_of_a_replica_that_has_ended_
         found.ingest(f"a {second}\n", {"pod": "first"}, float(second))
         if second >= 90:
             found.ingest("a 1000\n", {"pod": "second"}, float(second))
-    found.forget({"pod": "first"})
+    found.mark_ended({"pod": "first"})
     assert found.evaluate("sum(a)", 120.0) == 1000.0
     assert found.evaluate("sum(a offset 1m)", 120.0) == 60.0
     assert found.evaluate("sum(max_over_time(a[1m] offset 1m))", 120.0) == 60.0

@@ -56,10 +56,10 @@ def test_nothing_is_taken_away_in_panic(values: list[float], ready: int, load: f
     rules = Kpa(target=5)
     memory, now = lived(rules, values, ready)
     assert memory is not None
-    held = memory.recall.panic_replicas
+    held = memory.state.panic_replicas
     seen = Observed(ready, ready, [*samples(values, now), Sample(now + 1, load, load)])
     found = decide(rules, seen, memory, now + 1)
-    if memory.recall.panic_since is not None and found.memory.recall.panic_since is not None:
+    if memory.state.panic_since is not None and found.memory.state.panic_since is not None:
         assert found.desired >= held
 
 
@@ -97,6 +97,6 @@ def test_a_clock_that_jumps_back_takes_no_replica_of_keda(value: float, replicas
     rules = Hpa(0, 50, (SHARED,), DEFAULT_UP, DEFAULT_DOWN, keda=True)
     seen = Observed(replicas, replicas, metrics={"queue": 10.0 * replicas}, created_at=900.0)
     memory = decide(rules, seen, None, 1000.0).memory
-    assert isinstance(memory, keda.Memory)
+    assert isinstance(memory, keda.KedaState)
     idle = replace(seen, metrics={"queue": value})
     assert decide(rules, idle, memory, 1000.0 - back).desired == decide(rules, idle, memory, 1000.0).desired

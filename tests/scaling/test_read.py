@@ -1,4 +1,4 @@
-"""Rules out of manifests: the ones that our own render makes, and errors that name object, field and fix."""
+"""ScalingRules out of manifests: the ones that our own render makes, and errors that name object, field and fix."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import yaml
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.scaling import promql
 from pilotlight.targets.local.scaling.bounds import with_bounds
-from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Policy, Rules
+from pilotlight.targets.local.scaling.model import Fixed, Hpa, Kpa, Metric, Policy, ScalingRules
 from pilotlight.targets.local.scaling.read import scaling_of
 from pilotlight.targets.local.scaling.read_hpa import DEFAULT_DOWN, DEFAULT_UP
 
@@ -56,7 +56,7 @@ def test_what_render_makes_for_keda_is_read_and_can_be_answered_here() -> None:
         ("requests", "requests", "AverageValue", 10.0, 0.0),
         ("latency", "prometheus", "Value", 0.2, 1_000_000.0),
     ]
-    assert (rules.up, rules.down.window_s) == (Rules((Policy("Pods", 1, 60),)), 300)
+    assert (rules.up, rules.down.window_s) == (ScalingRules((Policy("Pods", 1, 60),)), 300)
     assert (rules.cooldown_s, rules.polling_s, rules.fallback and rules.fallback.behavior) == (
         600, 15, "currentReplicasIfHigher",
     )  # fmt: skip

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.model import Container, Probe, RevisionSpec
+from pilotlight.targets.local.model import ContainerSpec, Probe, RevisionSpec
 from pilotlight.targets.local.scaling.model import Fixed
-from pilotlight.targets.local.supervisor.process import marked
+from pilotlight.targets.local.supervisor.process import replica_processes
 from pilotlight.targets.local.supervisor.replica import Launch, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
@@ -33,7 +33,7 @@ def launch(
     **container: Any,
 ) -> Launch:
     fields: dict[str, Any] = {"image": "pilotlight/predictor:0.1.0", "command": (), "args": (), "readiness": READY}
-    made = Container(name="main", env=IRIS if env is None else env, port=8080, **(fields | container))
+    made = ContainerSpec(name="main", env=IRIS if env is None else env, port=8080, **(fields | container))
     name = f"{service}-predictor"
     revision = RevisionSpec(
         "default", service, name, "predictor", f"{name}-1f3a9c07", made, Fixed(1), progress_deadline_s=deadline_s
@@ -61,7 +61,7 @@ class Stage:
         try:
             await asyncio.wait_for(self.supervisor.close(leave_running=False), WAIT_S)
         finally:
-            for pid, _ in marked(self.home):
+            for pid, _ in replica_processes(self.home):
                 with suppress(ProcessLookupError):
                     os.kill(pid, 9)
 

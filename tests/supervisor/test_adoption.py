@@ -17,8 +17,8 @@ from stage import IRIS, WAIT_S, Stage, alive, eventually, launch, program
 
 from pilotlight.targets.local.home import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
-from pilotlight.targets.local.supervisor.follow import STOPPING, state_of
-from pilotlight.targets.local.supervisor.process import ENV_REPLICA, marked
+from pilotlight.targets.local.supervisor.follow import STOPPING, predictor_state
+from pilotlight.targets.local.supervisor.process import ENV_REPLICA, replica_processes
 from pilotlight.targets.local.supervisor.replica import Replica
 
 # Another process starts a replica, prints what it would have stored, and dies without a word.
@@ -63,7 +63,7 @@ async def play():
         draft.write_bytes(json.encode(record))
         draft.rename(store / f"{record.id}.json")
 
-    stage.supervisor._tell = keep
+    stage.supervisor._on_change = keep
     for number in range(1000):
         keep(stage.supervisor.launch(launch(f"r{number}")))
         await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ def test_one_that_drains_is_not_told_again(tmp_path: Path) -> None:
             await first.supervisor.close(leave_running=True)
             os.kill(record.pid, signal.SIGTERM)
             async with asyncio.timeout(WAIT_S):
-                while await state_of(record.checks) != STOPPING:
+                while await predictor_state(record.checks) != STOPPING:
                     await asyncio.sleep(0.01)
             second.supervisor.adopt([replace(record, state="draining")])
             ended = await second.until("exited")
@@ -189,7 +189,7 @@ def test_processes_of_this_home_that_no_record_knows_are_ended(tmp_path: Path) -
     async def play() -> None:
         async with Stage(tmp_path) as stage:
             # A process has no environment while it begins its program.
-            await eventually(lambda: {name for _, name in marked(stage.home)} == {record.id})
+            await eventually(lambda: {name for _, name in replica_processes(stage.home)} == {record.id})
             stage.supervisor.adopt([])
             await eventually(lambda: not alive(record.pid))
             assert not stage.told
@@ -256,9 +256,13 @@ async def taken_over(place: Path, records: list[Replica]) -> None:
         known = {replica.id for replica in stage.supervisor.replicas()}
         ended = {told.id for told in stage.told if told.state == "exited"}
         assert known | ended == {record.id for record in records if record.state != "exited"}
-        await eventually(lambda: settled(stage), lambda: f"{sorted(marked(stage.home))}, {stage.supervisor.replicas()}")
+        await eventually(
+            lambda: settled(stage), lambda: f"{sorted(replica_processes(stage.home))}, {stage.supervisor.replicas()}"
+        )
 
 
 def settled(stage: Stage) -> bool:
     """Those that were draining may still end."""
-    return {name for _, name in marked(stage.home)} == {replica.id for replica in stage.supervisor.replicas()}
+    return {name for _, name in replica_processes(stage.home)} == {
+        replica.id for replica in stage.supervisor.replicas()
+    }

@@ -7,12 +7,12 @@ from stage import launch
 
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.model import Probe
-from pilotlight.targets.local.supervisor.asking import Answer
+from pilotlight.targets.local.supervisor.asking import LoopbackResponse
 from pilotlight.targets.local.supervisor.backoff import crashes_after, delay
 from pilotlight.targets.local.supervisor.environment import Command, Ports, checks, command, variables
-from pilotlight.targets.local.supervisor.gpus import Device, Gpus, Holder, allocate
-from pilotlight.targets.local.supervisor.probes import Tally, start_budget, start_interval
-from pilotlight.targets.local.supervisor.reasons import last_error, over_limit, port_was_taken
+from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
+from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
+from pilotlight.targets.local.supervisor.reasons import last_error, over_limit, port_in_use
 from pilotlight.targets.local.supervisor.shim import Exit, from_shell
 
 PORTS = Ports(40001, 40002, 40003)
@@ -40,9 +40,9 @@ def test_the_startup_probe_is_a_budget() -> None:
 
 
 def test_only_a_threshold_of_answers_in_a_row_changes_a_verdict() -> None:
-    count = Tally(Probe("/", 1, period_s=5.0, failure_threshold=3, success_threshold=2), due=0.0)
+    count = ProbeCounter(Probe("/", 1, period_s=5.0, failure_threshold=3, success_threshold=2), due=0.0)
     answers = [False, False, True, False, False, False, True, False, True, True]
-    assert [count.note(ok, 10.0) for ok in answers] == [False] * 5 + [True] + [False] * 3 + [True]
+    assert [count.record(ok, 10.0) for ok in answers] == [False] * 5 + [True] + [False] * 3 + [True]
     assert count.due == 15.0
 
 
@@ -50,7 +50,7 @@ def test_only_a_threshold_of_answers_in_a_row_changes_a_verdict() -> None:
     ("status", "ok"), [(200, True), (204, True), (302, True), (400, False), (503, False), (0, False)]
 )
 def test_an_answer_is_judged_as_kubernetes_does(status: int, ok: bool) -> None:
-    assert Answer(status).ok is ok
+    assert LoopbackResponse(status).ok is ok
 
 
 def test_free_gpus_go_out_the_least_used_first() -> None:
@@ -74,11 +74,11 @@ def test_more_gpus_than_the_machine_has_are_never_waited_for_in_silence() -> Non
 
 
 def test_a_gpu_is_free_again_when_its_holder_ends() -> None:
-    gpus = Gpus(lambda: [Device("GPU-1")])
-    assert gpus.take("a", "default/llama", 1) == (("GPU-1",), "")
-    assert gpus.take("b", "default/iris", 1)[0] == ()
+    gpus = GpuAllocator(lambda: [Device("GPU-1")])
+    assert gpus.allocate("a", "default/llama", 1) == (("GPU-1",), "")
+    assert gpus.allocate("b", "default/iris", 1)[0] == ()
     assert gpus.release("a")
-    assert gpus.take("b", "default/iris", 1) == (("GPU-1",), "")
+    assert gpus.allocate("b", "default/iris", 1) == (("GPU-1",), "")
     assert not gpus.release("nobody")
 
 
@@ -101,9 +101,9 @@ def test_memory_is_told_in_units_that_people_use() -> None:
 
 def test_only_an_exit_with_the_message_is_a_port_that_was_taken() -> None:
     message = ["cannot listen on 127.0.0.1:40001: Address already in use"]
-    assert port_was_taken(Exit(1), message)
-    assert not port_was_taken(Exit(0), message)
-    assert not port_was_taken(Exit(1), ["something else"])
+    assert port_in_use(Exit(1), message)
+    assert not port_in_use(Exit(0), message)
+    assert not port_in_use(Exit(1), ["something else"])
 
 
 def test_probes_go_to_the_ports_that_the_process_listens_on() -> None:

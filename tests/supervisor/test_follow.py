@@ -9,7 +9,7 @@ from typing import Any
 from stage import eventually
 
 from pilotlight.targets.local.model import Probe
-from pilotlight.targets.local.supervisor.follow import follow
+from pilotlight.targets.local.supervisor.follow import run_probes
 from pilotlight.targets.local.supervisor.replica import Checks, Replica
 
 PHASES = {"state": "ready", "phases": {"boot": 0.1, "total": 0.4}}
@@ -37,13 +37,13 @@ class Told:
             status, body = 200, b"{}"
         writer.write(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body))
 
-    def learned(self, status: Mapping[str, Any]) -> None:
+    def on_status(self, status: Mapping[str, Any]) -> None:
         self.learned_of.append(status)
 
-    def became_ready(self) -> None: ...
-    def became_unready(self, reason: str) -> None: ...
-    def failed_to_start(self, reason: str) -> None: ...
-    def hung(self, reason: str) -> None: ...
+    def on_ready(self) -> None: ...
+    def on_unready(self, reason: str) -> None: ...
+    def on_start_failed(self, reason: str) -> None: ...
+    def on_liveness_failed(self, reason: str) -> None: ...
 
 
 def test_a_start_that_could_not_be_told_at_once_is_asked_for_again_and_then_no_more() -> None:
@@ -53,7 +53,7 @@ def test_a_start_that_could_not_be_told_at_once_is_asked_for_again_and_then_no_m
             port = server.sockets[0].getsockname()[1]
             checks = Checks(Probe("/v2/health/ready", port, period_s=0.02))
             replica = Replica("iris-1", "default", "iris", "iris-predictor", "iris-predictor-1", checks)
-            task = asyncio.create_task(follow(replica, told))
+            task = asyncio.create_task(run_probes(replica, told))
             await eventually(lambda: told.learned_of == [PHASES])
             probes = told.probes
             await eventually(lambda: told.probes > probes + 5)

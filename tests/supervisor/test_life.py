@@ -20,7 +20,7 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.model import Probe
 from pilotlight.targets.local.supervisor.pilot import PilotLights
-from pilotlight.targets.local.supervisor.process import identify, marked
+from pilotlight.targets.local.supervisor.process import identify, replica_processes
 
 STARTUP = Probe(READY.path, 8080, period_s=1.0, failure_threshold=60)
 SLOW = """
@@ -314,7 +314,7 @@ def test_closing_ends_all_or_none(tmp_path: Path) -> None:
             pid = stage.supervisor.replicas()[0].pid
             await stage.supervisor.close(leave_running=True)
             assert alive(pid)
-            await eventually(lambda: {name for _, name in marked(stage.home)} == {"a"})
+            await eventually(lambda: {name for _, name in replica_processes(stage.home)} == {"a"})
 
     asyncio.run(play())
 
@@ -339,7 +339,7 @@ def descriptors_left(count: int) -> Iterator[None]:
 def test_a_start_that_finds_no_descriptor_ends_with_its_reason(tmp_path: Path, left: int, pilot: bool) -> None:
     async def play() -> None:
         home = Home(tmp_path / "home").create()
-        lights = PilotLights(home, light_after_s=60.0) if pilot else None
+        lights = PilotLights(home, start_delay_s=60.0) if pilot else None
         async with Stage(tmp_path, python=program(tmp_path, "exec sleep 60"), pilot=lights) as stage:
             with descriptors_left(left):
                 begun = stage.supervisor.launch(launch())

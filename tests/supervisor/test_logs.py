@@ -84,7 +84,7 @@ def test_logs_of_replicas_that_ended_long_ago_are_removed(tmp_path: Path) -> Non
 
 
 def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tending, "LOOK_S", 0.02)
+    monkeypatch.setattr(tending, "INTERVAL_S", 0.02)
     enough = rotation.LIMIT * 3 // 2000
     script = f"i=0; while [ $i -lt {enough} ]; do i=$((i+1)); printf '%1000s' $i; echo; done; exec sleep 600"
 
@@ -100,7 +100,7 @@ def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monk
 def test_logs_of_the_control_process_and_the_gateway_are_cut_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tending, "LOOK_S", 0.02)
+    monkeypatch.setattr(tending, "INTERVAL_S", 0.02)
 
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "exec sleep 60")) as stage:

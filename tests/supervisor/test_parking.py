@@ -9,8 +9,8 @@ from stage import Stage, launch
 from tests.onnx_models import write_python
 
 from pilotlight.targets.local.launching import token
-from pilotlight.targets.local.supervisor.gpus import Device, Gpus
-from pilotlight.targets.local.supervisor.parking import beyond, budget
+from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator
+from pilotlight.targets.local.supervisor.parking import over_budget, parking_budget
 from pilotlight.targets.local.supervisor.replica import Checks, Launch, Replica
 
 PARKS = """
@@ -67,7 +67,7 @@ def test_a_parked_replica_lends_its_gpu_and_has_it_back_when_the_other_parks(tmp
             assert (parked.parked_bytes, parked.parked_at > 0, parked.gpus) == (1000, True, (0,))
             await last(stage, "two-1", "ready")
 
-            stage.supervisor.call_back("one-1")
+            stage.supervisor.unpark("one-1")
             assert now(stage, "one-1").reason == "parked, and waiting for its GPU held by default/two"
             stage.supervisor.park("two-1")
             back = await last(stage, "one-1", "ready")
@@ -111,7 +111,7 @@ class Calling(list[Replica]):
     def append(self, told: Replica) -> None:
         super().append(told)
         if told.state == "parked":
-            self._stage.supervisor.call_back(told.id)
+            self._stage.supervisor.unpark(told.id)
 
 
 def test_one_that_is_called_back_the_moment_it_is_parked_keeps_its_gpu(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_one_that_is_being_parked_can_be_called_back(tmp_path: Path) -> None:
             await stage.start(order(tmp_path, "one-1", "one", PARKS + held))
             stage.supervisor.park("one-1")
             assert now(stage, "one-1").state == "parking"
-            stage.supervisor.call_back("one-1")
+            stage.supervisor.unpark("one-1")
             assert now(stage, "one-1").state == "ready"
 
     asyncio.run(play())
@@ -167,15 +167,15 @@ def test_a_parked_one_is_ended_where_others_have_its_gpu_and_another_is_free(tmp
             stage.supervisor.park("one-1")
             await last(stage, "one-1", "parked")
             await stage.start(order(tmp_path, "two-1", "two"))
-            stage.supervisor.call_back("one-1")
-            assert not stage.supervisor.move("one-1", ())
+            stage.supervisor.unpark("one-1")
+            assert not stage.supervisor.evict_blocked("one-1", ())
             devices.append(Device(1))
             stage.supervisor.launch(order(tmp_path, "three-1", "three"))
-            assert not stage.supervisor.move("one-1", ())
+            assert not stage.supervisor.evict_blocked("one-1", ())
             stage.supervisor.kill("three-1")
             await last(stage, "three-1", "exited")
-            assert not stage.supervisor.move("one-1", {"two-1"})  # its GPU will be free in a moment
-            assert stage.supervisor.move("one-1", ())
+            assert not stage.supervisor.evict_blocked("one-1", {"two-1"})  # its GPU will be free in a moment
+            assert stage.supervisor.evict_blocked("one-1", ())
             assert not (await last(stage, "one-1", "exited")).crashed
 
     asyncio.run(play())
@@ -190,10 +190,10 @@ def test_who_has_waited_longest_for_a_gpu_gets_it(tmp_path: Path) -> None:
             await last(stage, "old-1", "parked")
             await stage.start(order(tmp_path, "holds-1", "holds"))
             stage.supervisor.launch(order(tmp_path, "young-1", "young"))
-            stage.supervisor.call_back("old-1")
+            stage.supervisor.unpark("old-1")
             stage.supervisor.park("holds-1")
             await last(stage, "young-1", "starting")
-            assert now(stage, "old-1").waits
+            assert now(stage, "old-1").waits_for_gpu
 
     asyncio.run(play())
 
@@ -230,16 +230,16 @@ ensemble_scheduling { step [ {
 
 
 def test_a_device_is_taken_again_only_as_a_whole_and_the_very_same() -> None:
-    gpus = Gpus(lambda: [Device(0), Device(1)])
-    gpus.hold("a-1", "default/a", (0, 1))
+    gpus = GpuAllocator(lambda: [Device(0), Device(1)])
+    gpus.adopt("a-1", "default/a", (0, 1))
     gpus.release("a-1")
-    gpus.hold("b-1", "default/b", (1,))
-    assert gpus.take_again("a-1", "default/a", (0, 1)) == "parked, and waiting for its GPU held by default/b"
-    assert gpus.take("c-1", "default/c", 1) == ((0,), "")
+    gpus.adopt("b-1", "default/b", (1,))
+    assert gpus.reallocate("a-1", "default/a", (0, 1)) == "parked, and waiting for its GPU held by default/b"
+    assert gpus.allocate("c-1", "default/c", 1) == ((0,), "")
     gpus.release("b-1")
     gpus.release("c-1")
-    assert gpus.take_again("a-1", "default/a", (0, 1)) == ""
-    assert gpus.take("b-1", "default/b", 1)[1] == "waiting for a GPU held by default/a (2 of 2 in use)"
+    assert gpus.reallocate("a-1", "default/a", (0, 1)) == ""
+    assert gpus.allocate("b-1", "default/b", 1)[1] == "waiting for a GPU held by default/a (2 of 2 in use)"
 
 
 def parked(name: str, size: int, at: float) -> Replica:
@@ -252,15 +252,15 @@ def parked(name: str, size: int, at: float) -> Replica:
 )
 def test_who_has_been_parked_longest_ends_when_all_keep_too_much(allowed: int, leaving: list[str]) -> None:
     found = [parked("new", 30, 9), parked("old", 40, 1), parked("nothing", 0, 0), parked("middle", 30, 5)]
-    assert [replica.id for replica in beyond(found, allowed)] == leaving
+    assert [replica.id for replica in over_budget(found, allowed)] == leaving
 
 
 def test_one_that_serves_again_keeps_its_memory_at_the_cost_of_those_that_do_not() -> None:
     awake = replace(parked("awake", 60, 0), state="ready")
-    assert [replica.id for replica in beyond([awake, parked("old", 40, 1)], 80)] == ["old"]
-    assert beyond([awake], 50) == []
+    assert [replica.id for replica in over_budget([awake, parked("old", 40, 1)], 80)] == ["old"]
+    assert over_budget([awake], 50) == []
 
 
 def test_parked_replicas_together_may_keep_a_quarter_of_the_machine_or_of_the_container() -> None:
-    assert budget("MemTotal:       4000 kB\n", "max\n") == 1_024_000
-    assert budget("MemTotal:       4000 kB\n", "4000\n") == 1000
+    assert parking_budget("MemTotal:       4000 kB\n", "max\n") == 1_024_000
+    assert parking_budget("MemTotal:       4000 kB\n", "4000\n") == 1000

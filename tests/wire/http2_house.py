@@ -6,30 +6,30 @@ import pytest
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.connection import Connection
+from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.flow import STREAM_WINDOW
 from pilotlight.wire.http2.frames import ConnectionFault, frame
-from pilotlight.wire.http2.hpack import Field, literal
-from pilotlight.wire.http2.outgoing import Stream
+from pilotlight.wire.http2.hpack import HeaderField, literal
+from pilotlight.wire.http2.outgoing import Http2Stream
 
 BLOCK = bytes.fromhex("838684") + literal("a", "b")  # POST, http, /
 START = f.PREFACE + f.settings({})
 
 
-class Noted(Stream):
+class Noted(Http2Stream):
     __slots__ = ("body", "is_drained", "is_gone")
 
     def __init__(self, number: int, window: int, *, ended: bool) -> None:
         super().__init__(number, window, STREAM_WINDOW, ended=ended)
         self.body, self.is_gone, self.is_drained = b"", False, False
 
-    def take(self, data: Buffer, start: int, end: int) -> None:
+    def on_data(self, data: Buffer, start: int, end: int) -> None:
         self.body += bytes(data[start:end])
 
-    def gone(self) -> None:
+    def on_reset(self) -> None:
         self.is_gone = True
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         self.is_drained = True
 
 
@@ -42,21 +42,21 @@ class House:
         self.heads: list[Any] = []
         self.table = 4096
         self.now, self.knows = 0.0, False
-        self.connection = Connection(self, lambda: self.now)
+        self.connection = Http2Connection(self, lambda: self.now)
 
-    def read(self, fields: list[Field], whole: bool) -> Any:
+    def parse_head(self, fields: list[HeaderField], whole: bool) -> Any:
         self.reads += 1
         return (tuple(fields), whole)
 
-    def open(self, number: int, head: Any, ended: bool) -> None:
+    def on_request(self, number: int, head: Any, ended: bool) -> None:
         self.heads.append(head)
-        self.opened[number] = Noted(number, self.connection.out.initial, ended=ended)
+        self.opened[number] = Noted(number, self.connection.out.initial_window, ended=ended)
         self.connection.streams[number] = self.opened[number]
 
-    def heard(self) -> None:
+    def stop_accepting(self) -> None:
         self.knows = True
 
-    def table_size(self, size: int) -> None:
+    def on_table_size(self, size: int) -> None:
         self.table = size
 
     def hear(self, *parts: bytes) -> list[tuple[int, int, int, bytes]]:
@@ -65,7 +65,7 @@ class House:
         return self.said()
 
     def said(self) -> list[tuple[int, int, int, bytes]]:
-        return list(cut(b"".join(self.connection.out.taken())))
+        return list(cut(b"".join(self.connection.out.take_frames())))
 
 
 def cut(data: bytes) -> Any:

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight.wire.http2.hpack import DEFAULT_TABLE, ENTRY_COST, Decoder, Field, indexed, literal, read_integer
+from pilotlight.wire.http2.hpack import DEFAULT_TABLE, ENTRY_COST, Decoder, HeaderField, indexed, literal, read_integer
 from pilotlight.wire.http2.hpack import write_integer as written
 from pilotlight.wire.http2.huffman import decode
 
-GET: list[Field] = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")]
-HTTPS: list[Field] = [
+GET: list[HeaderField] = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")]
+HTTPS: list[HeaderField] = [
     (":method", "GET"), (":scheme", "https"), (":path", "/index.html"), (":authority", "www.example.com"),
     ("custom-key", "custom-value"),
 ]  # fmt: skip
@@ -45,7 +45,7 @@ RESPONSES = (
 )  # fmt: skip
 
 
-def fields(decoder: Decoder, block: str) -> list[Field]:
+def fields(decoder: Decoder, block: str) -> list[HeaderField]:
     return decoder.fields(bytes.fromhex(block))[0]
 
 
@@ -64,7 +64,7 @@ def test_integers_are_those_of_the_rfc(value: int, bits: int, expected: str) -> 
         ("82", (":method", "GET")),
     ],
 )
-def test_fields_are_those_of_the_rfc(block: str, field: Field) -> None:
+def test_fields_are_those_of_the_rfc(block: str, field: HeaderField) -> None:
     assert fields(Decoder(1000), block) == [field]
 
 
@@ -92,15 +92,15 @@ def test_only_a_block_that_changes_the_table_changes_its_version() -> None:
 
 def test_fields_beyond_the_limit_are_left_out_and_the_table_stays_right() -> None:
     decoder = Decoder(most=200)
-    block = literal("a", "x" * 200, keep=True) + literal("b", "y", keep=True)
+    block = literal("a", "x" * 200, index=True) + literal("b", "y", index=True)
     assert decoder.fields(block) == ([], False)
     assert decoder.fields(indexed(62)) == ([("b", "y")], True)
 
 
 def test_an_entry_larger_than_the_table_empties_it() -> None:
     decoder = Decoder(10_000)
-    decoder.fields(literal("a", "b", keep=True))
-    decoder.fields(literal("a", "b" * (DEFAULT_TABLE - ENTRY_COST), keep=True))
+    decoder.fields(literal("a", "b", index=True))
+    decoder.fields(literal("a", "b" * (DEFAULT_TABLE - ENTRY_COST), index=True))
     with pytest.raises(ValueError, match="no entry 62"):
         decoder.fields(indexed(62))
 
@@ -128,7 +128,7 @@ def test_any_bytes_are_a_block_or_refused(block: bytes) -> None:
 @settings(max_examples=100, deadline=None)
 def test_what_is_written_is_read(value: str, keep: bool) -> None:
     decoder = Decoder(10_000)
-    assert fields(decoder, literal("x-name", value, keep=keep).hex()) == [("x-name", value)]
+    assert fields(decoder, literal("x-name", value, index=keep).hex()) == [("x-name", value)]
     if keep:
         assert fields(decoder, indexed(62).hex()) == [("x-name", value)]
 

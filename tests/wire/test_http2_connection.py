@@ -10,7 +10,7 @@ from tests.wire.http2_house import BLOCK, START, House, cut, fault, head, settle
 from pilotlight.wire.http2 import frames as f
 from pilotlight.wire.http2.blocks import MAX_BLOCK, MAX_FIELDS
 from pilotlight.wire.http2.connection import MAX_STREAMS
-from pilotlight.wire.http2.flow import MAX_FRAME, STREAM_WINDOW, WINDOW
+from pilotlight.wire.http2.flow import CONNECTION_WINDOW, MAX_FRAME, STREAM_WINDOW
 from pilotlight.wire.http2.frames import ConnectionFault, frame
 from pilotlight.wire.http2.hpack import indexed, literal
 
@@ -54,15 +54,15 @@ def test_a_block_may_come_in_several_frames(house: House) -> None:
 def test_a_block_that_comes_again_is_not_read_again_until_the_table_changes(house: House) -> None:
     house.hear(head(1), head(3), head(5))
     assert house.reads == 1
-    house.hear(head(7, block=BLOCK + literal("c", "d", keep=True)), head(9))
+    house.hear(head(7, block=BLOCK + literal("c", "d", index=True)), head(9))
     assert house.reads == 3
     assert house.heads[0] == house.heads[4]
 
 
 def test_one_index_means_another_field_after_the_table_has_changed(house: House) -> None:
     known = BLOCK + indexed(62)
-    house.hear(head(1, block=BLOCK + literal("c", "1", keep=True)), head(3, block=known))
-    house.hear(head(5, block=BLOCK + literal("c", "2", keep=True)), head(7, block=known))
+    house.hear(head(1, block=BLOCK + literal("c", "1", index=True)), head(3, block=known))
+    house.hear(head(5, block=BLOCK + literal("c", "2", index=True)), head(7, block=known))
     assert [each[0][4] for each in house.heads] == [("c", "1"), ("c", "1"), ("c", "2"), ("c", "2")]
 
 
@@ -91,7 +91,7 @@ def test_a_reset_tells_the_stream_and_later_frames_of_it_are_overlooked(house: H
 
 def test_a_lost_connection_tells_every_stream(house: House) -> None:
     house.hear(head(1), head(3))
-    house.connection.lose()
+    house.connection.drop_streams()
     assert house.opened[1].is_gone
     assert house.opened[3].is_gone
 
@@ -104,9 +104,9 @@ def test_more_streams_than_agreed_are_refused(house: House) -> None:
 
 def test_who_leaves_serves_what_comes_until_the_peer_knows(house: House) -> None:
     house.hear(head(1))
-    house.connection.leave()
+    house.connection.announce_shutdown()
     (kind, _, _, payload), (ping, _, _, opaque) = house.said()
-    assert (kind, ping, payload[:4]) == (f.GOAWAY, f.PING, f.WIDEST.to_bytes(4, "big"))
+    assert (kind, ping, payload[:4]) == (f.GOAWAY, f.PING, f.UINT31_MAX.to_bytes(4, "big"))
     house.hear(head(3), frame(f.PING, f.ACK, 0, b"anything"))
     assert (3 in house.opened, house.knows) == (True, False)
     house.hear(frame(f.PING, f.ACK, 0, opaque))
@@ -115,7 +115,7 @@ def test_who_leaves_serves_what_comes_until_the_peer_knows(house: House) -> None
 
 def test_who_departs_finishes_streams_and_refuses_further_ones(house: House) -> None:
     house.hear(head(1))
-    house.connection.depart()
+    house.connection.shutdown()
     ((kind, _, _, payload),) = house.said()
     assert (kind, payload[:8]) == (f.GOAWAY, bytes([0, 0, 0, 1, 0, 0, 0, 0]))
     assert house.hear(head(3), frame(f.DATA, f.END_STREAM, 1, b"x"))[0][0] == f.RST_STREAM
@@ -133,7 +133,7 @@ def test_who_departs_finishes_streams_and_refuses_further_ones(house: House) -> 
         (f.PROTOCOL_ERROR, f.rst_stream(9, 0)),
         (f.PROTOCOL_ERROR, f.window_update(9, 1)),
         (f.PROTOCOL_ERROR, f.window_update(0, 0)),
-        (f.FLOW_CONTROL_ERROR, f.window_update(0, f.WIDEST)),
+        (f.FLOW_CONTROL_ERROR, f.window_update(0, f.UINT31_MAX)),
         (f.PROTOCOL_ERROR, frame(f.PUSH_PROMISE, 0, 1, bytes(8))),
         (f.FRAME_SIZE_ERROR, frame(f.PING, 0, 0, b"short")),
         (f.PROTOCOL_ERROR, frame(f.PING, 0, 1, bytes(8))),
@@ -167,7 +167,7 @@ def test_what_does_not_begin_as_http2_is_refused(data: bytes) -> None:
 
 
 def test_a_window_that_grows_too_wide_resets_its_stream_alone(house: House) -> None:
-    said = house.hear(head(1), head(3), f.window_update(1, f.WIDEST), f.window_update(3, 0))
+    said = house.hear(head(1), head(3), f.window_update(1, f.UINT31_MAX), f.window_update(3, 0))
     assert [each[:3] for each in said] == [(f.RST_STREAM, 0, 1), (f.RST_STREAM, 0, 3)]
     assert house.opened[1].is_gone
 
@@ -181,16 +181,16 @@ def test_more_data_than_the_windows_is_refused(house: House) -> None:
 def test_the_connection_may_send_on_for_ever(house: House) -> None:
     house.hear(head(1))
     granted = 0
-    for _ in range(3 * WINDOW // MAX_FRAME):
+    for _ in range(3 * CONNECTION_WINDOW // MAX_FRAME):
         house.opened[1].credit, house.opened[1].body = STREAM_WINDOW, b""
         said = house.hear(frame(f.DATA, 0, 1, bytes(MAX_FRAME)))
         granted += sum(int.from_bytes(payload, "big") for kind, _, _, payload in said if kind == f.WINDOW_UPDATE)
-    assert granted >= 2 * WINDOW
+    assert granted >= 2 * CONNECTION_WINDOW
 
 
 def test_a_setting_that_is_repeated_within_a_frame_counts_once_with_its_last_value(house: House) -> None:
     seen: list[int] = []
-    house.table_size = seen.append  # type: ignore[method-assign]
+    house.on_table_size = seen.append  # type: ignore[method-assign]
     house.hear(frame(f.SETTINGS, 0, 0, b"".join(struct.pack(">HI", f.HEADER_TABLE_SIZE, size) for size in range(2730))))
     assert seen == [2729]
 
@@ -225,6 +225,6 @@ def test_no_bytes_are_our_mistake(parts: list[bytes], pieces: int) -> None:
             house.connection.receive(data[at : at + pieces])
     except ConnectionFault as fault:
         house.connection.fail(fault)
-    house.connection.lose()
+    house.connection.drop_streams()
     assert not house.connection.streams
-    list(cut(b"".join(house.connection.out.taken())))
+    list(cut(b"".join(house.connection.out.take_frames())))

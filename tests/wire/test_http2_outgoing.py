@@ -1,21 +1,21 @@
 """What leaves a connection of HTTP/2: never more than windows, frames and socket take, and nothing is lost."""
 
 from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.outgoing import BURST, Outgoing, Stream
+from pilotlight.wire.http2.outgoing import BURST, Http2Stream, SendBuffer
 
 
-def made() -> tuple[Outgoing, list[int]]:
+def made() -> tuple[SendBuffer, list[int]]:
     over: list[int] = []
-    return Outgoing(lambda stream: over.append(stream.number)), over
+    return SendBuffer(lambda stream: over.append(stream.number)), over
 
 
-def stream(out: Outgoing, number: int = 1) -> Stream:
-    return Stream(number, out.initial, 0, ended=True)
+def stream(out: SendBuffer, number: int = 1) -> Http2Stream:
+    return Http2Stream(number, out.initial_window, 0, ended=True)
 
 
-def data_of(out: Outgoing, number: int = 1) -> list[int]:
+def data_of(out: SendBuffer, number: int = 1) -> list[int]:
     """The lengths of DATA frames that were to be written."""
-    text, at, found = b"".join(out.taken()), 0, []
+    text, at, found = b"".join(out.take_frames()), 0, []
     while at < len(text):
         word, _, of = f.HEAD.unpack_from(text, at)
         if word & 0xFF == f.DATA and of == number:
@@ -30,12 +30,12 @@ def test_data_is_cut_into_frames_and_waits_for_the_windows() -> None:
     out.data(one, bytes(100_000))
     out.end(one, b"\x88")
     assert data_of(out) == [16384, 16384, 16384, 16383]
-    out.widen(1 << 20)
+    out.increase_window(1 << 20)
     assert data_of(out) == []
-    out.widen_stream(one, 30_000)
+    out.increase_stream_window(one, 30_000)
     assert data_of(out) == [16384, 13616]
     assert over == []
-    out.widen_stream(one, 10_000)
+    out.increase_stream_window(one, 10_000)
     assert sum(data_of(out)) == 100_000 - 65_535 - 30_000
     assert over == [1]
 
@@ -46,8 +46,8 @@ def test_streams_that_wait_take_turns() -> None:
     out.window = 0
     out.data(first, bytes(50_000))
     out.data(second, bytes(50_000))
-    out.widen(40_000)
-    frames = b"".join(out.taken())
+    out.increase_window(40_000)
+    frames = b"".join(out.take_frames())
     assert abs(first.window - second.window) <= 16384
     assert len(frames) > 40_000
 
@@ -55,32 +55,32 @@ def test_streams_that_wait_take_turns() -> None:
 def test_an_initial_window_that_changes_counts_for_open_streams() -> None:
     out, _ = made()
     one = stream(out)
-    out.widen_all(10, [one])
+    out.set_initial_window(10, [one])
     out.data(one, bytes(25))
     assert data_of(out) == [10]
-    out.widen_all(0, [one])
+    out.set_initial_window(0, [one])
     assert one.window == -10
-    out.widen_all(20, [one])
+    out.set_initial_window(20, [one])
     assert data_of(out) == [10]
-    out.widen_all(100, [one])
+    out.set_initial_window(100, [one])
     assert data_of(out) == [5]
 
 
 def test_a_socket_that_takes_no_more_holds_data_back() -> None:
     out, _ = made()
-    out.window = out.initial = f.WIDEST
+    out.window = out.initial_window = f.UINT31_MAX
     one = stream(out)
-    out.held = True
+    out.paused = True
     out.data(one, b"x")
     assert data_of(out) == []
-    out.held = False
+    out.paused = False
     out.pump()
     assert data_of(out) == [1]
 
 
 def test_no_more_is_handed_out_at_once_than_a_burst() -> None:
     out, _ = made()
-    out.window = out.initial = f.WIDEST
+    out.window = out.initial_window = f.UINT31_MAX
     one = stream(out)
     out.data(one, bytes(3 * BURST))
     assert BURST <= sum(data_of(out)) < 2 * BURST
@@ -89,7 +89,7 @@ def test_no_more_is_handed_out_at_once_than_a_burst() -> None:
     assert sum(data_of(out)) >= BURST
 
 
-class Counted(Stream):
+class Counted(Http2Stream):
     """Counts how often its window is looked at."""
 
     looks = 0
@@ -104,8 +104,8 @@ class Counted(Stream):
         self._window = value
 
 
-def waiting(out: Outgoing, count: int) -> list[Stream]:
-    made = [Counted(number, out.initial, 0, ended=True) for number in range(1, 2 * count, 2)]
+def waiting(out: SendBuffer, count: int) -> list[Http2Stream]:
+    made = [Counted(number, out.initial_window, 0, ended=True) for number in range(1, 2 * count, 2)]
     for each in made:
         out.data(each, bytes(100))
     Counted.looks = 0
@@ -114,11 +114,11 @@ def waiting(out: Outgoing, count: int) -> list[Stream]:
 
 def test_a_window_that_grows_costs_the_same_however_many_streams_are_shut() -> None:
     out, _ = made()
-    out.initial = 0
+    out.initial_window = 0
     streams = waiting(out, 1000)
-    out.widen(1)
+    out.increase_window(1)
     assert Counted.looks == 0
-    out.widen_stream(streams[500], 100)
+    out.increase_stream_window(streams[500], 100)
     assert Counted.looks < 10
     assert data_of(out, streams[500].number) == [100]
 
@@ -127,9 +127,9 @@ def test_a_connection_that_grows_by_a_byte_costs_the_same_however_many_streams_w
     out, _ = made()
     out.window = 0
     streams = waiting(out, 1000)
-    out.widen(1)
+    out.increase_window(1)
     assert Counted.looks < 10
     assert data_of(out) == [1]
-    out.widen(1)
-    out.widen(1)
+    out.increase_window(1)
+    out.increase_window(1)
     assert (data_of(out, 1), streams[1].window, streams[2].window) == ([], 65_534, 65_534)

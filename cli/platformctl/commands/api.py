@@ -1,4 +1,4 @@
-"""`platformctl api`: serves the control API on its own, and makes the keys that orgs log in with."""
+"""`platformctl api`: serve the standalone control API, and manage the keys of orgs."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from platformctl import output
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
 @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="The operator's token.")
 @click.pass_context
-def api(context: click.Context, /, **given: Any) -> None:
+def api(context: click.Context, /, **settings: Any) -> None:
     """Serve the control API outside of the embedded platform, or make keys for it.
 
     \b
@@ -29,7 +29,7 @@ def api(context: click.Context, /, **given: Any) -> None:
     if context.invoked_subcommand is None:
         from platformctl.serving_api import serve
 
-        serve(**given)
+        serve(**settings)
 
 
 @api.group()
@@ -50,11 +50,11 @@ def create(org: str, expires: str) -> None:
 
     from pilotlight.microservices import accounts
 
-    lives_s = accounts.period(expires) if expires else None
+    lives_s = accounts.parse_period(expires) if expires else None
     with _directory() as directory:
-        shown, made = accounts.create(directory, org, time.time(), lives_s)
-    output.data({"key": shown, **_row(made)}, [shown])
-    output.note(f"key {made.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
+        shown, record = accounts.create(directory, org, time.time(), lives_s)
+    output.data({"key": shown, **_row(record)}, [shown])
+    output.note(f"key {record.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
 
 
 @key.command("list")
@@ -68,7 +68,7 @@ def listed(org: str) -> None:
     from pilotlight.microservices import accounts
 
     with _directory() as directory:
-        rows = [_row(each) for each in accounts.listed(directory, org)]
+        rows = [_row(each) for each in accounts.list_keys(directory, org)]
     lines = [f"{row['id']}  {row['org']}  {row['expires_at'] or 'does not end'}" for row in rows]
     output.data({"keys": rows}, lines)
 
@@ -96,12 +96,13 @@ def _directory() -> Any:
     return closing(Directory.open(home().create()))
 
 
-def _row(made: Any) -> dict[str, str]:
+def _row(key: Any) -> dict[str, str]:
     from datetime import UTC, datetime
 
-    def told(instant: float | None) -> str:
+    def timestamp(instant: float | None) -> str:
         return "" if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
 
     return {
-        "id": made.id, "org": made.org, "created_at": told(made.created_at), "expires_at": told(made.expires_at),
+        "id": key.id, "org": key.org, "created_at": timestamp(key.created_at),
+        "expires_at": timestamp(key.expires_at),
     }  # fmt: skip

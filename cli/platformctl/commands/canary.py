@@ -1,4 +1,4 @@
-"""`platformctl canary`: a new revision beside the one that serves, with a share of its requests, until it is judged."""
+"""`platformctl canary`: start, observe, pause, promote and abort the canary of a service."""
 
 import time
 from dataclasses import replace
@@ -20,10 +20,9 @@ from platformctl import (
     targets,
     views,
 )
-from platformctl.commands.deploy import of_files
 
 if TYPE_CHECKING:
-    from pilotlight.canary.model import Ledger, Wish
+    from pilotlight.canary.model import CanaryCommand, CanaryHistory
     from pilotlight.targets.target import Key, Target
 
 
@@ -36,7 +35,7 @@ def canary() -> None:
 
 
 @canary.command(short_help="Start a canary, or change the share of one.")
-@documents.deploying
+@documents.deploy_options
 @targets.target_option
 @targets.force_option
 @targets.prometheus_option
@@ -44,10 +43,14 @@ def canary() -> None:
 @click.option(
     "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until somebody decides."
 )
-@rollout.options
+@rollout.apply_options
 @output.formats(*rollout.FORMATS)
 def start(
-    given: documents.Given, target: str, percent: int | None, how: rollout.How, policy: canary_options.Written
+    document_options: documents.DocumentOptions,
+    target: str,
+    percent: int | None,
+    apply_options: rollout.ApplyOptions,
+    policy: canary_options.PolicyOptions,
 ) -> None:
     """Put a document's revision beside the one that serves, and give it requests step by step while it proves itself.
 
@@ -55,32 +58,39 @@ def start(
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
     """
-    where = targets.connect(target)
-    wanted = of_files(given, where) if given.files else _running(given, where)
-    if len(wanted.documents.services) != 1:
-        names = ", ".join(service.name for service in wanted.documents.services)
+    connected = targets.connect(target)
+    request = (
+        rollout.request_from_files(document_options, connected)
+        if document_options.files
+        else _request_from_canary(document_options, connected)
+    )
+    if len(request.documents.services) != 1:
+        names = ", ".join(service.name for service in request.documents.services)
         raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")
-    (service,) = wanted.documents.services
+    (service,) = request.documents.services
     key = (service.namespace, service.name)
-    plain_canary.check(where, service, wanted)
+    plain_canary.check(connected, service, request)
     if percent is None:
-        canary_start.judged(canary_start.Start(wanted, policy.over(service.annotations), given.strict), where, how)
+        judged = canary_start.CanaryRequest(request, policy.merged_with(service.annotations), document_options.strict)
+        canary_start.run(judged, connected, apply_options)
         return
     policy.refuse_with_percent()
-    if canaries.running(where, key) is not None:
+    if canaries.running_canary(connected, key) is not None:
         hint = f"platformctl canary promote|pause|abort {key[1]}"
         raise UsageError(f"the canary of {'/'.join(key)} judges itself, so its share is not set by hand", hint)
-    if given.files:
-        plain_canary.tell_replaced(where, key)
-    shared = history.with_share(wanted.documents, percent)
-    rollout.run(replace(wanted, documents=shared, note=f"canary {percent} %"), where, how, strict=given.strict)
+    if document_options.files:
+        plain_canary.note_replaced(connected, key)
+    shared = history.with_canary_percent(request.documents, percent)
+    request = replace(request, documents=shared, note=f"canary {percent} %")
+    rollout.run(request, connected, apply_options, strict=document_options.strict)
 
 
-def _running(given: documents.Given, where: "Target") -> releasing.Wanted:
-    if len(given.names) != 1:
+def _request_from_canary(document_options: documents.DocumentOptions, target: "Target") -> releasing.ReleaseRequest:
+    if len(document_options.names) != 1:
         raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE")
-    found = plain_canary.found_in(where, targets.At("", given.namespace).key(given.names[0]))
-    return releasing.Wanted(*releasing.stored(found.release, given.sets))
+    key = targets.ServiceOptions("", document_options.namespace).key(document_options.names[0])
+    release = plain_canary.find_canary(target, key).release
+    return releasing.ReleaseRequest(*releasing.read_release(release, document_options.sets))
 
 
 @canary.command(short_help="Show where it stands, and its checks.")
@@ -88,45 +98,49 @@ def _running(given: documents.Given, where: "Target") -> releasing.Wanted:
 @targets.options
 @click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until it ends.")
 @output.formats("table", "json", "yaml", "wide", "name", "url")
-def status(at: targets.At, name: str, watch: bool) -> None:
+def status(service_options: targets.ServiceOptions, name: str, watch: bool) -> None:
     """Show where it stands: shares, and every check with its query, value and verdict.
 
     Example: platformctl canary status iris -w
     """
-    target, key = at.look(), at.key(name)
-    ledger = canaries.ledger(target, key)
-    if ledger.current is None or (ledger.current.ended_at and history.canary(history.releases(target, key))):
+    target, key = service_options.connect_read_only(), service_options.key(name)
+    canary_history = canaries.read_history(target, key)
+    if canary_history.current is None or (
+        canary_history.current.ended_at and history.running_canary(history.releases(target, key))
+    ):
         plain_canary.show_plain(target, key, name)
         return
-    _show(key, ledger)
-    while watch and ledger.current is not None and not ledger.current.ended_at:
-        time.sleep(canaries.LOOK_S)
-        newer = canaries.ledger(target, key)
-        if newer.current is not None and canary_view.page(key, newer.current) != canary_view.page(key, ledger.current):
+    _show(key, canary_history)
+    while watch and canary_history.current is not None and not canary_history.current.ended_at:
+        time.sleep(canaries.POLL_S)
+        newer = canaries.read_history(target, key)
+        if newer.current is not None and canary_view.page(key, newer.current) != canary_view.page(
+            key, canary_history.current
+        ):
             output.page_break()
             _show(key, newer)
-        ledger = newer
+        canary_history = newer
 
 
-def _show(key: "Key", ledger: "Ledger") -> None:
-    assert ledger.current is not None
-    output.data(canary_view.told(ledger), canary_view.page(key, ledger.current))
+def _show(key: "Key", canary_history: "CanaryHistory") -> None:
+    assert canary_history.current is not None
+    output.data(canary_view.canary_document(canary_history), canary_view.page(key, canary_history.current))
 
 
 @canary.command("history", short_help="Show how canaries ended.")
 @click.argument("name")
 @targets.options
 @output.formats("table", "json", "yaml")
-def history_(at: targets.At, name: str) -> None:
+def history_(service_options: targets.ServiceOptions, name: str) -> None:
     """Show the canaries that a service has had, newest first, and how each ended.
 
     Example: platformctl canary history iris
     """
-    target, key = at.look(), at.key(name)
-    ledger = canaries.ledger(target, key)
-    if ledger.current is None:
-        target.status(key)  # without a service there is no history either: NotFound
-    output.data(canary_view.told(ledger), canary_view.history(ledger))
+    target, key = service_options.connect_read_only(), service_options.key(name)
+    canary_history = canaries.read_history(target, key)
+    if canary_history.current is None:
+        target.status(key)  # raises NotFound if there is no such service
+    output.data(canary_view.canary_document(canary_history), canary_view.history(canary_history))
 
 
 @canary.command(short_help="Leave the shares as they are for now.")
@@ -134,12 +148,12 @@ def history_(at: targets.At, name: str) -> None:
 @targets.options
 @rollout.waiting_options
 @output.formats(*rollout.FORMATS)
-def pause(at: targets.At, name: str, wait: bool, timeout: float) -> None:
+def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
     """Leave the shares as they are until somebody resumes, promotes or aborts.
 
     Example: platformctl canary pause iris
     """
-    _steered(at, name, "pause", timeout if wait else 0.0)
+    _send_command(service_options, name, "pause", timeout if wait else 0.0)
 
 
 @canary.command()
@@ -147,12 +161,12 @@ def pause(at: targets.At, name: str, wait: bool, timeout: float) -> None:
 @targets.options
 @rollout.waiting_options
 @output.formats(*rollout.FORMATS)
-def resume(at: targets.At, name: str, wait: bool, timeout: float) -> None:
+def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
     """Go on after a pause.
 
     Example: platformctl canary resume iris
     """
-    _steered(at, name, "resume", timeout if wait else 0.0)
+    _send_command(service_options, name, "resume", timeout if wait else 0.0)
 
 
 @canary.command(short_help="Wait until it ends, and run it meanwhile.")
@@ -161,25 +175,25 @@ def resume(at: targets.At, name: str, wait: bool, timeout: float) -> None:
 @targets.prometheus_option
 @click.option("--timeout", default=rollout.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
 @output.formats(*rollout.FORMATS)
-def follow(at: targets.At, name: str, timeout: float) -> None:
+def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -> None:
     """Wait until it ends, and run it meanwhile where nobody else does. Ends with 5 when it was rolled back.
 
     Example: platformctl canary follow iris --target kubernetes
     """
-    target, key, ticker = at.connect(), at.key(name), output.Ticker()
-    if canaries.running(target, key) is None:
-        raise canaries.none_runs(key)
+    target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
+    if canaries.running_canary(target, key) is None:
+        raise canaries.no_running_canary(key)
     ended = canaries.follow(target, key, ticker, timeout)
-    ticker.say(ended.phase, ended.revision)
+    ticker.log(ended.phase, ended.revision)
     views.show([target.status(key)], one=False, default="url")
 
 
-def _steered(at: targets.At, name: str, wanted: "Wish", timeout: float) -> None:
-    target, key, ticker = at.connect(), at.key(name), output.Ticker()
-    canaries.wish(target, key, wanted)
+def _send_command(service_options: targets.ServiceOptions, name: str, command: "CanaryCommand", timeout: float) -> None:
+    target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
+    canaries.request_action(target, key, command)
     if timeout:
-        found = canaries.granted(target, key, timeout, ticker)
-        ticker.say(found.phase, found.reason or f"{found.weight} % to {found.revision}")
+        running = canaries.wait_for_action(target, key, timeout, ticker)
+        ticker.log(running.phase, running.reason or f"{running.weight} % to {running.revision}")
     ticker.close()
     views.show([target.status(key)], one=False, default="url")
 
@@ -189,38 +203,45 @@ def _steered(at: targets.At, name: str, wanted: "Wish", timeout: float) -> None:
 @targets.options
 @targets.force_option
 @click.option("--full", is_flag=True, help="All requests at once, whatever steps are left.")
-@rollout.options
+@rollout.apply_options
 @output.formats(*rollout.FORMATS)
-def promote(at: targets.At, name: str, full: bool, how: rollout.How) -> None:
+def promote(
+    service_options: targets.ServiceOptions, name: str, full: bool, apply_options: rollout.ApplyOptions
+) -> None:
     """Give the new revision all requests; where it judges itself, those of its next step.
 
     Example: platformctl canary promote iris --full
     """
-    target = at.connect()
-    if canaries.running(target, at.key(name)) is not None:
-        _steered(at, name, "promote-full" if full else "promote", how.timeout if how.wait else 0.0)
+    target = service_options.connect()
+    if canaries.running_canary(target, service_options.key(name)) is not None:
+        _send_command(
+            service_options,
+            name,
+            "promote-full" if full else "promote",
+            apply_options.timeout if apply_options.wait else 0.0,
+        )
         return
-    found = plain_canary.found_in(target, at.key(name))
-    for each in target.status(at.key(name)).revisions:
-        if each.name in found.fresh:
-            plain_canary.check_answers(each, name)
-    rollout.run(history.again(found.release, None, "canary promoted"), target, how)
+    running = plain_canary.find_canary(target, service_options.key(name))
+    for each in target.status(service_options.key(name)).revisions:
+        if each.name in running.new_revisions:
+            plain_canary.check_promotable(each, name)
+    rollout.run(history.redeploy_request(running.release, None, "canary promoted"), target, apply_options)
 
 
 @canary.command(short_help="Give all requests back to the revision before.")
 @click.argument("name")
 @targets.options
 @targets.force_option
-@rollout.options
+@rollout.apply_options
 @output.formats(*rollout.FORMATS)
-def abort(at: targets.At, name: str, how: rollout.How) -> None:
+def abort(service_options: targets.ServiceOptions, name: str, apply_options: rollout.ApplyOptions) -> None:
     """Give all requests back to the revision before it; its document is the service's again.
 
     Example: platformctl canary abort iris
     """
-    target = at.connect()
-    if canaries.running(target, at.key(name)) is not None:
-        _steered(at, name, "abort", how.timeout if how.wait else 0.0)
+    target = service_options.connect()
+    if canaries.running_canary(target, service_options.key(name)) is not None:
+        _send_command(service_options, name, "abort", apply_options.timeout if apply_options.wait else 0.0)
         return
-    found = plain_canary.found_in(target, at.key(name))
-    rollout.run(history.again(found.stable, None, "canary aborted"), target, how)
+    running = plain_canary.find_canary(target, service_options.key(name))
+    rollout.run(history.redeploy_request(running.stable, None, "canary aborted"), target, apply_options)

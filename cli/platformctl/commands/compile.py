@@ -1,4 +1,4 @@
-"""`platformctl compile PATH`: becomes the predictor's own compiler, which runs where the model shall run."""
+"""`platformctl compile PATH`: exec the predictor's compiler; run it on the hardware that will serve."""
 
 import click
 
@@ -9,5 +9,5 @@ from platformctl import output, predictor
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def compile(words: tuple[str, ...]) -> None:  # noqa: A001 - the verb's name
     """Compile a torch model, so that it starts without torch."""
-    wanted = ["-o", output.chosen()] if output.chosen() else []
-    predictor.become("compile", "compile", *wanted, *words)
+    output_flag = ["-o", output.chosen()] if output.chosen() else []
+    predictor.become("compile", "compile", *output_flag, *words)

@@ -1,4 +1,4 @@
-"""`platformctl console`: the web console of the embedded platform, in a browser that needs no token to be typed."""
+"""`platformctl console`: open the web console with a one-time login link."""
 
 import click
 
@@ -14,19 +14,19 @@ def console(opened: bool | None) -> None:
     Example: platformctl console --no-open
     """
     target = targets.local(start=True)
-    made = target.console()
-    base = f"http://{target.address.host}:{target.address.port}{made.path}"
-    link = f"{base}#token={made.ticket}"
-    shown = opened is not False and _browse(link, asked=bool(opened))
-    output.note(f"{'opened' if shown else 'open it'} within {made.seconds} s; it logs in once. Later: {base}")
-    output.data({"url": link, "console": base, "opened": shown, "seconds": made.seconds}, [link])
+    login = target.console()
+    base = f"http://{target.address.host}:{target.address.port}{login.path}"
+    link = f"{base}#token={login.ticket}"
+    shown = opened is not False and _browse(link, requested=bool(opened))
+    output.note(f"{'opened' if shown else 'open it'} within {login.seconds} s; it logs in once. Later: {base}")
+    output.data({"url": link, "console": base, "opened": shown, "seconds": login.seconds}, [link])
 
 
-def _browse(link: str, *, asked: bool) -> bool:
-    """Unasked only where a desktop is: a browser in a terminal would take it over."""
+def _browse(link: str, *, requested: bool) -> bool:
+    """Open a browser; by default only on a desktop, since a text browser would take over the terminal."""
     import os
     import sys
     import webbrowser
 
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return (asked or desktop) and webbrowser.open(link)
+    return (requested or desktop) and webbrowser.open(link)

@@ -1,14 +1,10 @@
-"""`platformctl dashboard`: Grafana dashboards and Prometheus rules, printed or written. Needs neither of the two."""
+"""`platformctl dashboard`: print or write Grafana dashboards and Prometheus rules. Needs neither of the two."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from platformctl import output
-
-if TYPE_CHECKING:
-    from pilotlight.observability.dashboards import Dashboard
 
 
 @click.command()
@@ -44,33 +40,26 @@ def _list(place: str | None) -> None:
 
     if place == "-":
         raise UsageError("--to - prints one dashboard or --rules; name one", f"one of: {', '.join(DASHBOARDS)}")
-    told = [{"name": each.name, "title": each.title, "description": each.description} for each in DASHBOARDS.values()]
-    rows = [("NAME", "TITLE", "WHAT IT SHOWS"), *(tuple(each.values()) for each in told)]
-    output.data({"dashboards": told}, output.columns(rows, indent=""))
-
-
-def _named(name: str) -> "Dashboard":
-    from pilotlight.errors import NotFound
-    from pilotlight.observability.dashboards import DASHBOARDS
-
-    if name not in DASHBOARDS:
-        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
-    return DASHBOARDS[name]
-
-
-def _budget(objective: float | None) -> float:
-    from pilotlight.observability.rules import ERROR_BUDGET
-
-    return ERROR_BUDGET if objective is None else round(1 - objective / 100, 9)
+    dashboards = [
+        {"name": each.name, "title": each.title, "description": each.description} for each in DASHBOARDS.values()
+    ]
+    rows = [("NAME", "TITLE", "WHAT IT SHOWS"), *(tuple(each.values()) for each in dashboards)]
+    output.data({"dashboards": dashboards}, output.columns(rows, indent=""))
 
 
 def _files(name: str | None, rules: bool, objective: float | None) -> dict[str, str]:
-    """One dashboard, the rules, or everything."""
+    """Return one dashboard, the rules, or everything, by file name."""
+    from pilotlight.errors import NotFound
+    from pilotlight.observability.dashboards import DASHBOARDS
     from pilotlight.observability.files import RULES_FILE, dashboard_files, rules_text
+    from pilotlight.observability.rules import ERROR_BUDGET
 
+    if name and name not in DASHBOARDS:
+        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
     if name:
-        return dashboard_files((_named(name).name,))
-    return {**({} if rules else dashboard_files()), RULES_FILE: rules_text(_budget(objective))}
+        return dashboard_files((name,))
+    budget = ERROR_BUDGET if objective is None else round(1 - objective / 100, 9)
+    return {**({} if rules else dashboard_files()), RULES_FILE: rules_text(budget)}
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

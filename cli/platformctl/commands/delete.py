@@ -1,4 +1,4 @@
-"""`platformctl delete`: ends services; what they are answering is answered first."""
+"""`platformctl delete`: delete services; requests in flight are drained first."""
 
 import click
 
@@ -13,13 +13,15 @@ from platformctl import output, rollout, targets, waiting
 @click.option("--ignore-not-found", is_flag=True, help="A service that is not there is no error.")
 @rollout.waiting_options
 @output.formats("name", "json")
-def delete(at: targets.At, names: tuple[str, ...], ignore_not_found: bool, wait: bool, timeout: float) -> None:
+def delete(
+    service_options: targets.ServiceOptions, names: tuple[str, ...], ignore_not_found: bool, wait: bool, timeout: float
+) -> None:
     """Delete services, their revisions and their history.
 
     Example: platformctl delete iris
     """
-    target = at.reach()
-    keys = list(dict.fromkeys(at.key(name) for name in names))
+    target = service_options.connect_running()
+    keys = list(dict.fromkeys(service_options.key(name) for name in names))
     gone = [key for key in keys if releasing.generation(target, key)]
     missing = ["/".join(key) for key in keys if key not in gone]
     if missing and not ignore_not_found:
@@ -28,5 +30,5 @@ def delete(at: targets.At, names: tuple[str, ...], ignore_not_found: bool, wait:
         target.delete(key)
     if wait:
         for key in gone:
-            waiting.until_gone(target, key, timeout, output.Ticker())
+            waiting.wait_deleted(target, key, timeout, output.ProgressLog())
     output.data({"deleted": ["/".join(key) for key in gone]}, ["/".join(key) for key in gone])

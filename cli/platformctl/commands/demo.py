@@ -1,7 +1,7 @@
-"""`platformctl demo`: the embedded platform in under a minute, by the verbs that a person would type.
+"""`platformctl demo`: a tour of the embedded platform in under a minute, using its verbs.
 
-Deploys an example, asks it, tries a second revision on a fifth of the requests, promotes it, lets it fall to zero and
-wakes it with a request. Everything is left running. The documents are those of the checkout, in examples/demo.
+Deploys an example, sends requests, runs a canary with 20 %, promotes it, waits for scale to zero and wakes it.
+Everything is left running. The documents are in examples/demo of the checkout.
 """
 
 import json
@@ -35,20 +35,20 @@ def demo(stop: bool) -> None:
     """
     first, second = (documents() / name for name in ("iris.yaml", "iris-batching.yaml"))
     flower = json.dumps(list(FLOWER))
-    say("A model is deployed, and asked which iris has these measures")
-    do("deploy", "-f", shown(first), "--reset")
-    do("infer", NAME, "--data", flower)
-    say("A second revision, which batches, gets a fifth of the requests; then all of them")
-    do("canary", "start", NAME, "-f", shown(second), "--percent", "20")
-    ask_many()
-    do("canary", "status", NAME, "-o", "wide")
-    do("canary", "promote", NAME)
-    say("Nobody asks any more, so nothing runs any more")
+    print_step("A model is deployed, and asked which iris has these measures")
+    run_verb("deploy", "-f", typed_path(first), "--reset")
+    run_verb("infer", NAME, "--data", flower)
+    print_step("A second revision, which batches, gets a fifth of the requests; then all of them")
+    run_verb("canary", "start", NAME, "-f", typed_path(second), "--percent", "20")
+    send_requests()
+    run_verb("canary", "status", NAME, "-o", "wide")
+    run_verb("canary", "promote", NAME)
+    print_step("Nobody asks any more, so nothing runs any more")
     wait_for_zero()
-    do("status", NAME)
-    say("The next request waits until a replica has started, and is answered")
-    do("infer", NAME, "--data", flower)
-    phases()
+    run_verb("status", NAME)
+    print_step("The next request waits until a replica has started, and is answered")
+    run_verb("infer", NAME, "--data", flower)
+    print_cold_start()
     finish(stop)
 
 
@@ -58,19 +58,19 @@ def documents() -> Path:
     return EXAMPLES / "demo"
 
 
-def shown(path: Path) -> str:
-    """As a person would type it."""
+def typed_path(path: Path) -> str:
+    """Return the path relative to the working directory if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def say(title: str) -> None:
+def print_step(title: str) -> None:
     output.note("")
     output.heading(title)
 
 
-def do(*words: str) -> None:
-    """One command as it would be typed; what it prints is what it prints to anybody."""
+def run_verb(*words: str) -> None:
+    """Print and run one command line; raises PlatformError if it fails."""
     from platformctl.main import run
 
     output.note(f"$ platformctl {shlex.join(words)}")
@@ -83,12 +83,12 @@ def status() -> ServiceStatus:
     return targets.local(start=True).status(KEY)
 
 
-def ask_many() -> None:
-    """A burst of requests, and how they were shared out."""
+def send_requests() -> None:
+    """Send a burst of requests, and wait until the revisions have counted them."""
     gateway = Gateway(status().url)
     tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}
     body = json.dumps({"inputs": [tensor]}).encode()
-    answers = [gateway.ask("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
+    answers = [gateway.request("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
     wait(lambda now: sum(row.requests for row in now.revisions) >= BURST, "the requests to be counted")
     output.note(f"{BURST} requests sent, {answers.count(200)} answered")
 
@@ -107,8 +107,8 @@ def wait(reached: Callable[[ServiceStatus], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def phases() -> None:
-    """Where the time of the last cold start went."""
+def print_cold_start() -> None:
+    """Print the phases of the last cold start."""
     newest = status().revisions[0]
     rows = [(name, f"{seconds * 1000:.0f} ms") for name, seconds in newest.cold_start.items()]
     output.heading("Where the replica's start spent its time")
@@ -118,11 +118,11 @@ def phases() -> None:
 
 def finish(stop: bool) -> None:
     if stop:
-        do("delete", NAME)
+        run_verb("delete", NAME)
         if not targets.local(start=True).list(None):
-            do("down")
+            run_verb("down")
         return
-    say("It goes on running. Look around, and end it:")
+    print_step("It goes on running. Look around, and end it:")
     look: Sequence[tuple[str, str]] = (
         (f"curl {status().url}/v2/models/{NAME}", "the model, as any client asks"),
         (f"platformctl status {NAME} -w", "revisions, replicas, latency, decisions"),

@@ -1,4 +1,4 @@
-"""`platformctl down`: ends the embedded platform and everything it runs. What was deployed comes back with `up`."""
+"""`platformctl down`: stop the embedded platform and everything it runs; `up` restores what was deployed."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import click
 from pilotlight.errors import TimedOut
 from platformctl import output, targets
 
-# Beyond the drain: the control process writes its state and ends its gateway.
+# After the drain: time for the control process to save its state and stop its gateway.
 MARGIN_S = 10.0
 
 
@@ -20,19 +20,20 @@ def down(timeout: float) -> None:
 
     Example: platformctl down
     """
+    from pilotlight import __version__
     from pilotlight.targets.local.home import home
-    from pilotlight.targets.local.launching import wait_gone
+    from pilotlight.targets.local.launching import wait_exit
 
-    if not running():
+    if not is_running():
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
         return
     end_if_stuck()
     target = targets.local(start=True)
-    services = target.list(None) if target.address.version == own_version() else ()
+    services = target.list(None) if target.address.version == __version__ else ()
     replicas = sum(each.ready + each.starting for status in services for each in status.revisions)
     target.shutdown(timeout)
-    if not wait_gone(target.address, timeout + MARGIN_S):
+    if not wait_exit(target.address, timeout + MARGIN_S):
         message = f"the control process (pid {target.address.pid}) did not end within {timeout + MARGIN_S:g} s"
         raise TimedOut(message, f"see {home().logs / 'daemon.log'}")
     names = [f"{each.namespace}/{each.name}" for each in services]
@@ -40,8 +41,8 @@ def down(timeout: float) -> None:
     output.data({"ended": names, "replicas": replicas}, names)
 
 
-def running() -> bool:
-    """The control process, or what outlived one that was killed: the next one takes that over, and can end it."""
+def is_running() -> bool:
+    """Whether a control process runs, or a gateway and replicas that outlived one."""
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import leftovers, living
 
@@ -49,18 +50,12 @@ def running() -> bool:
 
 
 def end_if_stuck() -> None:
-    """A control process that answers nobody is killed, which loses nothing: the next one takes over what it ran."""
+    """Kill an unresponsive control process; the next one adopts its replicas and gateway."""
     from pilotlight.targets.local.home import home
-    from pilotlight.targets.local.launching import answers, living, wait_gone
+    from pilotlight.targets.local.launching import answers, living, wait_exit
 
     address = living(home())
     if address is not None and not answers(address):
         output.note(f"the control process (pid {address.pid}) does not answer and is killed")
         os.kill(address.pid, signal.SIGKILL)
-        wait_gone(address, MARGIN_S)
-
-
-def own_version() -> str:
-    from pilotlight import __version__
-
-    return __version__
+        wait_exit(address, MARGIN_S)

@@ -1,4 +1,4 @@
-"""`platformctl events`: what happened to services, oldest first."""
+"""`platformctl events`: events of services, oldest first."""
 
 import click
 
@@ -10,7 +10,7 @@ from platformctl import output, targets, views
 @targets.options
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @output.formats("table", "json")
-def events(at: targets.At, name: str | None, follow: bool) -> None:
+def events(service_options: targets.ServiceOptions, name: str | None, follow: bool) -> None:
     """Show what happened to one service, or to all; with -o json a document a line.
 
     Example: platformctl events iris -f
@@ -20,6 +20,6 @@ def events(at: targets.At, name: str | None, follow: bool) -> None:
     from msgspec import to_builtins
 
     raw = output.chosen() == "json"
-    target = at.look() if name or follow else at.glance()
-    for event in target.events(at.key(name) if name else None, follow=follow) if target else ():
-        output.flowing(json.dumps(to_builtins(event), ensure_ascii=False) if raw else views.event(event))
+    target = service_options.connect_read_only() if name or follow else service_options.connect_if_running()
+    for event in target.events(service_options.key(name) if name else None, follow=follow) if target else ():
+        output.stream_line(json.dumps(to_builtins(event), ensure_ascii=False) if raw else views.event_line(event))

@@ -1,4 +1,4 @@
-"""`platformctl explain`: every decision about a service with its reason, or why each runtime was taken or not."""
+"""`platformctl explain`: the decisions about a service with reasons, or the candidate runtimes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,70 +8,66 @@ from platformctl import documents, output
 
 if TYPE_CHECKING:
     from pilotlight.plan.model import Plan
-    from pilotlight.spec.model import Catalogue, Component, Service
+    from pilotlight.spec.model import Catalogue, Service
 
 
 @click.command()
-@documents.planning
+@documents.planning_options
 @click.option("--runtime", is_flag=True, help="Every runtime that was looked at, and why it was taken or passed over.")
 @output.formats("table", "json", "yaml")
-def explain(given: documents.Given, runtime: bool) -> None:
+def explain(document_options: documents.DocumentOptions, runtime: bool) -> None:
     """Say what was decided about a service, and why.
 
     Example: platformctl explain -f service.yaml
     """
     if runtime:
-        read = given.documents()
+        read = document_options.read_and_warn()
         for sentence in read.catalogue.shadowed:
             output.note(sentence)
-        told = [candidates(service, read.catalogue) for service in given.only(read.services)]
-        lines = [line for service in told for line in candidate_lines(service)]
+        services = [candidates(service, read.catalogue) for service in document_options.select(read.services)]
+        lines = [line for service in services for line in candidate_lines(service)]
     else:
-        told = [decisions(plan) for plan in given.plan().plans]
-        lines = [line for service in told for line in decision_lines(service)]
-    output.data({"services": told}, lines[:-1])
+        services = [decisions(plan) for plan in document_options.plan().plans]
+        lines = [line for service in services for line in decision_lines(service)]
+    output.data({"services": services}, lines[:-1])
 
 
 def decisions(plan: "Plan") -> dict[str, Any]:
     return {
         "name": plan.name, "namespace": plan.namespace, "mode": plan.mode,
-        "decisions": [{"topic": made.topic, "value": made.value, "reason": made.reason} for made in plan.decisions],
+        "decisions": [{"topic": each.topic, "value": each.value, "reason": each.reason} for each in plan.decisions],
         "needs": [{"kind": need.kind, "name": need.name, "reason": need.reason} for need in plan.requirements],
     }  # fmt: skip
 
 
 def decision_lines(service: dict[str, Any]) -> list[str]:
-    """A heading, the decisions as three columns, the needs likewise, and an empty line."""
-    made = dict.fromkeys((each["topic"], each["value"], each["reason"]) for each in service["decisions"])
+    """Return a heading, tables of decisions and requirements, and an empty line."""
+    distinct = dict.fromkeys((each["topic"], each["value"], each["reason"]) for each in service["decisions"])
     needs = [(need["kind"], need["name"], need["reason"]) for need in service["needs"]]
-    tables = [("decision", "value", "because"), *made], [("needs", "name", "because"), *needs]
+    tables = [("decision", "value", "because"), *distinct], [("needs", "name", "because"), *needs]
     heading = f"{service['namespace']}/{service['name']}: {service['mode']}"
     return [heading, *(line for table in tables if len(table) > 1 for line in output.columns(table)), ""]
 
 
 def candidates(service: "Service", catalogue: "Catalogue") -> dict[str, Any]:
-    """Works for services that cannot be planned too: that no runtime fits is when people ask."""
+    """Return the runtime selection, also for services that cannot be planned."""
     from pilotlight.spec.select import select_runtime
 
-    component = main_component(service)
-    found = select_runtime(service, component, catalogue) if component else None
-    looked_at = [
+    component = service.components.get("engine") or service.components.get("predictor")
+    selection = select_runtime(service, component, catalogue) if component else None
+    rows = [
         {
-            "runtime": each.runtime.name, "taken": bool(found and found.runtime is each.runtime), "fits": each.accepted,
-            "score": each.score, "reason": each.reason, "origin": each.runtime.origin,
+            "runtime": each.runtime.name, "taken": bool(selection and selection.runtime is each.runtime),
+            "fits": each.accepted, "score": each.score, "reason": each.reason, "origin": each.runtime.origin,
         }
-        for each in (found.candidates if found else ())
+        for each in (selection.candidates if selection else ())
     ]  # fmt: skip
-    taken = found.runtime.name if found and found.runtime else ""
-    why = found.reason if found and found.reason else "; ".join(p.message for p in (found.problems if found else ()))
+    taken = selection.runtime.name if selection and selection.runtime else ""
+    why = (selection.reason or "; ".join(each.message for each in selection.problems)) if selection else ""
     return {
         "name": service.name, "namespace": service.namespace, "runtime": taken,
-        "reason": why or "no component serves a model", "candidates": looked_at,
+        "reason": why or "no component serves a model", "candidates": rows,
     }  # fmt: skip
-
-
-def main_component(service: "Service") -> "Component | None":
-    return service.components.get("engine") or service.components.get("predictor")
 
 
 def candidate_lines(service: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`platformctl fetch URI DIR`: becomes the predictor's own download command, the one that init containers run."""
+"""`platformctl fetch URI DIR`: exec the predictor's downloader, which init containers run too."""
 
 import click
 
@@ -9,5 +9,5 @@ from platformctl import output, predictor
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fetch(words: tuple[str, ...]) -> None:
     """Download a model from a URI into a directory."""
-    wanted = ["-o", output.chosen()] if output.chosen() else []  # first, so that one after the verb holds
-    predictor.become("fetch", "fetch", *wanted, *words)
+    output_flag = ["-o", output.chosen()] if output.chosen() else []  # first: an -o among the words wins
+    predictor.become("fetch", "fetch", *output_flag, *words)

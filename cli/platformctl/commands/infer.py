@@ -1,4 +1,4 @@
-"""`platformctl infer`: one request to a service, made from what its model says that it takes."""
+"""`platformctl infer`: one inference request, built from the model's metadata."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
-from pilotlight.conversation import Reply
+from pilotlight.conversation import HttpReply
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from platformctl import arrays, asking, output, targets
 from platformctl.gateway import Gateway
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN: Final = 12
-SLOW_S: Final = 0.5  # a first answer that takes longer has waited for a start, though no gateway of ours says so
+SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
 
 
 @click.command()
@@ -33,38 +33,48 @@ SLOW_S: Final = 0.5  # a first answer that takes longer has waited for a start, 
 @click.option("--image", type=FILE, metavar="FILE", help="A picture, in the size and type that the model takes.")
 @click.option("--text", metavar="TEXT", help="One string.")
 @click.option("--binary", type=FILE, metavar="FILE", help="A tensor as it lies in memory, little-endian.")
-@click.option("--input", "wanted", default="", metavar="NAME", help="Which input, where the model has several.")
+@click.option("--input", "input_name", default="", metavar="NAME", help="Which input, where the model has several.")
 @click.option("--model", default="", metavar="NAME", help="Which model, where it is not called as the service.")
 @click.option("--tag", default="", metavar="TAG", help="Only the revision with this tag.")
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="For services that ask for one.")
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For the answer.")
 @output.formats("table", "json", "yaml")
 def infer(
-    at: targets.At, name: str, wanted: str, model: str, tag: str, token: str | None, timeout: float, **given: Any
+    service_options: targets.ServiceOptions,
+    name: str,
+    input_name: str,
+    model: str,
+    tag: str,
+    token: str | None,
+    timeout: float,
+    **sources: Any,
 ) -> None:
     """Ask a service, which starts if nothing of it runs.
 
     Example: platformctl infer iris --data '[5.1, 3.5, 1.4, 0.2]'
     """
-    kinds = [kind for kind, value in given.items() if value is not None]
+    kinds = [kind for kind, value in sources.items() if value is not None]
     if len(kinds) != 1:
-        raise UsageError(f"one of {', '.join(f'--{kind}' for kind in given)} is needed", f"got {len(kinds)}")
-    key, target = at.key(name), at.reach()
+        raise UsageError(f"one of {', '.join(f'--{kind}' for kind in sources)} is needed", f"got {len(kinds)}")
+    key, target = service_options.key(name), service_options.connect_running()
     headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
-    with target.way(tagged(target.status(key), tag)) as way:
-        gateway = Gateway(way.url, {**way.headers, **headers})
+    with target.open_route(tagged(target.status(key), tag)) as route:
+        gateway = Gateway(route.url, {**route.headers, **headers})
         path = f"/v2/models/{quote(model or key[1], safe='')}"
-        about = gateway.ask("GET", path, timeout=timeout)
-        metadata = checked(about, model or key[1], models(gateway, timeout) if about.status == 404 else ())
-        request = made(kinds[0], given[kinds[0]], asking.inputs_of(metadata), wanted)
-        reply = gateway.ask("POST", f"{path}/infer", request.body, request.headers, timeout)
-    answer = checked(reply, model or key[1])
-    told = about.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
-    show(answer, reply, told or (f"{1000 * about.seconds:.0f}" if about.seconds > SLOW_S else None))
+        metadata_reply = gateway.request("GET", path, timeout=timeout)
+        models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
+        metadata = parse_reply(metadata_reply, model or key[1], models)
+        request = build_body(kinds[0], sources[kinds[0]], asking.inputs_of(metadata), input_name)
+        reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+    answer = parse_reply(reply, model or key[1])
+    cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
+    if not cold_start_ms and metadata_reply.seconds > SLOW_S:
+        cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
+    show(answer, reply, cold_start_ms)
 
 
 def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
-    """With the address of the revision that has the tag, where a target gives tags addresses of their own."""
+    """Return the status with the URL of the tagged revision, if the target has URLs per tag."""
     from msgspec.structs import replace
 
     addresses = {name: each.url for each in status.revisions if each.url for name in each.tags}
@@ -76,20 +86,20 @@ def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
     return replace(status, url=addresses[tag])
 
 
-def made(kind: str, value: Any, inputs: list[asking.Input], wanted: str) -> asking.Request:
-    """What was typed, as a request."""
+def build_body(kind: str, value: Any, inputs: list[asking.InputSpec], input_name: str) -> asking.InferRequest:
+    """Build the request from the one input option that was given."""
     if kind == "data":
-        return asking.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, wanted)
+        return asking.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, input_name)
     if kind == "file" and value.suffix == ".json":
-        return asking.from_json(_parsed(value.read_text()), inputs, wanted)
-    of = asking.one(inputs, wanted)
+        return asking.from_json(_parsed(value.read_text()), inputs, input_name)
+    spec = asking.select_input(inputs, input_name)
     if kind == "file" and value.suffix == ".npy":
-        return asking.encode([arrays.saved(of, value)])
+        return asking.encode([arrays.npy_tensor(spec, value)])
     if kind == "image":
-        return asking.encode([arrays.picture(of, value)])
+        return asking.encode([arrays.image_tensor(spec, value)])
     if kind == "text":
-        return asking.encode([asking.text(of, value)])
-    return asking.encode([asking.content(of, value.read_bytes())])
+        return asking.encode([asking.text_tensor(spec, value)])
+    return asking.encode([asking.raw_tensor(spec, value.read_bytes())])
 
 
 def _parsed(text: str) -> Any:
@@ -99,17 +109,17 @@ def _parsed(text: str) -> Any:
         raise UsageError(f"the data is no JSON: {error}", "text is given with --text") from None
 
 
-def models(gateway: Gateway, timeout: float) -> list[str]:
-    """Names of those that the service has; empty where it does not tell."""
-    reply = gateway.ask("GET", "/v2/models", timeout=timeout)
+def list_models(gateway: Gateway, timeout: float) -> list[str]:
+    """Return the names of the service's models; empty if it does not list them."""
+    reply = gateway.request("GET", "/v2/models", timeout=timeout)
     try:
         return list(json.loads(reply.body)["models"]) if reply.status == 200 else []
     except (ValueError, KeyError, TypeError):
         return []
 
 
-def checked(reply: Reply, model: str, there: Sequence[str] = ()) -> dict[str, Any]:
-    """The answer's document. Anything but a success is raised with what the service says, and with what there is."""
+def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the response document. Raises NotFound or PlatformError with the service's error message."""
     try:
         document = json.loads(reply.body)
     except ValueError:
@@ -123,17 +133,17 @@ def checked(reply: Reply, model: str, there: Sequence[str] = ()) -> dict[str, An
     raise PlatformError(f"the service answered {reply.status}: {said}")
 
 
-def show(answer: Mapping[str, Any], reply: Reply, cold_start: str | None) -> None:
-    woken = f", after a cold start of {cold_start} ms" if cold_start else ""
+def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) -> None:
+    cold = f", after a cold start of {cold_start} ms" if cold_start else ""
     rows = [
-        (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), values(each.get("data", [])))
+        (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), format_values(each.get("data", [])))
         for each in answer.get("outputs", ())
     ]
     output.data(answer, output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent=""))
-    output.note(f"answered in {1000 * reply.seconds:.1f} ms{woken}")
+    output.note(f"answered in {1000 * reply.seconds:.1f} ms{cold}")
 
 
-def values(data: list[Any]) -> str:
-    """The first of them; numbers as short as they can be told apart by."""
+def format_values(data: list[Any]) -> str:
+    """Return the first values, floats with six significant digits."""
     shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in asking.flatten(data)]
     return " ".join(shown[:SHOWN]) + (f" … ({len(shown)} in all)" if len(shown) > SHOWN else "")

@@ -1,6 +1,6 @@
-"""`platformctl init`: a commented service.yaml for a model, its mode recommended from a few answers.
+"""`platformctl init`: a commented service.yaml for a model with a recommended mode.
 
-On a terminal it asks what no flag says; elsewhere the defaults hold, so that scripts never wait.
+On a terminal it prompts for what no flag says; elsewhere the defaults are used.
 """
 
 import os
@@ -13,18 +13,7 @@ import click
 
 from pilotlight.errors import NotFound
 from platformctl import output
-from platformctl.scaffold import (
-    OURS,
-    Answers,
-    Load,
-    Mode,
-    Model,
-    document,
-    format_of,
-    name_for,
-    recommend,
-    size_of,
-)
+from platformctl.scaffold import OURS, Answers, Load, Mode, Model, document, format_of, name_for, recommend, size_of
 
 
 @click.command()
@@ -49,11 +38,11 @@ def init(
     """
     if target != "-" and Path(target).exists() and not force:
         raise click.UsageError(f"{target} exists; choose another with --to, or overwrite it with --force")
-    known = described(
-        model or ask("Which model (a path, a URI, or the name of a known one)?", ""), model_format, target
+    known = describe_model(
+        model or prompt_for("Which model (a path, a URI, or the name of a known one)?", ""), model_format, target
     )
     known = replace(known, name=name or known.name)
-    answers = complete(typed, known)
+    answers = collect_answers(typed, known)
     recommended, reason = recommend(answers)
     chosen = mode or recommended
     check(known, answers, chosen)
@@ -68,52 +57,52 @@ def init(
         output.note(f"next: platformctl deploy -f {target}; what was decided: platformctl explain -f {target}")
 
 
-def described(given: str, model_format: str | None, target: str) -> Model:
-    """The model as far as it can be looked at. A path is written as seen from the document."""
-    if not given:
+def describe_model(model: str, model_format: str | None, target: str) -> Model:
+    """Inspect the model. A relative path is written relative to the document."""
+    if not model:
         raise click.UsageError("no MODEL is given: a path, a URI, or the name of a known model")
-    if "://" not in given and not Path(given).exists():
-        return by_name(given)
-    found = model_format or format_of(given)
-    if not found:
-        raise click.UsageError(f"{given} does not tell its format; say it with --format")
-    uri = given
-    if "://" not in given and not Path(given).is_absolute():
+    if "://" not in model and not Path(model).exists():
+        return catalogue_model(model)
+    detected = model_format or format_of(model)
+    if not detected:
+        raise click.UsageError(f"{model} does not tell its format; say it with --format")
+    uri = model
+    if "://" not in model and not Path(model).is_absolute():
         folder = Path(target).parent if target != "-" else Path()
-        seen = Path(os.path.relpath(given, folder)).as_posix()
+        seen = Path(os.path.relpath(model, folder)).as_posix()
         uri = seen if seen.startswith("..") else f"./{seen}"
-    return Model(name_for(given), uri, found, size=size_of(given))
+    return Model(name_for(model), uri, detected, size=size_of(model))
 
 
-def by_name(given: str) -> Model:
+def catalogue_model(name: str) -> Model:
     from pilotlight.spec.catalogue import builtin
     from pilotlight.spec.types import suggestion
 
     names = tuple(model.name for model in builtin().models)
-    if given in names:
-        return Model(given, known=given)
-    hint = suggestion(given, names) or f"; known are {', '.join(names)}"
-    raise NotFound(f"{given} is neither a file here nor a URI nor a known model{hint}")
+    if name in names:
+        return Model(name, known=name)
+    hint = suggestion(name, names) or f"; known are {', '.join(names)}"
+    raise NotFound(f"{name} is neither a file here nor a URI nor a known model{hint}")
 
 
-def complete(typed: dict[str, Any], model: Model) -> Answers:
-    """What the flags say; for the rest the questions, or the defaults where nobody can be asked."""
-    given = {name: value for name, value in typed.items() if value is not None}
-    answers = replace(Answers(), **given)
+def collect_answers(typed: dict[str, Any], model: Model) -> Answers:
+    """Return the flags, completed by prompts on a terminal, else by defaults."""
+    flags = {name: value for name, value in typed.items() if value is not None}
+    answers = replace(Answers(), **flags)
     if not sys.stdin.isatty():
         return answers
-    if "nodes" not in given:
-        answers = replace(answers, nodes=ask("How many nodes does one replica need?", 1))
-    if answers.nodes == 1 and "load" not in given:
+    if "nodes" not in flags:
+        answers = replace(answers, nodes=prompt_for("How many nodes does one replica need?", 1))
+    if answers.nodes == 1 and "load" not in flags:
         steady = confirm("Is the load steady, with no idle times?", False)
         answers = replace(answers, load="steady" if steady else "variable")
-    if answers.nodes == 1 and "cold_starts" not in given:
+    if answers.nodes == 1 and "cold_starts" not in flags:
         answers = replace(answers, cold_starts=confirm("May a first request wait for the model to load?", True))
-    if "gpus" not in given:
-        answers = replace(answers, gpus=ask("How many GPUs does one pod need?", 0))
-    if recommend(answers)[0] == "raw" and measured(model) and "latency" not in given:
+    if "gpus" not in flags:
+        answers = replace(answers, gpus=prompt_for("How many GPUs does one pod need?", 0))
+    if recommend(answers)[0] == "raw" and has_latency_metric(model) and "latency" not in flags:
         answers = replace(
-            answers, latency=ask("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
+            answers, latency=prompt_for("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
         )
     return answers
 
@@ -123,17 +112,17 @@ def check(model: Model, answers: Answers, mode: Mode) -> None:
         raise click.UsageError("multi-node needs to know how many nodes one replica has: --nodes 2")
     if mode == "multi-node" and not model.known and model.format != "huggingface":
         raise click.UsageError(f"no runtime serves {model.format} on several nodes; --nodes 1, or name a known model")
-    if mode == "raw" and answers.latency and not measured(model):
+    if mode == "raw" and answers.latency and not has_latency_metric(model):
         what = model.known or model.format
         advice = "leave --latency out and write spec.kedaConfig.customPromQuery with a metric of the engine's"
         raise click.UsageError(f"only our own predictor measures latency, and {what} runs on another; {advice}")
 
 
-def measured(model: Model) -> bool:
+def has_latency_metric(model: Model) -> bool:
     return model.format in OURS
 
 
-def ask(question: str, default: Any) -> Any:
+def prompt_for(question: str, default: Any) -> Any:
     if not sys.stdin.isatty():
         return default
     return click.prompt(question, default=default, type=type(default), err=True)

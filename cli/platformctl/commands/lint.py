@@ -1,4 +1,4 @@
-"""`platformctl lint`: what is dangerous in manifests, anybody's. Services are judged as what they become."""
+"""`platformctl lint`: dangerous settings in manifests. Services are linted as their rendered objects."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -36,38 +36,38 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
         raise click.UsageError(f"{', '.join(files)}: no object to lint")
     planned = plan_services(nodes, catalog)
     rendered = [each.document for plan in (planned.plans if planned else ()) for each in render(plan)]
-    found = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
-    output.data([finding.as_json() for finding in found], [line for f in found for line in lines(f, with_fix)])
-    counts = Counter(finding.severity for finding in found)
-    told = ", ".join(f"{severity}: {count}" for severity, count in counts.items())
-    output.note(f"objects: {len(nodes) + len(rendered)}, {told or 'nothing dangerous'}")
+    findings = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
+    output.data([finding.as_json() for finding in findings], [line for f in findings for line in lines(f, with_fix)])
+    counts = Counter(finding.severity for finding in findings)
+    summary = ", ".join(f"{severity}: {count}" for severity, count in counts.items())
+    output.note(f"objects: {len(nodes) + len(rendered)}, {summary or 'nothing dangerous'}")
     return 1 if counts["error"] or (strict and counts["warning"]) else 0
 
 
 def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned | None":
-    """The services of files that hold only documents of ours, with the catalogue; others are told how to be linted."""
+    """Plan the services of files that hold only supported kinds; others get a note to render them first."""
     from pilotlight.deploy import Sources, plan_all
-    from pilotlight.spec.load import COMPANION_KINDS, UNDERSTOOD
+    from pilotlight.spec.load import COMPANION_KINDS, KNOWN_KINDS
 
     kinds: dict[str, set[str]] = {}
     for node in nodes:
-        kinds.setdefault(node.place.file, set()).add(node.text("kind"))
-    services = {file for file, found in kinds.items() if "InferenceService" in found}
-    ours = {*UNDERSTOOD, *COMPANION_KINDS}
-    readable = [file for file, found in kinds.items() if file != "-" and found <= ours and found & {*UNDERSTOOD}]
+        kinds.setdefault(node.location.file, set()).add(node.text("kind"))
+    services = {file for file, names in kinds.items() if "InferenceService" in names}
+    ours = {*KNOWN_KINDS, *COMPANION_KINDS}
+    readable = [file for file, names in kinds.items() if file != "-" and names <= ours and names & {*KNOWN_KINDS}]
     for file in sorted(services - {*readable}):
         output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
-    documents.existing(catalog)
+    manifest_files.check_exist(catalog)
     return plan_all(Sources(readable, catalog)) if services & {*readable} else None
 
 
 def model_bytes(planned: "Planned") -> dict[str, int]:
-    """By workload, where the plan knows it: a pod's memory is judged by its model."""
+    """Return model sizes by workload, if known: memory limits are judged against them."""
     return {work.name: work.model_bytes for plan in planned.plans for work in plan.workloads if work.model_bytes}
 
 
 def lines(finding: "Finding", with_fix: bool) -> list[str]:
-    """One line, which names the object where no file does, and with --fix the snippet below it."""
-    where = "" if finding.place.line else f"{finding.object}: "
+    """Return the finding, prefixed by its object if it has no line number; with --fix the snippet below it."""
+    where = "" if finding.location.line else f"{finding.object}: "
     first = where + output.severity_coloured(str(finding), finding.severity)
     return [first, *(f"    {line}" for line in finding.fix.splitlines())] if with_fix else [first]

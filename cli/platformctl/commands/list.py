@@ -1,10 +1,10 @@
-"""`platformctl list`: every service, a line each."""
+"""`platformctl list`: all services, a line each."""
 
 import click
 
 from platformctl import output, targets, views
 
-FIGURES = ("wide", "json", "yaml")  # formats that tell of latency and errors
+FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
 
 
 @click.command("list")
@@ -16,14 +16,14 @@ def listed(namespace: str | None, target: str) -> None:
 
     Example: platformctl list -o wide
     """
-    where = targets.At(target, "").glance()
-    found = where.list(namespace) if where else []
-    if where and output.chosen() in FIGURES:
-        found = views.with_figures(found, where)
-    if where and not found:
+    connected = targets.ServiceOptions(target, "").connect_if_running()
+    statuses = connected.list(namespace) if connected else []
+    if connected and output.chosen() in FIGURES:
+        statuses = views.with_latency_figures(statuses, connected)
+    if connected and not statuses:
         output.note("no services; deploy one: platformctl deploy -f service.yaml")
-    if found or output.chosen():
-        views.show(found, one=False, default="table")
+    if statuses or output.chosen():
+        views.show(statuses, one=False, default="table")
 
 
 list = listed  # noqa: A001 - verbs are found by their name

@@ -1,6 +1,6 @@
-"""`platformctl microservice`: one model behind one address, on any platform: start, ask, watch, stop.
+"""`platformctl microservice`: start, infer, status, list, stop and logs of single-model services on any platform.
 
-A group of verbs. Those that only look need no network but the platform's; what started runs on when this program ends.
+Jobs continue after this program exits.
 """
 
 import json
@@ -34,7 +34,7 @@ WAIT = click.option(
 )
 
 
-@click.group(cls=microservices.Verbs)
+@click.group(cls=microservices.RedactingGroup)
 def microservice() -> None:
     """Start one model behind one address, ask it, watch it and stop it.
 
@@ -61,52 +61,50 @@ def microservice() -> None:
 @output.output_option
 def start(
     network_arch: str, model_path: str, platform: str, num_gpus: int, host_port: int, image: str, env: tuple[str, ...],
-    secret: tuple[str, ...], ready: bool, wait: float, **given: str | None,
+    secret: tuple[str, ...], ready: bool, wait: float, **platform_options: str | None,
 ) -> None:  # fmt: skip
     """Start a microservice; its model may load for a while yet.
 
     Example: platformctl microservice start pilotlight --model-path ./model
     """
-    place = found_platform(platform, os.environ)
-    arch = network_arch or _needed("network_arch", "the network, such as cosmos-rl or pilotlight")
+    target = found_platform(platform, os.environ)
+    arch = network_arch or _require("network_arch", "the network, such as cosmos-rl or pilotlight")
     runs = image or images.resolve(arch, os.environ)
-    model = model_path or _needed("model_path", "hf_model://ORG/MODEL, or a path in the container")
-    wish = starting.Wish(
+    model = model_path or _require("model_path", "hf_model://ORG/MODEL, or a path in the container")
+    request = starting.StartRequest(
         network_arch=arch, model_path=model, platform=platform, num_gpus=num_gpus, image=runs, host_port=host_port,
-        options=microservices.options_of(place, given, runs), env=microservices.variables(env), secrets=secret,
+        options=microservices.resolve_options(target, platform_options, runs), env=microservices.parse_variables(env),
+        secrets=secret,
     )  # fmt: skip
-    job = starting.job(wish, os.environ)
-    entry = starting.start(job, place, microservices.opened())
-    _check_alive(job.id, entry)
-    tensors = tensor_asking.by_tensors(arch, job.model_path)
-    output.data(microservices.document(job.id, entry, tensors=tensors), _started(job.id, entry, tensors))
+    job = starting.build_job(request, os.environ)
+    entry = starting.start(job, target, microservices.open_registry())
+    _check_started(job.id, entry)
+    tensors = tensor_asking.takes_tensors(arch, job.model_path)
+    lines = [
+        "Inference service started.", f"  Job ID : {job.id}", f"  Arch   : {entry.network_arch}",
+        f"  URL    : {microservices.inference_url(entry, tensors=tensors)}",
+    ]  # fmt: skip
+    output.data(microservices.job_document(job.id, entry, tensors=tensors), lines)
     output.note("Use this Job ID to send requests or stop the service.")
     if ready:
-        microservice_asking.await_model(job.id, entry, wait)
+        microservice_asking.wait_for_model(job.id, entry, wait)
 
 
-def _check_alive(job_id: str, entry: Entry) -> None:
-    """One that has ended already is taken back: there is nothing to ask, and its words are told here."""
-    seen = microservices.looked_at(job_id, entry)
-    if seen.state == "failed":
-        microservices.reached(entry).stop(job_id, entry)
-        microservices.opened().remove(job_id)
-        last = "\n".join(seen.tail[-5:])
-        raise PlatformError(f"it ended at once: {seen.reason}", last)
+def _check_started(job_id: str, entry: Entry) -> None:
+    """Remove a job that failed at once, and raise PlatformError with the end of its log."""
+    status = microservices.platform_status(job_id, entry)
+    if status.state == "failed":
+        microservices.platform_of(entry).stop(job_id, entry)
+        microservices.open_registry().remove(job_id)
+        last = "\n".join(status.tail[-5:])
+        raise PlatformError(f"it ended at once: {status.reason}", last)
 
 
-def _needed(name: str, what: str) -> str:
+def _require(name: str, what: str) -> str:
     if not microservices.on_terminal():
         flag = "NETWORK_ARCH" if name == "network_arch" else f"--{name.replace('_', '-')}"
         raise UsageError(f"{name} is missing: {what}", f"name it: {flag}")
-    return microservices.asked(f"{name} ({what})")
-
-
-def _started(job_id: str, entry: Entry, tensors: bool) -> list[str]:
-    return [
-        "Inference service started.", f"  Job ID : {job_id}", f"  Arch   : {entry.network_arch}",
-        f"  URL    : {microservices.address(entry, tensors=tensors)}",
-    ]  # fmt: skip
+    return microservices.prompt(f"{name} ({what})")
 
 
 @microservice.command()
@@ -118,30 +116,32 @@ def _started(job_id: str, entry: Entry, tensors: bool) -> list[str]:
 @click.option("--video", multiple=True, metavar="URL", help="A video, likewise.")
 @click.option("--body", metavar="FILE", help="The whole request as JSON instead; - is stdin.")
 @click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
-@click.option("--timeout", default=asking.LEAST_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
+@click.option("--timeout", default=asking.MIN_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
 @WAIT
 @sampling.field_flags
 @output.output_option
 def infer(
     job_id: str, network_arch: str, prompt: str, system: str, image: tuple[str, ...], video: tuple[str, ...],
-    body: str | None, accept_defaults: bool, timeout: float, wait: float, **given: str | None,
+    body: str | None, accept_defaults: bool, timeout: float, wait: float, **fields: str | None,
 ) -> None:  # fmt: skip
     """Ask a microservice, and wait while its model loads.
 
     Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
     """
     asking.check_timeout(timeout)
-    state = microservices.opened().read()
-    target = microservices.chosen(state, job_id, network_arch)
+    state = microservices.open_registry().read()
+    target = microservices.select_job(state, job_id, network_arch)
     entry = state.entries[target]
-    whole = sampling.whole(body) if body is not None else None
-    tensors = tensor_asking.is_tensors(entry.network_arch, whole or {})
-    url = microservices.address(entry, tensors=tensors)
+    whole_body = sampling.read_body(body) if body is not None else None
+    tensors = tensor_asking.is_tensor_request(entry.network_arch, whole_body or {})
+    url = microservices.inference_url(entry, tensors=tensors)
     output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
-    request = sampling.body(entry.network_arch, whole, prompt, system, image, video, given, accept_defaults)
-    reply = microservice_asking.answer(target, entry, request, tensors, timeout, wait)
-    said = tensor_asking.lines(reply.document) if tensors else [asking.content(reply.document)]
-    output.data(reply.document, said)
+    request = sampling.build_request(
+        entry.network_arch, whole_body, prompt, system, image, video, fields, accept_defaults
+    )
+    reply = microservice_asking.infer(target, entry, request, tensors, timeout, wait)
+    lines = tensor_asking.output_lines(reply.document) if tensors else [asking.message_content(reply.document)]
+    output.data(reply.document, lines)
     output.note(f"answered in {reply.seconds:.1f} s")
 
 
@@ -154,18 +154,20 @@ def status(job_id: str, network_arch: str) -> None:
 
     Example: platformctl microservice status
     """
-    state = microservices.opened().read()
-    target = microservices.chosen(state, job_id, network_arch)
+    state = microservices.open_registry().read()
+    target = microservices.select_job(state, job_id, network_arch)
     entry = state.entries[target]
-    seen, model = microservices.looked_at(target, entry), microservice_asking.model(target, entry)
-    findings = diagnosing.findings(target, entry, seen, model)
-    tensors = microservice_asking.takes_tensors(target, entry) if model.phase == "ready" else None
-    told = {
-        **microservices.document(target, entry, tensors=tensors), "state": seen.state, "pod_name": seen.pod_name,
-        "pod_status": seen.pod_status, "model": model.told, "reason": seen.reason,
+    platform = microservices.platform_status(target, entry)
+    model = microservice_asking.probe_model(target, entry)
+    findings = diagnosing.findings(target, entry, platform, model)
+    tensors = microservice_asking.accepts_tensors(target, entry) if model.phase == "ready" else None
+    document = {
+        **microservices.job_document(target, entry, tensors=tensors), "state": platform.state,
+        "pod_name": platform.pod_name, "pod_status": platform.pod_status, "model": model.description,
+        "reason": platform.reason,
     }  # fmt: skip
-    rows = [(name.replace("_", " "), str(value)) for name, value in told.items() if value]
-    output.data({**told, "findings": findings}, output.columns(rows, ""))
+    rows = [(name.replace("_", " "), str(value)) for name, value in document.items() if value]
+    output.data({**document, "findings": findings}, output.columns(rows, ""))
     for each in findings:
         output.note(f"{each['cause']}\n  {each['advice']}")
 
@@ -177,18 +179,18 @@ def list_all() -> None:
 
     Example: platformctl microservice list
     """
-    state = microservices.opened().read()
-    seen = microservices.all_looked_at(state)
+    state = microservices.open_registry().read()
+    statuses = microservices.platform_statuses(state)
     rows = [
         (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
-         seen[job_id].state, entry.started_at)
+         statuses[job_id].state, entry.started_at)
         for job_id, entry in state.entries.items()
     ]  # fmt: skip
-    told = [
-        {**microservices.document(job_id, entry), "state": seen[job_id].state, "latest": job_id == state.latest}
+    documents = [
+        {**microservices.job_document(job_id, entry), "state": statuses[job_id].state, "latest": job_id == state.latest}
         for job_id, entry in state.entries.items()
     ]
-    output.data(told, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
+    output.data(documents, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
 
 
 @microservice.command()
@@ -201,24 +203,20 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
 
     Example: platformctl microservice stop
     """
-    held = microservices.opened()
-    state = held.read()
-    target = routing.to_stop(state, job_id)
+    registry = microservices.open_registry()
+    state = registry.read()
+    target = routing.choose_to_stop(state, job_id)
     entry = state.entries[target]
     if not job_id and not yes:
-        _confirm(target, entry)
+        subject = f"the latest microservice, {target} ({entry.network_arch} on {entry.platform})"
+        if not microservices.on_terminal():
+            raise UsageError(f"no job id is given, which would stop {subject}", "name it, or add --yes")
+        click.confirm(f"Stop {subject}?", abort=True, err=True)
     if not forget:
         microservices.stop(target, entry)
-    held.remove(target)
-    refused_requests.forget(target)
+    registry.remove(target)
+    refused_requests.clear(target)
     output.data({"job_id": target, "status": "stopped"}, [f"stopped {target}"])
-
-
-def _confirm(job_id: str, entry: Entry) -> None:
-    told = f"the latest microservice, {job_id} ({entry.network_arch} on {entry.platform})"
-    if not microservices.on_terminal():
-        raise UsageError(f"no job id is given, which would stop {told}", "name it, or add --yes")
-    click.confirm(f"Stop {told}?", abort=True, err=True)
 
 
 @microservice.command()
@@ -232,18 +230,18 @@ def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
 
     Example: platformctl microservice logs --tail 20
     """
-    state = microservices.opened().read()
-    target = microservices.chosen(state, job_id, network_arch)
-    seen = microservices.looked_at(target, state.entries[target])
-    if seen.state == "unknown":
-        raise PlatformError(seen.reason)
+    state = microservices.open_registry().read()
+    target = microservices.select_job(state, job_id, network_arch)
+    status = microservices.platform_status(target, state.entries[target])
+    if status.state == "unknown":
+        raise PlatformError(status.reason)
     if follows:
         for line in microservice_following.follow(
-            seen, lambda: microservices.looked_at(target, state.entries[target]), tail, output.note
+            status, lambda: microservices.platform_status(target, state.entries[target]), tail, output.note
         ):
-            output.flowing(json.dumps(line) if output.chosen() == "json" else line)
+            output.stream_line(json.dumps(line) if output.chosen() == "json" else line)
         return
-    lines = seen.tail[-tail:] if tail > 0 else ()
+    lines = status.tail[-tail:] if tail > 0 else ()
     output.data(list(lines), lines)
     if not lines:
         output.note("nothing was written yet")

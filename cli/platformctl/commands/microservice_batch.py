@@ -1,4 +1,4 @@
-"""`platformctl microservice batch`: run a model once over a folder, and end it: start, status, list, cancel, resume."""
+"""`platformctl microservice batch`: run a model once over a folder: start, status, list, cancel, resume."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import click
 
 from pilotlight.errors import PlatformError, UsageError
 from platformctl import microservices, output
-from platformctl.commands.microservice_register import REFERENCE, references
+from platformctl.commands.microservice_register import REFERENCE, parse_references
 
 if TYPE_CHECKING:
     from pilotlight.microservices.batch.model import Progress
@@ -51,7 +51,7 @@ def batch() -> None:
 def start(
     network_arch: str, model_path: str, workspace: str, inputs: str, outputs: str, labels: str,
     parameter: tuple[str, ...], credential: tuple[str, ...], endpoint: str, region: str, azure_account: str,
-    platform: str, num_gpus: int, wait: float, **given: str | None,
+    platform: str, num_gpus: int, wait: float, **platform_options: str | None,
 ) -> int:  # fmt: skip
     """Start a job; it goes on when this program ends. With --wait it ends with 1 where the job or a file has failed.
 
@@ -65,15 +65,15 @@ def start(
     from pilotlight.microservices.model import Workspace
     from pilotlight.microservices.platforms import platform as found_platform
 
-    storage = Workspace(_absolute(workspace), endpoint, region, azure_account, references(credential))
+    storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
     local = "" if "://" in model_path else _absolute(model_path)
-    made = Batch(
-        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parameters(parameter), labels,
-        platform, microservices.options_of(found_platform(platform, os.environ), given), num_gpus,
-        kinds.beside(Path(local)) if local else "",
+    job = Batch(
+        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parse_parameters(parameter), labels,
+        platform, microservices.resolve_options(found_platform(platform, os.environ), platform_options), num_gpus,
+        kinds.read_declaration(Path(local)) if local else "",
     )  # fmt: skip
-    progress = jobs.start(_home(), made, os.environ)
-    return _told(jobs.wait(_home(), made.id, os.environ, wait) if wait else progress)
+    progress = jobs.start(_home(), job, os.environ)
+    return _show_progress(jobs.wait(_home(), job.id, os.environ, wait) if wait else progress)
 
 
 @batch.command()
@@ -87,7 +87,7 @@ def status(job_id: str, wait: float) -> int:
     """
     from pilotlight.microservices.batch import jobs
 
-    return _told(jobs.wait(_home(), job_id, os.environ, wait))
+    return _show_progress(jobs.wait(_home(), job_id, os.environ, wait))
 
 
 @batch.command("list")
@@ -99,10 +99,10 @@ def list_all() -> None:
     """
     from pilotlight.microservices.batch import jobs
 
-    found = jobs.listed(_home(), os.environ)
-    rows = [(each.job_id, each.state, f"{each.done}/{each.total}", str(each.failed), each.started_at) for each in found]
+    jobs_ = jobs.list_jobs(_home(), os.environ)
+    rows = [(each.job_id, each.state, f"{each.done}/{each.total}", str(each.failed), each.started_at) for each in jobs_]
     output.data(
-        [_document(each) for each in found],
+        [_document(each) for each in jobs_],
         output.columns([("JOB ID", "STATE", "DONE", "FAILED", "STARTED"), *rows], ""),
     )
 
@@ -118,10 +118,10 @@ def cancel(job_id: str) -> int:
     from pilotlight.microservices.batch import jobs
 
     jobs.cancel(_home(), job_id, os.environ)
-    found = jobs.wait(_home(), job_id, os.environ, 120)
-    if found.state not in {"done", "failed", "canceled"}:
+    progress = jobs.wait(_home(), job_id, os.environ, 120)
+    if progress.state not in {"done", "failed", "canceled"}:
         raise PlatformError(f"batch job {job_id} has not ended yet", "its model finishes what it is at; look again")
-    return _told(found)
+    return _show_progress(progress)
 
 
 @batch.command()
@@ -136,21 +136,21 @@ def resume(job_id: str, wait: float) -> int:
     from pilotlight.microservices.batch import jobs
 
     progress = jobs.resume(_home(), job_id, os.environ)
-    return _told(jobs.wait(_home(), job_id, os.environ, wait) if wait else progress)
+    return _show_progress(jobs.wait(_home(), job_id, os.environ, wait) if wait else progress)
 
 
-def parameters(texts: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE with a value of JSON; what is none is text."""
-    found: dict[str, Any] = {}
+def parse_parameters(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=VALUE arguments; a value that is not JSON is text."""
+    parsed: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(f"--parameter {text}, must be NAME=VALUE")
         try:
-            found[name] = json.loads(value)
+            parsed[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            parsed[name] = value
+    return parsed
 
 
 def _absolute(path: str) -> str:
@@ -168,11 +168,11 @@ def _home() -> "Home":
 def _document(progress: "Progress") -> dict[str, Any]:
     from msgspec import to_builtins
 
-    told: dict[str, Any] = to_builtins(progress)
-    return {**told, "percent": progress.percent}
+    fields: dict[str, Any] = to_builtins(progress)
+    return {**fields, "percent": progress.percent}
 
 
-def _told(progress: "Progress") -> int:
+def _show_progress(progress: "Progress") -> int:
     document = _document(progress)
     score = progress.metrics or {}
     rows = [
@@ -180,8 +180,8 @@ def _told(progress: "Progress") -> int:
         ("files", f"{progress.done} of {progress.total} ({progress.percent:.0f} %)"),
         ("failed", str(progress.failed)), ("skipped", str(progress.skipped)),
         ("accuracy", f"{score['accuracy']:.4f}" if score.get("accuracy") is not None else ""),
-        ("message", microservices.shown(progress.message)),
+        ("message", microservices.redacted(progress.message)),
     ]  # fmt: skip
-    output.data({**document, "message": microservices.shown(progress.message)},
+    output.data({**document, "message": microservices.redacted(progress.message)},
                 output.columns([row for row in rows if row[1]], ""))  # fmt: skip
     return 1 if progress.state == "failed" or (progress.state == "done" and progress.failed) else 0

@@ -1,6 +1,6 @@
-"""`platformctl microservice register`: tells the control API of a model that was trained elsewhere.
+"""`platformctl microservice register`: register a model that was trained elsewhere with the control API.
 
-One call makes what a start over HTTP needs: a workspace where storage is named, an experiment, and its finished job.
+Creates what a start over HTTP needs: a workspace if storage is named, an experiment, and its finished job.
 """
 
 from contextlib import closing
@@ -40,25 +40,25 @@ def register(
 
     with closing(Directory.open(home().create())) as directory:
         registrar = Registrar(directory, org, trusted=True)
-        place = workspace
+        workspace_id = workspace
         if "/" in workspace:
-            storage = Workspace(workspace, endpoint, region, account, references(credential))
-            place = registrar.workspace(storage).id
+            storage = Workspace(workspace, endpoint, region, account, parse_references(credential))
+            workspace_id = registrar.workspace(storage).id
         known = any(each.id == experiment for each in directory.experiments(org))
         if not known and not network_arch:
             raise UsageError("--network-arch is missing: what the experiment trains", "or --experiment ID of one")
-        within = experiment if known else registrar.experiment(network_arch, place, id=experiment).id
-        made = registrar.job(within, "train", "done", artifact, id=job)
-    told = {"org": org, "workspace": place, "experiment_id": within, "job_id": made.id}
-    output.data(told, output.columns([(name, value) for name, value in told.items() if value], ""))
+        experiment_id = experiment if known else registrar.experiment(network_arch, workspace_id, id=experiment).id
+        registered = registrar.job(experiment_id, "train", "done", artifact, id=job)
+    document = {"org": org, "workspace": workspace_id, "experiment_id": experiment_id, "job_id": registered.id}
+    output.data(document, output.columns([(name, value) for name, value in document.items() if value], ""))
 
 
-def references(texts: tuple[str, ...]) -> dict[str, str]:
-    """What is typed can be seen by anybody, so a value is refused, and not repeated."""
-    found = {}
+def parse_references(texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=REFERENCE; a literal secret is refused and not repeated, since command lines are visible."""
+    parsed = {}
     for text in texts:
         name, _, reference = text.partition("=")
         if not reference.startswith(("env:", "file:")):
             raise UsageError(f"--credential {name}, must be {REFERENCE}, and a reference is env:NAME or file:NAME")
-        found[name] = reference
-    return found
+        parsed[name] = reference
+    return parsed

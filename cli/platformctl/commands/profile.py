@@ -1,7 +1,7 @@
 """`platformctl profile`: where a running service spends its time.
 
-A service that has torch in memory is profiled by torch's own profiler, which `/api/profile` starts and stops. Any other
-says it by its own statistics: what the phases of the requests in between took. Requests are the caller's to send.
+With torch loaded, torch's profiler is started and stopped by `/api/profile`; otherwise the phases come from the
+service's statistics. Requests are the caller's to send.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from pilotlight.conversation import Reply
+from pilotlight.conversation import HttpReply
 from pilotlight.errors import PlatformError, UsageError
 from platformctl import output, targets
 from platformctl.gateway import Gateway
@@ -31,7 +31,9 @@ ADMIN_HINT: Final = "torch's profiler is for an admin: --token takes the token o
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="The admin's, for services that ask for one.")
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For each answer.")
 @output.formats("table", "json")
-def profile(at: targets.At, name: str, seconds: float, token: str | None, timeout: float) -> None:
+def profile(
+    service_options: targets.ServiceOptions, name: str, seconds: float, token: str | None, timeout: float
+) -> None:
     """Show where the time of a running service goes while requests come.
 
     Example: platformctl profile iris --seconds 10
@@ -40,16 +42,16 @@ def profile(at: targets.At, name: str, seconds: float, token: str | None, timeou
         raise UsageError(f"--seconds is {seconds:g}, must be more than 0")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if "://" in name:
-        look(Gateway(name, headers), token, seconds, timeout)
+        run_profile(Gateway(name, headers), token, seconds, timeout)
         return
-    target = at.reach()
-    with target.way(target.status(at.key(name))) as way:
-        look(Gateway(way.url, {**way.headers, **headers}), token, seconds, timeout)
+    target = service_options.connect_running()
+    with target.open_route(target.status(service_options.key(name))) as route:
+        run_profile(Gateway(route.url, {**route.headers, **headers}), token, seconds, timeout)
 
 
-def look(gateway: Gateway, token: str | None, seconds: float, timeout: float) -> None:
-    """By torch's profiler where there is one and the caller may; who brought no token still gets the statistics."""
-    started = gateway.ask("GET", "/api/profile?cmd=start", timeout=timeout)
+def run_profile(gateway: Gateway, token: str | None, seconds: float, timeout: float) -> None:
+    """Use torch's profiler if available and permitted; without a token fall back to the statistics."""
+    started = gateway.request("GET", "/api/profile?cmd=start", timeout=timeout)
     if started.status == 200:
         show_torch(gateway, seconds, timeout)
     elif started.status == 501:
@@ -58,17 +60,17 @@ def look(gateway: Gateway, token: str | None, seconds: float, timeout: float) ->
         output.note(ADMIN_HINT)
         show_phases(gateway, seconds, timeout)
     else:
-        raise refused(started)
+        raise service_error(started)
 
 
 def show_torch(gateway: Gateway, seconds: float, timeout: float) -> None:
-    """Stops also when interrupted: a profiler that runs on would only grow."""
+    """Profile for `seconds`; the profiler is stopped on interrupt too, or it would grow without bound."""
     try:
         time.sleep(seconds)
     finally:
-        stopped = gateway.ask("GET", "/api/profile?cmd=stop", timeout=timeout)
+        stopped = gateway.request("GET", "/api/profile?cmd=stop", timeout=timeout)
     if stopped.status != 200:
-        raise refused(stopped)
+        raise service_error(stopped)
     table = stopped.body.decode(errors="replace")
     output.data({"kind": "torch", "seconds": seconds, "table": table}, table.splitlines())
 
@@ -77,50 +79,47 @@ def show_phases(gateway: Gateway, seconds: float, timeout: float) -> None:
     before = statistics(gateway, timeout)
     time.sleep(seconds)
     rows = phases(before, statistics(gateway, timeout))
-    output.data({"kind": "phases", "seconds": seconds, "models": rows}, output.columns([TITLES, *map(_line, rows)], ""))
+    lines = [["-" if value is None else str(value) for value in row.values()] for row in rows]
+    output.data({"kind": "phases", "seconds": seconds, "models": rows}, output.columns([TITLES, *lines], ""))
     output.note("means of the service's own statistics, per request")
     if not any(row["requests"] for row in rows):
         output.note(f"nobody asked within {seconds:g} s; send requests meanwhile")
 
 
 def statistics(gateway: Gateway, timeout: float) -> list[dict[str, Any]]:
-    reply = gateway.ask("GET", STATISTICS, timeout=timeout)
+    reply = gateway.request("GET", STATISTICS, timeout=timeout)
     if reply.status != 200:
-        raise refused(reply)
+        raise service_error(reply)
     return list(json.loads(reply.body)["model_stats"])
 
 
 def phases(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What happened between two readings, a row for each version; one that was loaded in between began at nothing."""
+    """Return the difference of two readings, a row per version; a version loaded in between starts at 0."""
     earlier = {(each["name"], each["version"]): each for each in before}
     return [_row(earlier.get((each["name"], each["version"]), {}), each) for each in after]
 
 
 def _row(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    def grown(phase: str, unit: str) -> int:
-        earlier = old.get("inference_stats", {}).get(phase, {})
-        return int(new["inference_stats"][phase].get(unit, 0)) - int(earlier.get(unit, 0))
+    def increase(phase: str, unit: str) -> int:
+        earlier_phase = old.get("inference_stats", {}).get(phase, {})
+        return int(new["inference_stats"][phase].get(unit, 0)) - int(earlier_phase.get(unit, 0))
 
     def mean_us(phase: str) -> float | None:
-        count = grown(phase, "count")
-        return round(grown(phase, "ns") / count / 1000, 1) if count > 0 else None
+        count = increase(phase, "count")
+        return round(increase(phase, "ns") / count / 1000, 1) if count > 0 else None
 
     return {
         "model": new["name"],
         "version": new["version"],
-        "requests": grown("success", "count"),
-        "failed": grown("fail", "count"),
+        "requests": increase("success", "count"),
+        "failed": increase("fail", "count"),
         "executions": int(new["execution_count"]) - int(old.get("execution_count", 0)),
         **{f"{phase}_us": mean_us(phase) for phase in PHASES},
     }
 
 
-def _line(row: Mapping[str, Any]) -> list[str]:
-    return ["-" if value is None else str(value) for value in row.values()]
-
-
-def refused(reply: Reply) -> PlatformError:
-    """TensorRT Inference Server's routes say it in a header, others in their body."""
+def service_error(reply: HttpReply) -> PlatformError:
+    """Return the error; the TRTIS protocol has it in a header, others in the body."""
     said = reply.headers.get("nv-status") or reply.body[:300].decode(errors="replace")
     hint = ADMIN_HINT if reply.status in {401, 403} else ""
     if reply.status == 400 and "no profile is running" in said:

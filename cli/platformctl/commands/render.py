@@ -1,4 +1,4 @@
-"""`platformctl render`: the manifests of documents, as a stream or as one file per object."""
+"""`platformctl render`: manifests of documents, as a stream or one file per object."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@documents.planning
+@documents.planning_options
 @click.option("--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="One file per object.")
 @click.option("--with", "tool", type=click.Choice(["helm"]), help="Let this program render: helm, with our chart.")
 @output.formats("yaml", "json")
-def render(given: documents.Given, split: Path | None, tool: str | None) -> None:
+def render(document_options: documents.DocumentOptions, split: Path | None, tool: str | None) -> None:
     """Print the manifests that documents amount to, in the order of applying.
 
     Example: platformctl render -f service.yaml | kubectl apply -f -
     """
-    planned = given.plan()
-    manifests = planned.manifests() if tool is None else helm.rendered(planned)
+    planned = document_options.plan()
+    manifests = planned.manifests() if tool is None else helm.render(planned)
     if split is None:
         output.text(stream(manifests, as_json=output.chosen() == "json"))
         return
@@ -35,7 +35,7 @@ def render(given: documents.Given, split: Path | None, tool: str | None) -> None
 
 
 def stream(manifests: "Sequence[Manifest]", as_json: bool) -> str:
-    """YAML documents, or the List that kubectl takes as JSON."""
+    """Return YAML documents, or a JSON List as kubectl takes it."""
     from pilotlight.manifests import to_yaml
 
     if not as_json:

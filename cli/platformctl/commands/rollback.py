@@ -1,4 +1,4 @@
-"""`platformctl rollback`: an earlier release deployed again. Same content, same revision: nothing has to be built."""
+"""`platformctl rollback`: deploy an earlier release again; the same content gives the same revision."""
 
 import click
 
@@ -11,18 +11,22 @@ from platformctl import output, rollout, targets
 @targets.options
 @targets.force_option
 @click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before unless told.")
-@rollout.options
+@rollout.apply_options
 @output.formats(*rollout.FORMATS)
-def rollback(at: targets.At, name: str, to: str, how: rollout.How) -> None:
+def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: rollout.ApplyOptions) -> None:
     """Deploy an earlier release again, with all of the requests.
 
     Example: platformctl rollback iris --to 3
     """
-    target = at.connect()
-    found = history.releases(target, at.key(name))
-    broken = history.unproven(target.events(at.key(name), follow=False)).union(*(one.failed for one in found))
-    chosen = history.earlier(found, to, broken)
+    target = service_options.connect()
+    releases = history.releases(target, service_options.key(name))
+    broken = history.failed_revisions(target.events(service_options.key(name), follow=False)).union(
+        *(one.failed for one in releases)
+    )
+    chosen = history.previous_release(releases, to, broken)
     output.note(
         f"back to generation {chosen.generation} of {chosen.at}: {', '.join(sorted(history.revisions(chosen)))}"
     )
-    rollout.run(history.again(chosen, None, f"rollback to generation {chosen.generation}"), target, how)
+    rollout.run(
+        history.redeploy_request(chosen, None, f"rollback to generation {chosen.generation}"), target, apply_options
+    )

@@ -1,4 +1,4 @@
-"""`platformctl scale`: bounds set by hand, kept over deploys until they are reset."""
+"""`platformctl scale`: manual replica bounds, which deploys preserve until they are reset."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,54 +25,54 @@ if TYPE_CHECKING:
 @rollout.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def scale(
-    at: targets.At, name: str, least: int | None, most: int | None, exactly: int | None, reset: bool, wait: bool,
-    timeout: float,
+    service_options: targets.ServiceOptions, name: str, least: int | None, most: int | None, exactly: int | None,
+    reset: bool, wait: bool, timeout: float,
 ) -> None:  # fmt: skip
     """Set how many replicas may run, over what the document says; a deploy keeps it.
 
     Example: platformctl scale iris --min 1 --max 5
     """
-    given = bounds(least, most, exactly, reset)
-    target, key = at.connect(), at.key(name)
-    present = target.status(key)
-    status = target.scale(key, checked({**by_hand(present), **given}) if given else None)
+    bounds = parse_bounds(least, most, exactly, reset)
+    target, key = service_options.connect(), service_options.key(name)
+    current = current_overrides(target.status(key))
+    status = target.scale(key, check_bounds({**current, **bounds}) if bounds else None)
     for sentence in status.warnings:
         output.note(sentence)
-    floor = given.get("minReplicas", 0)
+    floor = bounds.get("minReplicas", 0)
     if wait and floor:
-        ready = waiting.Condition(f"{floor} ready", lambda status: served(status, floor))
-        status = waiting.until(target, key, ready, timeout, output.Ticker())
+        ready = waiting.Condition(f"{floor} ready", lambda status: is_scaled(status, floor))
+        status = waiting.until(target, key, ready, timeout, output.ProgressLog())
     views.show([status], one=True, default="table")
 
 
-def served(status: "ServiceStatus", floor: int) -> bool:
-    """So many of those that requests go to, and nothing under way: new bounds may be a new revision."""
-    asked = sum(each.ready for each in status.revisions if each.percent)
-    return asked >= floor and status.phase in ("Ready", "Degraded")
+def is_scaled(status: "ServiceStatus", floor: int) -> bool:
+    """Whether revisions with traffic have enough ready replicas and no rollout is in progress."""
+    ready = sum(each.ready for each in status.revisions if each.percent)
+    return ready >= floor and status.phase in ("Ready", "Degraded")
 
 
-def bounds(least: int | None, most: int | None, exactly: int | None, reset: bool) -> dict[str, int]:
-    """Empty: reset. What cannot be meant together is refused."""
-    given = {name: value for name, value in (("minReplicas", least), ("maxReplicas", most)) if value is not None}
-    if exactly is not None and given:
+def parse_bounds(least: int | None, most: int | None, exactly: int | None, reset: bool) -> dict[str, int]:
+    """Return the bounds; empty: reset. Raises UsageError for contradictory options."""
+    chosen = {name: value for name, value in (("minReplicas", least), ("maxReplicas", most)) if value is not None}
+    if exactly is not None and chosen:
         raise UsageError("--to is both bounds at once: leave --min and --max out")
     if exactly == 0:
         raise UsageError("--to 0 would let nothing answer", "--min 0 lets it fall to zero while nobody asks")
     if exactly is not None:
-        given = {"minReplicas": exactly, "maxReplicas": exactly}
-    if reset == bool(given):
+        chosen = {"minReplicas": exactly, "maxReplicas": exactly}
+    if reset == bool(chosen):
         raise UsageError("one of --min, --max, --to and --reset is needed" if not reset else "--reset stands alone")
-    return given
+    return chosen
 
 
-def by_hand(status: "ServiceStatus") -> dict[str, int]:
-    """What an earlier `scale` has set."""
+def current_overrides(status: "ServiceStatus") -> dict[str, int]:
+    """Return the bounds that an earlier `scale` has set."""
     written: Mapping[str, object] = next(iter(status.overrides.values()), {})
     return {name: int(str(written[name])) for name in ("minReplicas", "maxReplicas") if name in written}
 
 
-def checked(given: dict[str, int]) -> dict[str, int]:
-    least, most = given.get("minReplicas", 0), given.get("maxReplicas")
+def check_bounds(bounds: dict[str, int]) -> dict[str, int]:
+    least, most = bounds.get("minReplicas", 0), bounds.get("maxReplicas")
     if most is not None and least > most:
         raise UsageError(f"min is {least}, must be at most max, which is {most}", "give both: --min and --max")
-    return given
+    return bounds

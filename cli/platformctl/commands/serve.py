@@ -1,4 +1,4 @@
-"""`platformctl serve FLAGS`: becomes the predictor, which reads the flags itself."""
+"""`platformctl serve FLAGS`: exec the predictor, which reads the flags itself."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`platformctl status`: one service, or all of them, as they are; -w shows every change."""
+"""`platformctl status`: one service or all; -w shows every change."""
 
 import time
 from collections.abc import Sequence
@@ -19,27 +19,31 @@ WATCH_S = 0.5
 @targets.options
 @click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until Ctrl-C.")
 @output.formats(*views.SERVICE_FORMATS)
-def status(at: targets.At, name: str | None, watch: bool) -> int:
+def status(service_options: targets.ServiceOptions, name: str | None, watch: bool) -> int:
     """Show revisions, replicas, latency and the last scaling decision. Ends with 1 for a service that has failed.
 
     Example: platformctl status iris -w
     """
-    target = at.look() if name or watch else at.glance()
-    found = look(target, at, name) if target else []
-    views.show(found, one=bool(name), default="table")
+    target = service_options.connect_read_only() if name or watch else service_options.connect_if_running()
+    statuses = read_statuses(target, service_options, name) if target else []
+    views.show(statuses, one=bool(name), default="table")
     while watch and target:
         time.sleep(WATCH_S)
-        newer = look(target, at, name)
-        if newer != found:
-            found = newer
+        newer = read_statuses(target, service_options, name)
+        if newer != statuses:
+            statuses = newer
             output.page_break()
-            views.show(found, one=bool(name), default="table")
-    return 1 if any(each.phase == "Failed" for each in found) else 0
+            views.show(statuses, one=bool(name), default="table")
+    return 1 if any(each.phase == "Failed" for each in statuses) else 0
 
 
-def look(target: "Target", at: targets.At, name: str | None) -> "Sequence[ServiceStatus]":
+def read_statuses(
+    target: "Target", service_options: targets.ServiceOptions, name: str | None
+) -> "Sequence[ServiceStatus]":
     if not name:
-        return views.with_figures(target.list(at.namespace if target.name == "kubernetes" else None), target)
-    found = target.status(at.key(name))
-    target.note(found)
-    return views.with_figures([found], target)
+        return views.with_latency_figures(
+            target.list(service_options.namespace if target.name == "kubernetes" else None), target
+        )
+    status_ = target.status(service_options.key(name))
+    target.record_status(status_)
+    return views.with_latency_figures([status_], target)

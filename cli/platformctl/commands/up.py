@@ -1,4 +1,4 @@
-"""`platformctl up`: starts the embedded platform, or finds that it runs."""
+"""`platformctl up`: start the embedded platform if it is not running."""
 
 from typing import Any
 
@@ -23,54 +23,48 @@ from platformctl import output, targets
 )
 @click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
 @output.formats("url", "json", "yaml")
-def up(**given: Any) -> None:
+def up(**options: Any) -> None:
     """Start the embedded platform. Verbs that need it do so themselves.
 
     Example: platformctl up
     """
     from pilotlight.targets.local.home import home
     from pilotlight.targets.local.launching import living
+    from pilotlight.targets.local.prometheus_beside import find, is_address
 
-    typed = flags(given)
+    typed = flags(options)
     if typed and living(home()) is not None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
-    check_prometheus(given["prometheus"])
+    if options["prometheus"] and not is_address(options["prometheus"]):
+        find(options["prometheus"])  # raises NotFound before a process is started that would fail without it
     address = targets.local(start=True, flags=typed).address
-    told = {
+    document = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
         "pid": address.pid, "version": address.version, "home": str(home().root),
     }  # fmt: skip
-    output.note(f"process {address.pid} runs; its API is {told['api']}, its state is in {told['home']}")
+    output.note(f"process {address.pid} runs; its API is {document['api']}, its state is in {document['home']}")
     if address.prometheus:
-        told["prometheus"] = address.prometheus
-        for line in of_prometheus(address.prometheus):
+        document["prometheus"] = address.prometheus
+        for line in prometheus_lines(address.prometheus):
             output.note(line)
-    output.data(told, [str(told["gateway"])])
+    output.data(document, [str(document["gateway"])])
 
 
-def check_prometheus(wanted: str | None) -> None:
-    """Before a process is started that would only die of it."""
-    from pilotlight.targets.local.prometheus_beside import find, is_address
+def prometheus_lines(url: str) -> list[str]:
+    """Report whether Prometheus answers, and whether canaries can query it."""
+    from pilotlight.canary.prometheus import INSTALL, installed, unavailable_reason
 
-    if wanted and not is_address(wanted):
-        find(wanted)
-
-
-def of_prometheus(url: str) -> list[str]:
-    """Whether it answers, asked and not guessed, and whether canaries can ask it."""
-    from pilotlight.canary.prometheus import INSTALL, installed, silent
-
-    why = silent(url)
+    why = unavailable_reason(url)
     lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
     if not installed():
         lines.append(f"canaries are judged by the platform's own numbers, since they cannot ask it without {INSTALL}")
     return lines
 
 
-def flags(given: dict[str, Any]) -> list[str]:
-    """As the control process takes them; only those that were typed."""
+def flags(options: dict[str, Any]) -> list[str]:
+    """Return the given options as flags of the control process."""
     words: list[str] = []
-    for name, value in given.items():
+    for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
             words.append(flag)

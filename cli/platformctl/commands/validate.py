@@ -1,4 +1,4 @@
-"""`platformctl validate`: reads, plans and renders documents, and says what is wrong or what the cluster must have."""
+"""`platformctl validate`: read, plan and render documents; print problems or cluster requirements."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@documents.planning
+@documents.planning_options
 @output.formats("table", "json")
-def validate(given: documents.Given) -> int:
+def validate(document_options: documents.DocumentOptions) -> int:
     """Say everything that is wrong with documents, and where; else what the cluster must have.
 
     Example: platformctl validate -f service.yaml
     """
-    from pilotlight.errors import InvalidDocument
+    from pilotlight.spec.problems import InvalidDocument
 
     try:
-        planned = given.plan()
+        planned = document_options.plan()
     except InvalidDocument as error:
         if output.chosen() != "json":
             raise
-        output.data({"valid": False, "services": [], "problems": told(error.problems)}, ())
+        output.data({"valid": False, "services": [], "problems": problem_document(error.problems)}, ())
         return error.exit_code
     services = [summary(plan) for plan in planned.plans]
-    value = {"valid": True, "services": services, "problems": told(planned.warnings)}
+    value = {"valid": True, "services": services, "problems": problem_document(planned.warnings)}
     output.data(value, [line for service in services for line in lines(service)])
     return 0
 
 
 def summary(plan: "Plan") -> dict[str, Any]:
-    """One service: its mode, how many objects it amounts to, and what the cluster must have for them."""
+    """Return mode, number of objects and cluster requirements of one service."""
     from pilotlight.render import render
 
     needs = [{"kind": need.kind, "name": need.name, "reason": need.reason} for need in plan.requirements]
@@ -52,12 +52,12 @@ def lines(service: dict[str, Any]) -> list[str]:
     return [first, *(output.columns(needs) if needs else [])]
 
 
-def told(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
-    """The shape of `validate -o json`: these keys, always all of them."""
+def problem_document(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
+    """Return the problems of `validate -o json`: always all of these keys."""
     return [
         {
             "code": problem.code, "severity": problem.severity, "path": problem.path, "message": problem.message,
-            "file": problem.place.file, "line": problem.place.line, "column": problem.place.column,
+            "file": problem.location.file, "line": problem.location.line, "column": problem.location.column,
         }
         for problem in problems
     ]  # fmt: skip

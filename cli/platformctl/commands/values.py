@@ -1,4 +1,4 @@
-"""`platformctl values`: one service as the values of helm/inference-service, which then renders the same objects."""
+"""`platformctl values`: one service as values of the chart helm/inference-service."""
 
 import click
 
@@ -6,9 +6,9 @@ from platformctl import documents, output
 
 
 @click.command()
-@documents.planning
+@documents.planning_options
 @output.formats("yaml", "json")
-def values(given: documents.Given) -> None:
+def values(document_options: documents.DocumentOptions) -> None:
     """Print a service as values of the Helm chart: the resolved plan.
 
     Example: platformctl values -f service.yaml > values.yaml
@@ -17,9 +17,9 @@ def values(given: documents.Given) -> None:
     from pilotlight.manifests import Manifest, to_yaml
     from pilotlight.render import values_of
 
-    plans = given.plan().plans
+    plans = document_options.plan().plans
     if len(plans) != 1:
         names = ", ".join(f"{plan.namespace}/{plan.name}" for plan in plans) or "none"
         raise UsageError(f"a Helm release is one service, and the documents have {names}; name one of them")
-    found = values_of(plans[0])
-    output.data(found, to_yaml([Manifest(found)]).removeprefix("---\n").splitlines())
+    chart_values = values_of(plans[0])
+    output.data(chart_values, to_yaml([Manifest(chart_values)]).removeprefix("---\n").splitlines())

@@ -1,7 +1,7 @@
-"""The control API put together: one table of areas, each with its routes and the gate before them.
+"""Composition of the control API: a table of areas, each with its routes and their authorizer.
 
-Handlers are thin: they decode, call what stands behind them, which answers at once, and encode. What was set in motion
-is seen by asking for `status` again, or by following events.
+Handlers decode, call the backend, which returns without waiting for the rollout, and encode. Clients follow the
+progress by polling `status` or by streaming events.
 """
 
 import asyncio
@@ -12,78 +12,95 @@ from aiohttp import web
 
 from pilotlight import console
 from pilotlight.api import canaries, documents, scraping, services, streams
-from pilotlight.api.areas import READS, Area, Gate, Route
-from pilotlight.api.backing import EngineBacking
-from pilotlight.api.gates import admin, anybody, errors_told, only_loopback, through_its_gate
-from pilotlight.api.keys import BACKING, ENDING, ENGINE, GATES, SERVED, STOP, TOKEN
+from pilotlight.api.areas import READ_METHODS, Area, Authorizer, Route
+from pilotlight.api.backing import EngineBackend
+from pilotlight.api.gates import (
+    allow_anonymous,
+    authorization_middleware,
+    error_middleware,
+    loopback_middleware,
+    require_admin,
+)
+from pilotlight.api.keys import ALL_AREAS, AUTHORIZERS, BACKEND, ENGINE, REQUEST_SCHEMAS, SHUTTING_DOWN, STOP, TOKEN
+from pilotlight.microservices import model_requests
 from pilotlight.microservices.api import table as microservices
-from pilotlight.microservices.api.desk import DESK, opened
+from pilotlight.microservices.api.desk import CONTEXT, context_lifespan
 
 if TYPE_CHECKING:
-    from pilotlight.api.backing import Backing
-    from pilotlight.microservices.api.desk import Desk
+    from pilotlight.api.backing import ServiceBackend
+    from pilotlight.microservices.api.desk import ApiContext
     from pilotlight.targets.local.engine import Engine
 
-LARGEST_BODY: Final = 64 * 2**20  # a release carries its catalogue along
-HEALTH: Final = Area("health", anybody, (Route("GET", "/healthz", services.healthz, "Whether it answers."),))
-METRICS: Final = Area("metrics", anybody, (scraping.METRICS,))
+MAX_BODY_BYTES: Final = 64 * 2**20  # a release carries its catalogue along
+HEALTH: Final = Area("health", allow_anonymous, (Route("GET", "/healthz", services.healthz, "Liveness."),))
+METRICS: Final = Area("metrics", allow_anonymous, (scraping.METRICS,))
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
-    Area("services", admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
-    Area("scraping", admin, scraping.ROUTES, internal=True),
+    Area("services", require_admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
+    Area("scraping", require_admin, scraping.ROUTES, internal=True),
 )
-# Of an API that stands beside its target: it can neither end it nor say where its replicas are scraped.
+# A standalone API can neither shut its target down nor list the scrape addresses of its replicas.
 TARGET_AREAS: Final = (
     HEALTH,
     METRICS,
-    Area("services", admin, (*services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
+    Area("services", require_admin, (*services.ROUTES, *streams.ROUTES, *canaries.ROUTES)),
 )
 
 
 def make_app(
-    engine: "Engine", token: str, stop: Callable[[float], None], desk: "Desk | None" = None
+    engine: "Engine", token: str, stop: Callable[[float], None], context: "ApiContext | None" = None
 ) -> web.Application:
-    """In the control process. `stop` is called with the seconds that replicas have to drain, and must return at once.
-    Without a `desk` there are no microservices."""
-    app = _assembled(AREAS, EngineBacking(engine), token, desk, loopback=True)
+    """Return the application of the control process.
+
+    `stop` is called with the drain time in seconds and must not block. Without a `context` there are no microservices.
+    """
+    app = _build_app(AREAS, EngineBackend(engine), token, context, loopback=True)
     app[ENGINE], app[STOP] = engine, stop
     return app
 
 
-def make_target_app(backing: "Backing", token: str, desk: "Desk", *, loopback: bool) -> web.Application:
-    """On its own, over any target, which it does not end. `loopback`: only callers of this machine are let in."""
-    return _assembled(TARGET_AREAS, backing, token, desk, loopback=loopback)
+def make_target_app(backend: "ServiceBackend", token: str, context: "ApiContext", *, loopback: bool) -> web.Application:
+    """Return the standalone application over any target. `loopback`: accept requests to loopback hosts only."""
+    return _build_app(TARGET_AREAS, backend, token, context, loopback=loopback)
 
 
-def _assembled(
-    areas: tuple[Area, ...], backing: "Backing", token: str, desk: "Desk | None", *, loopback: bool
+def _build_app(
+    areas: tuple[Area, ...],
+    backend: "ServiceBackend",
+    token: str,
+    context: "ApiContext | None",
+    *,
+    loopback: bool,
 ) -> web.Application:
-    gates = [errors_told, *([only_loopback] if loopback else []), through_its_gate]
-    app = web.Application(
-        middlewares=gates, client_max_size=LARGEST_BODY
-    )  # the first is the outermost, so that it tells what the others refuse
-    app[BACKING], app[TOKEN], app[ENDING] = backing, token, asyncio.Event()
-    app[SERVED] = (*areas, documents.AREA, *console.areas(areas), *(microservices.AREAS if desk else ()))
-    app[GATES] = add_routes(app, app[SERVED])
-    if desk is not None:
-        app[DESK] = desk
-        app.cleanup_ctx.append(opened)
-    console.add_to(app)
+    # the first is the outermost: it also turns the errors of the others into responses
+    middlewares = [error_middleware, *([loopback_middleware] if loopback else []), authorization_middleware]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app[REQUEST_SCHEMAS] = model_requests.schemas
+    app[BACKEND], app[TOKEN], app[SHUTTING_DOWN] = backend, token, asyncio.Event()
+    app[ALL_AREAS] = (*areas, documents.AREA, *console.areas(areas), *(microservices.AREAS if context else ()))
+    app[AUTHORIZERS] = add_routes(app, app[ALL_AREAS])
+    if context is not None:
+        app[CONTEXT] = context
+        app.cleanup_ctx.append(context_lifespan)
+    console.setup(app)
     app.on_shutdown.append(_end_streams)
     return app
 
 
-def add_routes(app: web.Application, areas: tuple[Area, ...]) -> dict[object, Gate]:
-    """The gate of each resource; a path belongs to one area. HEAD goes where GET does, through the same gate."""
-    gates: dict[object, Gate] = {}
+def add_routes(app: web.Application, areas: tuple[Area, ...]) -> dict[object, Authorizer]:
+    """Register all routes and return the authorizer of each resource. HEAD is served like GET.
+
+    A path belongs to one area.
+    """
+    authorizers: dict[object, Authorizer] = {}
     for area in areas:
         for route in area.routes:
-            for method in READS if route.method == "GET" else (route.method,):
-                gates[app.router.add_route(method, route.path, route.handler).resource] = area.gate
-    return gates
+            for method in READ_METHODS if route.method == "GET" else (route.method,):
+                authorizers[app.router.add_route(method, route.path, route.handler).resource] = area.authorizer
+    return authorizers
 
 
 async def _end_streams(app: web.Application) -> None:
-    """Who follows events or logs must not hold the end up."""
-    app[ENDING].set()
+    """End event and log streams, which would delay the shutdown."""
+    app[SHUTTING_DOWN].set()

@@ -1,7 +1,7 @@
-"""What stands behind the services of the API: the engine of this process, or any target asked in threads.
+"""Backends of the API: the engine of this process, or any target called in threads.
 
-Handlers know neither: they await a `Backing`. The engine answers at once; a target, such as a cluster, blocks, and a
-thread of a small pool waits for it.
+Handlers await a `ServiceBackend`. The engine returns without blocking; calls to a target, such as a cluster, block and
+run in a small thread pool.
 """
 
 import asyncio
@@ -14,24 +14,34 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from pilotlight.api import log_files
-from pilotlight.api.log_files import LogLine, Wanted
+from pilotlight.api.log_files import LogLine, LogQuery
 from pilotlight.errors import PlatformError
-from pilotlight.targets.target import Event, KeptCanary, Key, Release, Sample, ServiceStatus, Share, Target, Way
+from pilotlight.targets.target import (
+    CanaryRecord,
+    Event,
+    Key,
+    Release,
+    Sample,
+    ServiceRoute,
+    ServiceStatus,
+    Share,
+    Target,
+)
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.engine import Engine
 
 T = TypeVar("T")
 Json = Any
-Batch = Sequence[LogLine] | PlatformError | None  # None: the end
+Batch = Sequence[LogLine] | PlatformError | None  # None: end of the log
 
 THREADS: Final = 16
-REMEMBERED: Final = 10_000  # events of a target that were given a number
-SILENCE_S: Final = 5.0
+MAX_NUMBERED_EVENTS: Final = 10_000
+IDLE_BATCH_S: Final = 5.0
 
 
-class Backing(Protocol):
-    poll_s: float  # how often it is worth looking for more
+class ServiceBackend(Protocol):
+    poll_s: float  # interval at which streams poll for more
 
     async def statuses(self, namespace: str | None) -> Sequence[ServiceStatus]: ...
     async def status(self, key: Key) -> ServiceStatus: ...
@@ -42,19 +52,21 @@ class Backing(Protocol):
     async def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus: ...
     async def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
     async def events(self, key: Key | None, after: int, limit: int) -> Sequence[Event]: ...
-    async def canaries(self, namespace: str | None) -> Sequence[KeptCanary]: ...
-    async def canary(self, key: Key) -> KeptCanary | None: ...
-    async def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary: ...
+    async def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]: ...
+    async def canary(self, key: Key) -> CanaryRecord | None: ...
+    async def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord: ...
     async def query(self, promql: str) -> Sequence[Sample]: ...
-    def way(self, status: ServiceStatus) -> AbstractAsyncContextManager[Way]:
-        """Held while requests are sent to the service."""
+    def open_route(self, status: ServiceStatus) -> AbstractAsyncContextManager[ServiceRoute]:
+        """Open a route to the service, valid inside the context."""
 
-    async def logs(self, key: Key, wanted: Wanted, again: log_files.Again) -> AsyncIterator[Sequence[LogLine]]:
-        """Its errors come before the first batch is asked for."""
+    async def logs(
+        self, key: Key, query: LogQuery, wait_for_more: log_files.WaitForMore
+    ) -> AsyncIterator[Sequence[LogLine]]:
+        """Return batches of log lines. Errors are raised here, before the first batch."""
 
 
-class EngineBacking:
-    """In the control process of the embedded platform, whose event loop is the engine's own."""
+class EngineBackend:
+    """Backend of the embedded platform: the engine, on the same event loop."""
 
     poll_s = 0.1
 
@@ -71,9 +83,9 @@ class EngineBacking:
         return self._engine.apply(release, reset=reset, dry_run=dry_run)
 
     async def delete(self, key: Key) -> None:
-        """Who hears of it gets no more answers from the service."""
+        """Delete a service and wait until the gateway has stopped routing to it."""
         self._engine.delete(key)
-        await self._engine.confirmed()
+        await self._engine.wait_applied()
 
     async def live(self, key: Key) -> Sequence[Mapping[str, Json]]:
         return self._engine.live(key)
@@ -90,27 +102,29 @@ class EngineBacking:
     async def events(self, key: Key | None, after: int, limit: int) -> Sequence[Event]:
         return self._engine.events(key, after, limit)
 
-    async def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
-        return self._engine.canaries.kept(namespace)
+    async def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return self._engine.canaries.list(namespace)
 
-    async def canary(self, key: Key) -> KeptCanary | None:
-        return self._engine.canaries.of(key)
+    async def canary(self, key: Key) -> CanaryRecord | None:
+        return self._engine.canaries.get(key)
 
-    async def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        return self._engine.canaries.keep(key, state, version)
+    async def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        return self._engine.canaries.save(key, state, version)
 
     async def query(self, promql: str) -> Sequence[Sample]:
         return await self._engine.query(promql)
 
-    def way(self, status: ServiceStatus) -> AbstractAsyncContextManager[Way]:
-        return nullcontext(Way(status.url))
+    def open_route(self, status: ServiceStatus) -> AbstractAsyncContextManager[ServiceRoute]:
+        return nullcontext(ServiceRoute(status.url))
 
-    async def logs(self, key: Key, wanted: Wanted, again: log_files.Again) -> AsyncIterator[Sequence[LogLine]]:
-        return log_files.lines(lambda previous: self._engine.log_files(key, "", previous), wanted, again)
+    async def logs(
+        self, key: Key, query: LogQuery, wait_for_more: log_files.WaitForMore
+    ) -> AsyncIterator[Sequence[LogLine]]:
+        return log_files.stream_lines(lambda previous: self._engine.log_files(key, "", previous), query, wait_for_more)
 
 
-class TargetBacking:
-    """Any target. Its calls block, so each waits in a thread of its own pool."""
+class TargetBackend:
+    """Backend over any target. Its calls block, so each runs in a thread pool."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -147,86 +161,88 @@ class TargetBacking:
         return await self._blocking(lambda: self._target.traffic(key, shares))
 
     async def events(self, key: Key | None, after: int, limit: int) -> Sequence[Event]:
-        found = await self._blocking(lambda: list(self._target.events(key, follow=False)))
-        numbered = [self._numbered(event) for event in found]
+        events = await self._blocking(lambda: list(self._target.events(key, follow=False)))
+        numbered = [self._numbered(event) for event in events]
         newer = sorted((event for event in numbered if event.number > after), key=lambda event: event.number)
         return newer[:limit] if after else newer[-limit:]
 
     def _numbered(self, event: Event) -> Event:
-        """A cluster's events have no order to go on from: each gets the number in which it was first seen."""
-        known = replace(event, number=0)
-        if known not in self._numbers:
+        """Return the event with a number. Events of a cluster have no order: they are numbered as first seen."""
+        identity = replace(event, number=0)
+        if identity not in self._numbers:
             self._last = max(self._last + 1, event.number)
-            self._numbers[known] = event.number or self._last
-        if len(self._numbers) > REMEMBERED:
+            self._numbers[identity] = event.number or self._last
+        if len(self._numbers) > MAX_NUMBERED_EVENTS:
             self._numbers.pop(next(iter(self._numbers)))
-        return replace(event, number=self._numbers[known])
+        return replace(event, number=self._numbers[identity])
 
-    async def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
+    async def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return await self._blocking(lambda: self._target.canaries(namespace))
 
-    async def canary(self, key: Key) -> KeptCanary | None:
+    async def canary(self, key: Key) -> CanaryRecord | None:
         return await self._blocking(lambda: self._target.canary(key))
 
-    async def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        return await self._blocking(lambda: self._target.keep_canary(key, state, version))
+    async def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        return await self._blocking(lambda: self._target.save_canary(key, state, version))
 
     async def query(self, promql: str) -> Sequence[Sample]:
         return await self._blocking(lambda: self._target.query(promql))
 
     @asynccontextmanager
-    async def way(self, status: ServiceStatus) -> AsyncIterator[Way]:
-        held = self._target.way(status)
+    async def open_route(self, status: ServiceStatus) -> AsyncIterator[ServiceRoute]:
+        held = self._target.open_route(status)
         way = await self._blocking(held.__enter__)
         try:
             yield way
         finally:
             await self._blocking(lambda: held.__exit__(None, None, None))
 
-    async def logs(self, key: Key, wanted: Wanted, again: log_files.Again) -> AsyncIterator[Sequence[LogLine]]:
-        """A target's own lines; where several replicas write, headings among them say which."""
-        found = await self._blocking(
+    async def logs(
+        self, key: Key, query: LogQuery, wait_for_more: log_files.WaitForMore
+    ) -> AsyncIterator[Sequence[LogLine]]:
+        """Return the target's own log lines; headings among them name the replica where there are several."""
+        source = await self._blocking(
             lambda: self._target.logs(
-                key, follow=wanted.follow, previous=wanted.previous, replica=wanted.replica, tail=wanted.tail
+                key, follow=query.follow, previous=query.previous, replica=query.replica, tail=query.tail
             )
         )
-        return _pumped(found, wanted.replica)
+        return _stream_from_thread(source, query.replica)
 
     async def _blocking(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-async def _pumped(found: Iterator[str], replica: str) -> AsyncIterator[Sequence[LogLine]]:
-    """By a thread that ends with the process: a log that is followed may say nothing for hours."""
-    loop, lines, gone = asyncio.get_running_loop(), asyncio.Queue[Batch](), threading.Event()
+async def _stream_from_thread(source: Iterator[str], replica: str) -> AsyncIterator[Sequence[LogLine]]:
+    """Yield lines that a daemon thread reads: reading a followed log may block for hours, also during shutdown."""
+    loop, lines, closed = asyncio.get_running_loop(), asyncio.Queue[Batch](), threading.Event()
 
-    def tell(what: Batch) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(lines.put_nowait, what)
+    def put(batch: Batch) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(lines.put_nowait, batch)
 
     def pump() -> None:
         try:
-            for line in found:
-                tell([LogLine(replica, line)])
-                if gone.is_set():
+            for line in source:
+                put([LogLine(replica, line)])
+                if closed.is_set():
                     return
-            tell(None)
+            put(None)
         except PlatformError as error:
-            tell(error)
+            put(error)
 
     threading.Thread(target=pump, name="logs", daemon=True).start()
     try:
-        while (batch := await _next(lines)) is not None:
+        while (batch := await _next_batch(lines)) is not None:
             if isinstance(batch, PlatformError):
                 raise batch
             yield batch
     finally:
-        gone.set()
+        closed.set()
 
 
-async def _next(lines: "asyncio.Queue[Batch]") -> "Batch":
-    """Nothing after a while without any, so that whoever writes them on notices a reader who is gone."""
+async def _next_batch(lines: "asyncio.Queue[Batch]") -> "Batch":
+    """Return the next batch, empty after IDLE_BATCH_S, so that the writer notices a disconnected client."""
     try:
-        return await asyncio.wait_for(lines.get(), SILENCE_S)
+        return await asyncio.wait_for(lines.get(), IDLE_BATCH_S)
     except TimeoutError:
         return []

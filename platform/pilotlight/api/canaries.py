@@ -1,4 +1,4 @@
-"""Canaries and queries over HTTP: what is kept of them, taken only from whoever has seen its last version."""
+"""Routes of canaries, written with optimistic locking by version, and of metric queries."""
 
 from typing import Any, Final
 
@@ -6,45 +6,45 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight.api.areas import Route
-from pilotlight.api.keys import BACKING
+from pilotlight.api.keys import BACKEND
 from pilotlight.api.services import SERVICE, key_of
-from pilotlight.targets.target import KeptCanary
+from pilotlight.targets.target import CanaryRecord
 
 
-class Kept(Struct, frozen=True):
-    """The body of a change; `version` is the one that was seen, "" for none."""
+class CanaryUpdate(Struct, frozen=True):
+    """Body of an update; `version` is the version that was read, "" for a new canary."""
 
     state: str
     version: str = ""
 
 
-class Told(Struct, frozen=True):
-    """A sample on the wire. Its value is a text: JSON has no word for NaN."""
+class SampleBody(Struct, frozen=True):
+    """A sample as JSON. Its value is a string, since JSON has no NaN."""
 
     labels: dict[str, str]
     value: str
     at: float
 
 
-async def listed(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKING].canaries(request.query.get("namespace") or None))
+async def list_canaries(request: web.Request) -> web.Response:
+    return _json(await request.app[BACKEND].canaries(request.query.get("namespace") or None))
 
 
-async def one(request: web.Request) -> web.Response:
-    """A list of one, or of none."""
-    found = await request.app[BACKING].canary(key_of(request))
-    return _json([found] if found is not None else [])
+async def get_canary(request: web.Request) -> web.Response:
+    """Return a list of the canary, or an empty one."""
+    canary = await request.app[BACKEND].canary(key_of(request))
+    return _json([canary] if canary is not None else [])
 
 
-async def keep(request: web.Request) -> web.Response:
-    wanted = json.decode(await request.read(), type=Kept)
-    return _json(await request.app[BACKING].keep_canary(key_of(request), wanted.state, wanted.version))
+async def save_canary(request: web.Request) -> web.Response:
+    update = json.decode(await request.read(), type=CanaryUpdate)
+    return _json(await request.app[BACKEND].save_canary(key_of(request), update.state, update.version))
 
 
 async def query(request: web.Request) -> web.Response:
-    asked = json.decode(await request.read(), type=dict[str, str])
-    found = await request.app[BACKING].query(asked.get("query", ""))
-    return _json([Told(dict(each.labels), repr(each.value), each.at) for each in found])
+    body = json.decode(await request.read(), type=dict[str, str])
+    samples = await request.app[BACKEND].query(body.get("query", ""))
+    return _json([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
 
 
 def _json(value: Any) -> web.Response:
@@ -53,12 +53,12 @@ def _json(value: Any) -> web.Response:
 
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/canaries", listed, "Canaries of services.", answers={200: tuple[KeptCanary, ...]},
+        "GET", "/api/v1/canaries", list_canaries, "Canaries of services.", responses={200: tuple[CanaryRecord, ...]},
         query=("namespace",),
     ),
-    Route("GET", f"{SERVICE}/canary", one, "What is kept of its canaries.", answers={200: tuple[KeptCanary, ...]}),
-    Route("PUT", f"{SERVICE}/canary", keep, "Keep the state of its canary.", Kept, {200: KeptCanary}),
+    Route("GET", f"{SERVICE}/canary", get_canary, "Record of its canary.", responses={200: tuple[CanaryRecord, ...]}),
+    Route("PUT", f"{SERVICE}/canary", save_canary, "Save the state of its canary.", CanaryUpdate, {200: CanaryRecord}),
     Route(
-        "POST", "/api/v1/query", query, "What metrics of services say.", dict[str, str], {200: tuple[Told, ...]},
+        "POST", "/api/v1/query", query, "Query metrics of services.", dict[str, str], {200: tuple[SampleBody, ...]},
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The API told by itself: /api/v1/openapi.json, and a page on which every route can be tried.
+"""The OpenAPI document, /api/v1/openapi.json, and a page on which every route can be tried.
 
-The page is three files of ours, loads nothing from elsewhere and keeps a token only while it is open.
+The page is three static files, loads nothing from other hosts and holds a token only while it is open.
 """
 
 from importlib.resources import files
@@ -10,8 +10,8 @@ from aiohttp import web
 from msgspec import json
 
 from pilotlight.api.areas import Area, Route
-from pilotlight.api.gates import anybody
-from pilotlight.api.keys import SERVED
+from pilotlight.api.gates import allow_anonymous
+from pilotlight.api.keys import ALL_AREAS, REQUEST_SCHEMAS
 from pilotlight.api.openapi import document
 from pilotlight.errors import NotFound
 
@@ -21,16 +21,14 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-GUARDS: Final = {
+SECURITY_HEADERS: Final = {
     "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
 }  # fmt: skip
 
 
 async def openapi(request: web.Request) -> web.Response:
-    from pilotlight.microservices.model_requests import schemas
-
-    areas = request.app[SERVED]
-    return web.Response(body=json.encode(document(areas, schemas())), content_type="application/json")
+    areas, schemas = request.app[ALL_AREAS], request.app[REQUEST_SCHEMAS]()
+    return web.Response(body=json.encode(document(areas, schemas)), content_type="application/json")
 
 
 async def page(request: web.Request) -> web.Response:
@@ -46,15 +44,15 @@ async def file(request: web.Request) -> web.Response:
 
 def _file(name: str, content_type: str) -> web.Response:
     text = (files("pilotlight.api") / "static" / name).read_text()
-    return web.Response(text=text, content_type=content_type, headers=GUARDS)
+    return web.Response(text=text, content_type=content_type, headers=SECURITY_HEADERS)
 
 
 AREA: Final = Area(
     "documents",
-    anybody,
+    allow_anonymous,
     (
         Route("GET", "/api/v1/openapi.json", openapi, "This document."),
         Route("GET", PAGE, page, "A page on which every route can be tried."),
-        Route("GET", f"{PAGE}/{{file}}", file, "What that page consists of."),
+        Route("GET", f"{PAGE}/{{file}}", file, "Files of that page."),
     ),
 )

@@ -1,4 +1,4 @@
-"""What the application carries for its handlers, by typed keys."""
+"""Typed application keys that handlers read."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from pilotlight.api.areas import Area, Gate
+from pilotlight.api.areas import Area, Authorizer
 
 if TYPE_CHECKING:
-    from pilotlight.api.backing import Backing
+    from pilotlight.api.backing import ServiceBackend
     from pilotlight.targets.local.engine import Engine
 
-BACKING: "Final[web.AppKey[Backing]]" = web.AppKey("backing")
+BACKEND: "Final[web.AppKey[ServiceBackend]]" = web.AppKey("backend")
 ENGINE: "Final[web.AppKey[Engine]]" = web.AppKey("engine")  # only in the control process of the embedded platform
 TOKEN: Final = web.AppKey("token", str)
 STOP: Final[web.AppKey[Callable[[float], None]]] = web.AppKey("stop")
-ENDING: Final = web.AppKey("ending", asyncio.Event)
-GATES: Final[web.AppKey[Mapping[Any, Gate]]] = web.AppKey("gates")  # by resource of the router
-SERVED: Final[web.AppKey[tuple[Area, ...]]] = web.AppKey("served")  # all areas, for the document that tells of them
+SHUTTING_DOWN: Final = web.AppKey("shutting_down", asyncio.Event)
+AUTHORIZERS: Final[web.AppKey[Mapping[Any, Authorizer]]] = web.AppKey("authorizers")  # by router resource
+ALL_AREAS: Final[web.AppKey[tuple[Area, ...]]] = web.AppKey("areas")  # for the OpenAPI document
+# returns the schemas of requests to models, by name, for the OpenAPI document
+REQUEST_SCHEMAS: Final[web.AppKey[Callable[[], Mapping[str, Any]]]] = web.AppKey("request_schemas")

@@ -1,4 +1,4 @@
-"""Logs of replicas as files: read from their last lines on, and followed while somebody listens."""
+"""Log files of replicas: tail and follow."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -9,12 +9,12 @@ from typing import Final
 from msgspec import Struct
 
 CHUNK: Final = 256 * 1024
-Again = Callable[[], Awaitable[bool]]  # after a pause; False: the stream is over
-Find = Callable[[bool], Sequence[tuple[str, Path]]]  # files by replica; True: of those that ended
+WaitForMore = Callable[[], Awaitable[bool]]  # waits for the poll interval; False: the stream ends
+FindLogs = Callable[[bool], Sequence[tuple[str, Path]]]  # files by replica; True: of terminated replicas
 
 
-class Wanted(Struct, frozen=True):
-    """`replica` is the beginning of a name, so a revision finds its own. `tail`: lines from the end, -1: all."""
+class LogQuery(Struct, frozen=True):
+    """Options of a log request. `replica` is a name prefix, such as a revision; `tail`: last lines, -1: all."""
 
     replica: str = ""
     tail: int = -1
@@ -28,19 +28,19 @@ class LogLine(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Reading:
-    """One replica's log: how far it was read, and the line that has not ended yet."""
+class LogCursor:
+    """Read position in one replica's log, with the incomplete last line."""
 
     path: Path
     position: int = 0
     rest: bytes = b""
 
     def skip_to_last(self, count: int) -> None:
-        """Before the last `count` lines, found from the end: a log may be long. Negative: all of them."""
-        self.position = start_of_last(self.path, count)
+        """Move before the last `count` lines; negative: to the beginning."""
+        self.position = tail_offset(self.path, count)
 
     def lines(self, ended: bool) -> list[str]:
-        """What came since; a file that was cut by rotation is read from its beginning."""
+        """Return new lines; a file truncated by rotation is read from its beginning."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             if self.path.stat().st_size < self.position:
                 self.position = 0
@@ -53,8 +53,8 @@ class Reading:
         return [line.decode(errors="replace") for line in whole]
 
 
-def start_of_last(path: Path, count: int) -> int:
-    """The byte at which the last `count` lines begin."""
+def tail_offset(path: Path, count: int) -> int:
+    """Return the offset of the last `count` lines, searching backwards from the end."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         position = file.seek(0, 2)
         if count < 0:
@@ -65,34 +65,34 @@ def start_of_last(path: Path, count: int) -> int:
             position -= step
             file.seek(position)
             tail = file.read(step) + tail
-        kept = b"".join(tail.splitlines(keepends=True)[-count:] if count else ())
-        return position + len(tail) - len(kept)
+        last = b"".join(tail.splitlines(keepends=True)[-count:] if count else ())
+        return position + len(tail) - len(last)
     return 0
 
 
-def lines(find: Find, wanted: Wanted, again: Again) -> AsyncIterator[Sequence[LogLine]]:
-    """Replica by replica; one that starts while we follow is read from its first line."""
-    _files(find, wanted)  # its errors, before the reply begins
-    return _read(find, wanted, again)
+def stream_lines(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> AsyncIterator[Sequence[LogLine]]:
+    """Return batches of lines; a replica that starts while following is read from its first line."""
+    _files(find, query)  # raise its errors before the response begins
+    return _read(find, query, wait_for_more)
 
 
-async def _read(find: Find, wanted: Wanted, again: Again) -> AsyncIterator[Sequence[LogLine]]:
-    readings: dict[str, Reading] = {}
+async def _read(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> AsyncIterator[Sequence[LogLine]]:
+    cursors: dict[str, LogCursor] = {}
     first = more = True
     while more:
-        for name, path in _files(find, wanted):
-            if name not in readings:
-                readings[name] = Reading(path)
+        for name, path in _files(find, query):
+            if name not in cursors:
+                cursors[name] = LogCursor(path)
                 if first:
-                    readings[name].skip_to_last(wanted.tail)
+                    cursors[name].skip_to_last(query.tail)
         first = False
-        batch = [LogLine(name, line) for name, log in readings.items() for line in log.lines(ended=False)]
+        batch = [LogLine(name, line) for name, log in cursors.items() for line in log.lines(ended=False)]
         yield batch
-        more = bool(batch) or await again()
-    yield [LogLine(name, line) for name, log in readings.items() for line in log.lines(ended=True)]
+        more = bool(batch) or await wait_for_more()
+    yield [LogLine(name, line) for name, log in cursors.items() for line in log.lines(ended=True)]
 
 
-def _files(find: Find, wanted: Wanted) -> list[tuple[str, Path]]:
-    """Of those that ended, only the last."""
-    found = [each for each in find(wanted.previous) if each[0].startswith(wanted.replica)]
-    return found[-1:] if wanted.previous else found
+def _files(find: FindLogs, query: LogQuery) -> list[tuple[str, Path]]:
+    """Return the matching files; of terminated replicas only the last."""
+    files = [each for each in find(query.previous) if each[0].startswith(query.replica)]
+    return files[-1:] if query.previous else files

@@ -1,7 +1,6 @@
-"""The OpenAPI 3.1 document of the API, made from its table of areas and the Structs that routes name. Pure.
+"""Generator of the OpenAPI 3.1 document from the table of areas and the Structs of its routes. Pure.
 
-A route that is in the table is in the document: nothing is written twice. `requests` adds what each kind of model may
-be asked, which is data and no Struct.
+`requests` adds the schemas of requests to each kind of model, which are data and not Structs.
 """
 
 import re
@@ -12,25 +11,25 @@ import msgspec
 
 from pilotlight import __version__
 from pilotlight.api.areas import Area, Route
-from pilotlight.api.gates import anybody
+from pilotlight.api.gates import allow_anonymous
 
 Json = Any
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE: Final = "#/components/schemas/{name}"
 PARAMETER: Final = re.compile(r"{(\w+)(?::[^{}]*)?}")
-NO_WORD: Final = re.compile(r"\W+")
+NON_WORD: Final = re.compile(r"\W+")
 REASONS: Final = {
     200: "Done.",
-    201: "Made.",
-    202: "Not yet: ask again.",
-    400: "It does not fit.",
+    201: "Created.",
+    202: "Not ready yet: retry.",
+    400: "Invalid request.",
     503: "Not ready, or failed.",
 }
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """How an error reads; `exit_code` is what a command ends with that meets it."""
+class ErrorBody(msgspec.Struct, frozen=True):
+    """Body of an error response; `exit_code` is the exit code of a command that fails with it."""
 
     error: str
     hint: str = ""
@@ -38,7 +37,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def document(areas: Iterable[Area], requests: Mapping[str, Json] | None = None) -> dict[str, Json]:
-    """`requests`: schemas of request bodies by name, for routes whose body is the model's own."""
+    """Return the document. `requests`: schemas by name, for routes whose body is passed to a model."""
     shown = [area for area in areas if not area.internal]
     schemas, components = _schemas(shown)
     paths: dict[str, dict[str, Json]] = {}
@@ -60,11 +59,11 @@ def document(areas: Iterable[Area], requests: Mapping[str, Json] | None = None) 
 
 
 def _schemas(areas: Sequence[Area]) -> tuple[dict[Any, Json], dict[str, Json]]:
-    """The schema of each type that a route names, and those that they refer to."""
+    """Return the schema of each type that a route names, and the components they refer to."""
     routes = [route for area in areas for route in area.routes]
-    answers = [each for route in routes for kind in route.answers.values() for each in _alternatives(kind)]
+    answers = [each for route in routes for kind in route.responses.values() for each in _alternatives(kind)]
     bodies = [route.body for route in routes if route.body is not None]
-    types = list(dict.fromkeys([*bodies, *answers, Refusal]))
+    types = list(dict.fromkeys([*bodies, *answers, ErrorBody]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     return dict(zip(types, schemas, strict=True)), components
 
@@ -75,46 +74,37 @@ def _plain(path: str) -> str:
 
 def _operation(area: Area, route: Route, schemas: Mapping[Any, Json], requests: Sequence[str]) -> dict[str, Json]:
     answers = {
-        str(status): _answer(REASONS.get(status, "Done."), kind, schemas) for status, kind in route.answers.items()
+        str(status): _response(REASONS.get(status, "Done."), kind, schemas) for status, kind in route.responses.items()
     }
+    string = {"schema": {"type": "string"}}
+    in_path = [{"name": name, "in": "path", "required": True, **string} for name in PARAMETER.findall(route.path)]
+    in_query = [{"name": name, "in": "query", **string} for name in route.query]
     operation: dict[str, Json] = {
-        "operationId": NO_WORD.sub("_", f"{route.method.lower()} {_plain(route.path)}").rstrip("_"),
+        "operationId": NON_WORD.sub("_", f"{route.method.lower()} {_plain(route.path)}").rstrip("_"),
         "summary": route.summary,
         "tags": [area.name],
-        "parameters": [*_in_path(route.path), *_in_query(route.query)],
-        "responses": {**answers, "default": _answer("Refused, with the reason.", Refusal, schemas)},
-        "security": [] if area.gate is anybody else [{"bearer": []}],
+        "parameters": [*in_path, *in_query],
+        "responses": {**answers, "default": _response("Error, with the reason.", ErrorBody, schemas)},
+        "security": [] if area.authorizer is allow_anonymous else [{"bearer": []}],
     }
     if route.body is not None:
-        content = _models_own(requests) if route.open_body and requests else schemas[route.body]
+        content = schemas[route.body]
+        if route.model_body and requests:
+            content = {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in requests]}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": content}}}
     return operation
 
 
-def _models_own(requests: Sequence[str]) -> dict[str, Json]:
-    return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in requests]}
-
-
-def _answer(reason: str, kind: Any, schemas: Mapping[Any, Json]) -> dict[str, Json]:
-    found = [schemas[each] for each in _alternatives(kind)]
-    if not found:
+def _response(reason: str, kind: Any, schemas: Mapping[Any, Json]) -> dict[str, Json]:
+    alternatives = [schemas[each] for each in _alternatives(kind)]
+    if not alternatives:
         return {"description": reason}
-    schema = found[0] if len(found) == 1 else {"anyOf": found}
+    schema = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
     return {"description": reason, "content": {"application/json": {"schema": schema}}}
 
 
 def _alternatives(kind: Any) -> Sequence[Any]:
-    """Several Structs may answer with one status; None is an answer without JSON."""
+    """Return the types of one status: several in a tuple, or none for a response without JSON."""
     if isinstance(kind, tuple):
         return kind
     return () if kind is None else (kind,)
-
-
-def _in_path(path: str) -> list[dict[str, Json]]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in PARAMETER.findall(path)
-    ]
-
-
-def _in_query(names: Sequence[str]) -> list[dict[str, Json]]:
-    return [{"name": name, "in": "query", "schema": {"type": "string"}} for name in names]

@@ -1,7 +1,7 @@
-"""What a Prometheus reads of whoever serves the API: its metrics, and where everything else is to be scraped.
+"""Metrics of the control process and the scrape targets of the platform, for Prometheus.
 
-Replicas and canaries are told for any target. What scales here, and why, only the embedded platform knows itself; on a
-cluster Knative and KEDA do.
+Metrics of replicas and canaries exist for any target, those of autoscaling only on the embedded platform; on a cluster
+Knative and KEDA export them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,23 +11,23 @@ from aiohttp import web
 from msgspec import DecodeError, ValidationError, json
 
 from pilotlight.api.areas import Route
-from pilotlight.api.keys import BACKING, ENGINE
-from pilotlight.canary.model import Ledger
+from pilotlight.api.keys import BACKEND, ENGINE
+from pilotlight.canary.model import CanaryHistory
 from pilotlight.observability import exposition, families
 from pilotlight.observability.exposition import Family
 from pilotlight.targets.local import exported
-from pilotlight.targets.target import KeptCanary, Key, ServiceStatus
+from pilotlight.targets.target import CanaryRecord, Key, ServiceStatus
 from pilotlight.wire import prometheus_text
 
 TARGETS: Final = "/api/v1/scrape_targets"
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Names and numbers of services, and nothing that a caller could not count: no token is asked for."""
-    backing = request.app[BACKING]
-    statuses = await backing.statuses(None)
-    canaries = families.canaries(ledgers(await backing.canaries(None)))
-    text = exposition.page([families.replicas(statuses), *_scaling(request.app, statuses), *canaries])
+    """Return the metrics page. It needs no token: it has names and counts of services only."""
+    backend = request.app[BACKEND]
+    statuses = await backend.statuses(None)
+    canaries = families.canaries(decode_histories(await backend.canaries(None)))
+    text = exposition.render_families([families.replicas(statuses), *_scaling(request.app, statuses), *canaries])
     return web.Response(body=text.encode(), headers={"Content-Type": prometheus_text.CONTENT_TYPE})
 
 
@@ -35,27 +35,27 @@ def _scaling(app: web.Application, statuses: Sequence[ServiceStatus]) -> list[Fa
     engine = app.get(ENGINE)
     if engine is None:
         return []
-    return exported.scaling(list(engine.machinery.runs.values()), statuses, engine.machinery.clock())
+    return exported.scaling(list(engine.reconciler.runs.values()), statuses, engine.reconciler.clock())
 
 
-def ledgers(kept: Iterable[KeptCanary]) -> list[tuple[Key, Ledger]]:
-    """One that another version wrote, and this one cannot read, must not cost the whole page."""
-    found = []
-    for each in kept:
+def decode_histories(canaries: Iterable[CanaryRecord]) -> list[tuple[Key, CanaryHistory]]:
+    """Decode canary histories, without those that another version of the platform wrote and this one cannot read."""
+    decoded = []
+    for each in canaries:
         try:
-            found.append((each.key, json.decode(each.state, type=Ledger)))
+            decoded.append((each.key, json.decode(each.state, type=CanaryHistory)))
         except (DecodeError, ValidationError):
             continue
-    return found
+    return decoded
 
 
 async def scrape_targets(request: web.Request) -> web.Response:
-    """For Prometheus' HTTP service discovery: this process, the gateway, and every replica with its service."""
+    """Return the targets of Prometheus' HTTP service discovery: this process, the gateway and every replica."""
     engine = request.app[ENGINE]
-    replicas = engine.machinery.supervisor.replicas()
-    found = exported.targets(replicas, engine.settings.gateway_port, request.host)
-    return web.Response(body=json.encode(found), content_type="application/json")
+    replicas = engine.reconciler.supervisor.replicas()
+    targets = exported.targets(replicas, engine.settings.gateway_port, request.host)
+    return web.Response(body=json.encode(targets), content_type="application/json")
 
 
 METRICS: Final = Route("GET", "/metrics", metrics, "Metrics of services, in Prometheus' text format.")
-ROUTES: Final = (Route("GET", TARGETS, scrape_targets, "Where Prometheus finds everything, for its http_sd."),)
+ROUTES: Final = (Route("GET", TARGETS, scrape_targets, "Scrape targets, for Prometheus' http_sd."),)

@@ -1,6 +1,6 @@
-"""The control API as a program of its own, over any target: what `platformctl api` runs, on a machine or in a cluster.
+"""The standalone control API over any target: what `platformctl api` runs, on a machine or in a cluster.
 
-It has no engine: services are the target's, asked in threads. Canaries are looked after here too, since somebody must.
+It has no engine: the target is called in threads. Canaries of the target are reconciled here too.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from typing import Final
 from aiohttp import web
 
 from pilotlight.api.app import make_target_app
-from pilotlight.api.backing import TargetBacking
-from pilotlight.canary.bell import Bell, looked_after
-from pilotlight.canary.loop import follow
+from pilotlight.api.backing import TargetBackend
+from pilotlight.canary.bell import WakeEvent, controller_thread
+from pilotlight.canary.loop import run_controller
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.api.desk import Desk
+from pilotlight.microservices.api.desk import ApiContext
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.target import Target
 
@@ -30,7 +30,7 @@ log = logging.getLogger("pilotlight.api")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`told` is called with the address once it answers; `platform` is where microservices run."""
+    """Settings of `serve`. `on_ready` is called with the URL once it listens; `platform` is where microservices run."""
 
     home: Home
     token: str
@@ -40,39 +40,41 @@ class Settings:
     tls_cert: str = ""
     tls_key: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
-    told: Callable[[str], None] = print
+    on_ready: Callable[[str], None] = print
 
 
-async def serve(target: Target, given: Settings) -> None:
-    """Until SIGTERM or SIGINT. What runs is not touched by its end."""
-    stop, backing, bell = asyncio.Event(), TargetBacking(target), Bell()
+async def serve(target: Target, settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Services and microservices continue to run."""
+    stop, backend, bell = asyncio.Event(), TargetBackend(target), WakeEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    desk = Desk(given.home, {**given.environ, ENV_HOME: str(given.home.root)}, given.platform)
-    app = make_target_app(backing, given.token, desk, loopback=given.host in LOOPBACK)
+    context = ApiContext(settings.home, {**settings.environ, ENV_HOME: str(settings.home.root)}, settings.platform)
+    app = make_target_app(backend, settings.token, context, loopback=settings.host in LOOPBACK)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
-        given.told(await _listening(runner, given))
-        async with looked_after(bell, partial(follow, target, bell)):
+        settings.on_ready(await _listen(runner, settings))
+        async with controller_thread(bell, partial(run_controller, target, bell)):
             await stop.wait()
     finally:
         await runner.cleanup()
-        backing.close()
+        backend.close()
 
 
-async def _listening(runner: web.AppRunner, given: Settings) -> str:
-    context = tls(given.tls_cert, given.tls_key)
+async def _listen(runner: web.AppRunner, settings: Settings) -> str:
+    context = tls_context(settings.tls_cert, settings.tls_key)
     try:
-        await web.TCPSite(runner, given.host, given.port, ssl_context=context).start()
+        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
         reason = error.strerror or error
-        raise PlatformError(f"cannot listen on {given.host}:{given.port}: {reason}", "choose with --port") from None
-    host = f"[{given.host}]" if ":" in given.host else given.host
+        raise PlatformError(
+            f"cannot listen on {settings.host}:{settings.port}: {reason}", "choose with --port"
+        ) from None
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{'https' if context else 'http'}://{host}:{runner.addresses[0][1]}"
 
 
-def tls(cert: str, key: str) -> ssl.SSLContext | None:
+def tls_context(cert: str, key: str) -> ssl.SSLContext | None:
     if not cert and not key:
         return None
     if not cert or not key:

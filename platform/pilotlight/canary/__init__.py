@@ -1,1 +1,1 @@
-"""Canaries that judge themselves: measured at intervals, moved step by step, taken back when they are worse."""
+"""Automated canaries: analysed at intervals, promoted step by step, rolled back when they are worse."""

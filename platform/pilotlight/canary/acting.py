@@ -1,6 +1,6 @@
-"""Makes a move of a canary true at the target: shares and ends are releases, probes are requests. Called by runner.
+"""Execution of actions at the target: weights and ends are releases, probes are requests.
 
-Every release is made over the generation that was looked at and no other: Conflict where anybody has deployed since.
+Every release is made over the observed generation: Conflict after a concurrent deployment.
 """
 
 from contextlib import suppress
@@ -8,75 +8,77 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from pilotlight import history, releasing
-from pilotlight.canary.looking import ROLLED_BACK, Standing, revision_names, row_of
+from pilotlight.canary.looking import ROLLED_BACK_NOTE, RolloutState, revision_names, revision_status
 from pilotlight.canary.model import Canary
-from pilotlight.canary.moves import Finish, Move, Probe, Promote, RollBack, SetWeight, restarted
-from pilotlight.canary.probing import Deadline, probe, unfit
+from pilotlight.canary.moves import Action, Finish, Promote, RollBack, SendProbes, SetWeight, restart
+from pilotlight.canary.probing import Deadline, example_error, send_probes
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import ServiceStatus, Target
 
 
-def act(target: Target, standing: Standing, move: Move, deadline: Deadline) -> int:
-    """The generation that the service has then. The deadline is that of probes."""
-    if isinstance(move, SetWeight):
-        return _shared(target, standing, move.percent)
-    if isinstance(move, Promote):
-        return _shared(target, standing, 100)
-    if isinstance(move, Finish) and move.phase == "Promoted":
-        return _released(target, standing, history.again(standing.newest, None, "canary promoted"))
-    if isinstance(move, RollBack):
-        back = history.again(standing.stable(), None, f"{ROLLED_BACK}: {move.reason}")
-        return _released(target, standing, back)
-    if isinstance(move, Probe):
-        _probe(target, standing, move, deadline)
-    return standing.newest.generation
+def execute(target: Target, state: RolloutState, action: Action, deadline: Deadline) -> int:
+    """Execute an action and return the generation of the service. The deadline is that of probes."""
+    if isinstance(action, SetWeight):
+        return _set_weight(target, state, action.percent)
+    if isinstance(action, Promote):
+        return _set_weight(target, state, 100)
+    if isinstance(action, Finish) and action.phase == "Promoted":
+        return _apply(target, state, history.redeploy_request(state.newest, None, "canary promoted"))
+    if isinstance(action, RollBack):
+        note = f"{ROLLED_BACK_NOTE}: {action.reason}"
+        return _apply(target, state, history.redeploy_request(state.stable(), None, note))
+    if isinstance(action, SendProbes):
+        _send_probes(target, state, action, deadline)
+    return state.newest.generation
 
 
-def begun_anew(target: Target, standing: Standing, at: str) -> Canary | None:
-    """A deploy beside the stable side begins the canary anew; one that has taken its place ends all trying."""
+def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary | None:
+    """Restart the canary for a newer release with a stable one; None if that release has all traffic."""
     try:
-        revision, before = revision_names(standing.newest, standing.stable())
+        revision, stable = revision_names(state.newest, state.stable())
     except PlatformError:
         return None
-    if history.alone(standing.newest):
+    if history.receives_all_traffic(state.newest):
         return None
-    generation = _shared(target, standing, 0)
-    return replace(restarted(standing.canary, revision, generation, at), stable=before)
+    generation = _set_weight(target, state, 0)
+    return replace(restart(state.canary, revision, generation, at), stable=stable)
 
 
-def why_unfit(target: Target, standing: Standing, deadline: Deadline) -> str:
-    """Why no probe can be made of the example request; empty where one can."""
-    stable = row_of(standing.status, standing.canary.stable)
+def example_rejection(target: Target, state: RolloutState, deadline: Deadline) -> str:
+    """Return why the example request cannot be a probe; empty if it can."""
+    stable = revision_status(state.status, state.canary.stable)
     if stable is None:
         return ""
-    return unfit(target, standing.status, stable, standing.canary.policy.example, deadline)
+    return example_error(target, state.status, stable, state.canary.policy.example, deadline)
 
 
-def released(target: Target, wanted: releasing.Wanted, over: int | None = None) -> ServiceStatus:
-    """One service's release; shares that were set by hand end with it, so that its own hold. `over` is the generation
-    whose place it takes: Conflict where another is there. Without it, whatever is there is planned against anew."""
+def apply_release(
+    target: Target, wanted: releasing.ReleaseRequest, expected_generation: int | None = None
+) -> ServiceStatus:
+    """Apply the release of one service; manual traffic overrides end with it. Raise Conflict if its generation is not
+    `expected_generation`; None: any."""
     prepared, _ = releasing.prepare(wanted, target)
-    if over is None:
+    if expected_generation is None:
         ((_, status),) = releasing.apply(wanted, prepared, target)
     else:
-        status = target.apply(replace(prepared[0].release, expected=over), reset=wanted.reset)
-    by_hand = any(each.get("traffic") for each in status.overrides.values())
-    return target.traffic((status.namespace, status.name), None) if by_hand else status
+        status = target.apply(replace(prepared[0].release, expected=expected_generation), reset=wanted.reset)
+    overridden = any(each.get("traffic") for each in status.overrides.values())
+    return target.traffic((status.namespace, status.name), None) if overridden else status
 
 
-def _shared(target: Target, standing: Standing, percent: int) -> int:
-    shared = history.again(standing.newest, percent, f"canary {percent} %", judged=True)
-    return _released(target, standing, shared)
+def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
+    return _apply(target, state, history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True))
 
 
-def _released(target: Target, standing: Standing, wanted: releasing.Wanted) -> int:
-    return released(target, wanted, standing.newest.generation).generation
+def _apply(target: Target, state: RolloutState, wanted: releasing.ReleaseRequest) -> int:
+    return apply_release(target, wanted, state.newest.generation).generation
 
 
-def _probe(target: Target, standing: Standing, move: Probe, deadline: Deadline) -> None:
-    named = ((standing.canary.revision, move.count), (standing.canary.stable, move.baseline))
-    sides = [(row, count) for name, count in named if count and (row := row_of(standing.status, name)) is not None]
-    for place, (row, count) in enumerate(sides):
-        part = deadline.part(len(sides) - place)
-        with suppress(PlatformError):  # the next measurement says what is missing, and the canary is paused by it
-            probe(target, standing.status, row, standing.canary.policy.example, count, part)
+def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
+    requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
+    variants = [(revision_status(state.status, name), count) for name, count in requested if count]
+    running = [(revision, count) for revision, count in variants if revision is not None]
+    for index, (revision, count) in enumerate(running):
+        part = deadline.part(len(running) - index)
+        with suppress(PlatformError):  # the next measurement reports the missing requests and pauses the canary
+            send_probes(target, state.status, revision, state.canary.policy.example, count, part)

@@ -1,4 +1,4 @@
-"""What wakes the loop of canaries, and ends it: rung by whoever keeps them. Light, since a loop may never be needed."""
+"""Wake-up event and thread of the canary controller. Imported without the controller, which may never be needed."""
 
 import asyncio
 import threading
@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-IDLE_S: Final = 10.0  # where nobody rings, canaries that others have started are found by looking
-LEAVE_S: Final = 5.0  # for what the loop is about; what it does not finish another runner does
+IDLE_S: Final = 10.0  # polling interval if changes by other processes are not notified
+JOIN_TIMEOUT_S: Final = 5.0  # for the current tick; another runner continues an unfinished one
 
 
-class Bell:
-    """What wakes the loop, and ends it. `rings`: every change is told, so that nobody has to look without one."""
+class WakeEvent:
+    """Event that wakes and stops the controller. `notified`: every change sets it, so that no polling is needed."""
 
-    def __init__(self, *, rings: bool = False) -> None:
+    def __init__(self, *, notified: bool = False) -> None:
         self._woken = threading.Event()
         self._stopped = threading.Event()
-        self._rings = rings
+        self._notified = notified
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._woken.set()
 
     def stop(self) -> None:
@@ -30,19 +30,19 @@ class Bell:
         return self._stopped.is_set()
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether to go on; None: until something happens."""
-        self._woken.wait(seconds if seconds is not None or self._rings else IDLE_S)
+        """Wait for a wake-up, at most `seconds`; return False when stopped. None waits without limit if notified."""
+        self._woken.wait(seconds if seconds is not None or self._notified else IDLE_S)
         self._woken.clear()
         return not self.stopped
 
 
 @asynccontextmanager
-async def looked_after(bell: Bell, follow: Callable[[], None]) -> AsyncIterator[None]:
-    """By `follow` in a thread, which asks the platform like any client, until the block ends."""
-    thread = threading.Thread(target=follow, name="canaries", daemon=True)
+async def controller_thread(wake: WakeEvent, run: Callable[[], None]) -> AsyncIterator[None]:
+    """Run `run` in a thread until the block ends."""
+    thread = threading.Thread(target=run, name="canaries", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        bell.stop()
-        await asyncio.to_thread(thread.join, LEAVE_S)
+        wake.stop()
+        await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S)

@@ -1,6 +1,6 @@
-"""The request that probes repeat: the one that a policy gives, or zeros by what the model says that it takes.
+"""Request of probes: the example of the policy, or zeros by the metadata of the model.
 
-Written as the body alone; its first known key tells the dialect, and with it the path.
+An example is a request body; its first known key determines the protocol and the path.
 """
 
 import json
@@ -10,11 +10,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pilotlight.errors import UsageError
-from pilotlight.spec.types import shown
+from pilotlight.spec.types import display
 
 Json = Any
-MOST_BYTES: Final = 65_536  # it is kept with the canary, in an object of the cluster
-PATHS: Final = {
+MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotation
+PATH_BY_KEY: Final = {
     "inputs": "/v2/models/{model}/infer",
     "instances": "/v1/models/{model}:predict",
     "messages": "/openai/v1/chat/completions",
@@ -23,29 +23,31 @@ PATHS: Final = {
 }
 
 
-def read_example(key: str, value: Json) -> str:
-    """A map, or its JSON, as a policy keeps it."""
+def parse_example(key: str, value: Json) -> str:
+    """Return the JSON of a request body, which is a map or its JSON. Raise UsageError."""
     body = value
     if isinstance(value, str):
         try:
             body = json.loads(value)
         except ValueError as error:
             raise UsageError(f"{key} is no JSON: {error}") from None
-    if not isinstance(body, Mapping) or not PATHS.keys() & body.keys():
-        raise UsageError(f"{key} is {shown(value)}, must be the body of a request, with one of {', '.join(PATHS)}")
+    if not isinstance(body, Mapping) or not PATH_BY_KEY.keys() & body.keys():
+        raise UsageError(
+            f"{key} is {display(value)}, must be the body of a request, with one of {', '.join(PATH_BY_KEY)}"
+        )
     text = json.dumps(body)
-    if len(text) > MOST_BYTES:
-        raise UsageError(f"{key} has {len(text)} bytes, must have {MOST_BYTES} at most")
+    if len(text) > MAX_EXAMPLE_BYTES:
+        raise UsageError(f"{key} has {len(text)} bytes, must have {MAX_EXAMPLE_BYTES} at most")
     return text
 
 
-def path_of(body: Mapping[str, Json], model: str) -> str:
-    known = next(key for key in PATHS if key in body)
-    return PATHS[known].format(model=quote(model, safe=""))
+def request_path(body: Mapping[str, Json], model: str) -> str:
+    known = next(key for key in PATH_BY_KEY if key in body)
+    return PATH_BY_KEY[known].format(model=quote(model, safe=""))
 
 
-def zeros(metadata: Mapping[str, Json]) -> dict[str, Json]:
-    """A V2 request of zeros and empty strings, one element where a size is free."""
+def zero_request(metadata: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a V2 request of zeros and empty strings, with size 1 for variable dimensions."""
     return {"inputs": [_zeros(each) for each in metadata.get("inputs") or ()]}
 
 

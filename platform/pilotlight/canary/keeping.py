@@ -1,7 +1,7 @@
-"""A ledger as targets keep it: read, written, held by one runner at a time. Pure; the clock is an argument.
+"""Canary history as targets store it: encoding, size limits, and the lease of one runner. Pure; `now` is an argument.
 
-Targets keep it as JSON with a version, and take a change only from whoever has seen the last one. So a runner that
-was thought dead and is not finds out when it writes, which it does before it changes what runs (runner.py).
+Targets store JSON with a version and accept a write only with the latest version (optimistic locking). So a runner
+whose lease has expired finds out when it writes, which it does before it changes the service.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -10,131 +10,132 @@ from typing import Final
 from msgspec import DecodeError, ValidationError, json
 from msgspec.structs import replace
 
-from pilotlight.canary.model import ENDED, KEPT_CANARIES, KEPT_MEASUREMENTS, Canary, Ledger, Wish
+from pilotlight.canary.model import ENDED, MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryCommand, CanaryHistory
 from pilotlight.errors import Conflict, NotFound, PlatformError
-from pilotlight.targets.target import KeptCanary, Key
+from pilotlight.targets.target import CanaryRecord, Key
 
-SILENT: Final = 3  # intervals without a word after which a holder is thought dead
-LEAST_S: Final = 5.0  # of silence: a busy machine is late sometimes
-PAST_MEASUREMENTS: Final = 10  # of a canary that another has followed
-MOST_BYTES: Final = 192 * 1024  # of the whole; all annotations of a Kubernetes object together may have 256 KiB
-LONGEST_REASON: Final = 1000
-TRIES: Final = 8  # of a change that others, who write at the same time, may come before
+LEASE_INTERVALS: Final = 3  # policy intervals without renewal after which a lease expires
+MIN_LEASE_S: Final = 5.0  # shortest lease: a busy machine may be late
+PAST_MEASUREMENTS: Final = 10  # stored per past canary
+MAX_STATE_BYTES: Final = 192 * 1024  # of the history; all annotations of a Kubernetes object together may have 256 KiB
+MAX_REASON_LENGTH: Final = 1000
+MAX_ATTEMPTS: Final = 8  # of a write with conflicts
 
 
-def read(kept: KeptCanary | None) -> Ledger:
-    """Empty where nothing is kept."""
-    if kept is None:
-        return Ledger()
+def decode_history(stored: CanaryRecord | None) -> CanaryHistory:
+    """Decode the stored state; empty without one. Raise PlatformError if it cannot be read."""
+    if stored is None:
+        return CanaryHistory()
     try:
-        return json.decode(kept.state, type=Ledger)
+        return json.decode(stored.state, type=CanaryHistory)
     except (DecodeError, ValidationError) as error:
-        message = f"what is kept of the canary of {kept.namespace}/{kept.name} cannot be read: {error}"
+        message = f"what is kept of the canary of {stored.namespace}/{stored.name} cannot be read: {error}"
         raise PlatformError(message, "another version wrote it; platformctl rollback goes back by hand") from error
 
 
-def written(ledger: Ledger) -> str:
-    """Never longer than any target takes: one that could not be written could not even be aborted."""
-    current = _brief(ledger.current, KEPT_MEASUREMENTS) if ledger.current is not None else None
-    ledger = Ledger(current, tuple(_brief(each, PAST_MEASUREMENTS) for each in ledger.past))
-    while len(text := json.encode(ledger)) > MOST_BYTES and ledger != (shorter := _shorter(ledger)):
-        ledger = shorter
+def encode_history(history: CanaryHistory) -> str:
+    """Encode within the size limit of every target: a state that cannot be written could not even be aborted."""
+    current = _truncated(history.current, MAX_MEASUREMENTS) if history.current is not None else None
+    history = CanaryHistory(current, tuple(_truncated(each, PAST_MEASUREMENTS) for each in history.past))
+    while len(text := json.encode(history)) > MAX_STATE_BYTES and history != (shorter := _without_oldest(history)):
+        history = shorter
     return text.decode()
 
 
-def _brief(canary: Canary, most: int) -> Canary:
-    """Its last measurements; what was asked stands with the last of each check alone."""
-    kept, seen = [], set()
+def _truncated(canary: Canary, most: int) -> Canary:
+    """Return the canary with its last measurements; queries only with the last one of each check."""
+    measurements, seen = [], set()
     for each in reversed(canary.measurements[-most:]):
         query = "" if each.check in seen else each.query
         seen.add(each.check)
-        kept.append(replace(each, query=query, reason=each.reason[:LONGEST_REASON]))
-    return replace(canary, measurements=tuple(reversed(kept)), reason=canary.reason[:LONGEST_REASON])
+        measurements.append(replace(each, query=query, reason=each.reason[:MAX_REASON_LENGTH]))
+    return replace(canary, measurements=tuple(reversed(measurements)), reason=canary.reason[:MAX_REASON_LENGTH])
 
 
-def _shorter(ledger: Ledger) -> Ledger:
-    """Without what is oldest; the current one stays, if need be without its measurements but the last."""
-    if ledger.past or ledger.current is None:
-        return replace(ledger, past=ledger.past[:-1])
-    measurements = ledger.current.measurements
-    return replace(ledger, current=replace(ledger.current, measurements=measurements[len(measurements) // 2 :]))
+def _without_oldest(history: CanaryHistory) -> CanaryHistory:
+    """Drop the oldest past canary, else half of the measurements of the current one."""
+    if history.past or history.current is None:
+        return replace(history, past=history.past[:-1])
+    measurements = history.current.measurements
+    return replace(history, current=replace(history.current, measurements=measurements[len(measurements) // 2 :]))
 
 
-def running(ledger: Ledger) -> Canary | None:
-    """The one that somebody has to look after."""
-    return None if ledger.current is None or ledger.current.phase in ENDED else ledger.current
+def running_canary(history: CanaryHistory) -> Canary | None:
+    """Return the canary that needs a runner; None if none runs."""
+    return None if history.current is None or history.current.phase in ENDED else history.current
 
 
-def living(kept: KeptCanary) -> Canary:
-    """The one that runs, of one who has just seen it run."""
-    found = running(read(kept))
-    if found is None:
-        raise Conflict(f"the canary of {kept.namespace}/{kept.name} has ended meanwhile")
-    return found
+def require_running(stored: CanaryRecord) -> Canary:
+    """Return the running canary. Raise Conflict if it has ended since it was read."""
+    canary = running_canary(decode_history(stored))
+    if canary is None:
+        raise Conflict(f"the canary of {stored.namespace}/{stored.name} has ended meanwhile")
+    return canary
 
 
-def wished(kept: KeptCanary | None, key: Key, wanted: Wish) -> tuple[str, str]:
-    """The state that tells whoever runs the canary of a wish, and the version whose place it takes."""
-    ledger = read(kept)
-    canary = running(ledger)
-    if kept is None or canary is None:
-        raise none_runs(key)
-    return written(replace(ledger, current=replace(canary, wish=wanted))), kept.version
+def with_command(stored: CanaryRecord | None, key: Key, command: CanaryCommand) -> tuple[str, str]:
+    """Return the state with a command for the runner, and the version it replaces. Raise NotFound without a running
+    canary."""
+    history = decode_history(stored)
+    canary = running_canary(history)
+    if stored is None or canary is None:
+        raise no_running_canary(key)
+    return encode_history(replace(history, current=replace(canary, wish=command))), stored.version
 
 
-def none_runs(key: Key) -> NotFound:
-    return NotFound(f"no canary of {'/'.join(key)} runs", f"platformctl canary start {typed(key)} -f FILE")
+def no_running_canary(key: Key) -> NotFound:
+    return NotFound(f"no canary of {'/'.join(key)} runs", f"platformctl canary start {service_argument(key)} -f FILE")
 
 
-def contested(key: Key) -> Conflict:
-    """After as many tries as anybody makes."""
+def too_many_conflicts(key: Key) -> Conflict:
+    """Return the error after MAX_ATTEMPTS conflicting writes."""
     return Conflict(f"the canary of {'/'.join(key)} is being changed by others all the time; try again")
 
 
-def typed(key: Key) -> str:
-    """As people type it in a command."""
+def service_argument(key: Key) -> str:
+    """Return the service as an argument of a CLI command."""
     namespace, name = key
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def merged(seen: Canary, canary: Canary, theirs: Canary) -> Canary:
-    """After a tick that began with what it has `seen`, with what others wrote meanwhile: a policy, or another wish. The
-    wish that was there from the beginning is not theirs: the tick has seen to it."""
+def merge_concurrent(seen: Canary, canary: Canary, theirs: Canary) -> Canary:
+    """Merge the result of a tick with concurrent changes in `theirs`: another policy or command. A command that is
+    already in `seen` has been handled by the tick."""
     if canary.phase in ENDED:
         return canary
     return replace(canary, policy=theirs.policy, wish=canary.wish if theirs.wish == seen.wish else theirs.wish)
 
 
-def begun(ledger: Ledger, canary: Canary) -> Ledger:
-    """With another canary; the one before it becomes history."""
-    before = ledger.current
-    if before is None:
-        return Ledger(canary, ledger.past)
-    short = replace(before, measurements=before.measurements[-PAST_MEASUREMENTS:], stratum=None, strata=())
-    return Ledger(canary, (short, *ledger.past)[:KEPT_CANARIES])
+def with_new_canary(history: CanaryHistory, canary: Canary) -> CanaryHistory:
+    """Return the history with a new current canary; the previous one becomes past."""
+    previous = history.current
+    if previous is None:
+        return CanaryHistory(canary, history.past)
+    past = replace(previous, measurements=previous.measurements[-PAST_MEASUREMENTS:], stratum=None, strata=())
+    return CanaryHistory(canary, (past, *history.past)[:MAX_PAST_CANARIES])
 
 
-def held_by_another(canary: Canary, holder: str, now: datetime) -> bool:
-    """Whether somebody else looks after it and has said so lately. A holder from the future is believed."""
+def leased_by_other(canary: Canary, holder: str, now: datetime) -> bool:
+    """Whether another runner holds an unexpired lease. A renewal in the future (clock skew) counts as valid."""
     if canary.holder in ("", holder) or not canary.renewed_at:
         return False
-    silence = max(LEAST_S, SILENT * canary.policy.interval_s)
-    return now - instant(canary.renewed_at) < timedelta(seconds=silence)
+    lease = max(MIN_LEASE_S, LEASE_INTERVALS * canary.policy.interval_s)
+    return now - parse_timestamp(canary.renewed_at) < timedelta(seconds=lease)
 
 
-def held(canary: Canary, holder: str, now: datetime) -> Canary:
-    return replace(canary, holder=holder, renewed_at=told(now))
+def renew_lease(canary: Canary, holder: str, now: datetime) -> Canary:
+    return replace(canary, holder=holder, renewed_at=timestamp(now))
 
 
 def seconds_between(earlier: str, later: datetime) -> float:
-    """A clock that was set back adds nothing."""
-    return max(0.0, (later - instant(earlier)).total_seconds()) if earlier else 0.0
+    """Return the seconds between; 0 if the clock was set back."""
+    return max(0.0, (later - parse_timestamp(earlier)).total_seconds()) if earlier else 0.0
 
 
-def told(now: datetime) -> str:
+def timestamp(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+def parse_timestamp(text: str) -> datetime:
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

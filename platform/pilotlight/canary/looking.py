@@ -1,7 +1,7 @@
-"""What of a canary runs: its releases and revisions, held against what is kept of it. Before every decision.
+"""Observation of a canary before every decision: releases and revisions of the service, against the stored state.
 
-A runner may have died between changing what runs and writing that down, and people deploy by hand. So nothing is
-believed but the releases themselves: whose document is the newest, and does it stand alone?
+A runner may have died between changing the service and saving the state, and users deploy manually. So the releases
+are authoritative: which manifest is the newest, and does it receive all traffic?
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from pilotlight import history
 from pilotlight.canary.model import Canary
-from pilotlight.canary.moves import Facts
+from pilotlight.canary.moves import Conditions
 from pilotlight.errors import NotFound
 from pilotlight.targets.target import Key, Release, RevisionStatus, ServiceStatus, Target
 
-PROVEN: Final = ("Loaded", "Standby", "Parked")
-ROLLED_BACK: Final = "canary rolled back"  # how the note of the release begins that ends one
+LOADED_STATES: Final = ("Loaded", "Standby", "Parked")
+ROLLED_BACK_NOTE: Final = "canary rolled back"  # prefix of the note of a rollback release
 Outcome = Literal["", "promoted", "rolled back", "superseded"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """`outcome`: what the newest release has made of the canary already; empty: it goes on."""
+class RolloutState:
+    """Observed rollout. `outcome` is the end of the canary by the newest release; empty: it continues."""
 
     status: ServiceStatus
     releases: Sequence[Release]
@@ -36,63 +36,69 @@ class Standing:
         return self.releases[0]
 
     @property
-    def facts(self) -> Facts:
-        row = row_of(self.status, self.canary.revision)
-        if row is None:
-            return Facts(False, newer=self.outcome == "superseded")
-        failed = (row.reason or "its model cannot be loaded") if row.model_state == "FailedToLoad" else ""
-        return Facts(row.model_state in PROVEN, failed, self.outcome == "superseded")
+    def conditions(self) -> Conditions:
+        revision = revision_status(self.status, self.canary.revision)
+        if revision is None:
+            return Conditions(False, newer=self.outcome == "superseded")
+        failed = (revision.reason or "its model cannot be loaded") if revision.model_state == "FailedToLoad" else ""
+        return Conditions(revision.model_state in LOADED_STATES, failed, self.outcome == "superseded")
 
     def stable(self) -> Release:
-        found = release_of(self.releases, self.canary.stable_generation)
-        if found is None:
+        """Return the release to roll back to. Raise NotFound if it is not stored any more."""
+        release = find_release(self.releases, self.canary.stable_generation)
+        if release is None:
             message = f"generation {self.canary.stable_generation} of {self.newest.name}, to go back to, is not kept"
             raise NotFound(message, "deploy its document: platformctl deploy -f FILE")
-        return found
+        return release
 
 
-def look(target: Target, key: Key, canary: Canary) -> Standing:
+def observe(target: Target, key: Key, canary: Canary) -> RolloutState:
+    """Return the rollout as the target reports it."""
     status, releases = target.status(key), history.releases(target, key)
     if releases[0].generation == canary.generation:
-        return Standing(status, releases, canary)
+        return RolloutState(status, releases, canary)
     outcome = _outcome(releases, canary)
-    if not outcome:  # a share of this canary's, written by a runner that died since, or by hand
+    if not outcome:  # a weight of this canary, released by a runner that died since, or manually
         canary = replace(canary, generation=releases[0].generation)
+    if outcome != "rolled back":
+        return RolloutState(status, releases, canary, outcome)
     note = releases[0].note
-    reason = note.removeprefix(ROLLED_BACK).removeprefix(": ") if note.startswith(ROLLED_BACK) else f"by hand: {note}"
-    return Standing(status, releases, canary, outcome, reason if outcome == "rolled back" else "")
+    automatic = note.startswith(ROLLED_BACK_NOTE)
+    reason = note.removeprefix(ROLLED_BACK_NOTE).removeprefix(": ") if automatic else f"by hand: {note}"
+    return RolloutState(status, releases, canary, outcome, reason)
 
 
 def _outcome(releases: Sequence[Release], canary: Canary) -> Outcome:
     newest = releases[0]
-    document, stands_alone = history.document_of(newest), history.alone(newest)
-    mine = release_of(releases, canary.generation)
-    if mine is not None and history.document_of(mine) == document:
-        return "promoted" if stands_alone else ""
-    stable = release_of(releases, canary.stable_generation)
-    if stable is not None and history.document_of(stable) == document and stands_alone:
+    document, has_all_traffic = history.released_document(newest), history.receives_all_traffic(newest)
+    own = find_release(releases, canary.generation)
+    if own is not None and history.released_document(own) == document:
+        return "promoted" if has_all_traffic else ""
+    stable = find_release(releases, canary.stable_generation)
+    if stable is not None and history.released_document(stable) == document and has_all_traffic:
         return "rolled back"
     return "superseded"
 
 
-def release_of(releases: Sequence[Release], generation: int) -> Release | None:
+def find_release(releases: Sequence[Release], generation: int) -> Release | None:
     return next((each for each in releases if each.generation == generation), None)
 
 
-def row_of(status: ServiceStatus, revision: str) -> RevisionStatus | None:
-    """Also under a name made from the planned one, which a target gives where something was set by hand."""
+def revision_status(status: ServiceStatus, revision: str) -> RevisionStatus | None:
+    """Return the status of a revision, also under a derived name, which a target assigns to overridden revisions."""
     exact = [each for each in status.revisions if each.name == revision]
     derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
     return next(iter([*exact, *derived]), None)
 
 
-def revision_names(fresh: Release, stable: Release) -> tuple[str, str]:
-    """Of the component that requests reach first among those that differ: the canary's and the stable one."""
-    new, old = history.revisions(fresh), history.revisions(stable)
-    place = {f"{fresh.name}-{role}": rank for rank, role in enumerate(history.ENTRIES)}
-    changed = sorted(new - old, key=lambda name: (place.get(name.rpartition("-")[0], len(place)), name))
+def revision_names(canary: Release, stable: Release) -> tuple[str, str]:
+    """Return canary and stable revision of the changed component that is first in the request path."""
+    before = sorted(history.revisions(stable))
+    ranks = {f"{canary.name}-{role}": rank for rank, role in enumerate(history.ENTRIES)}
+    changed = history.revisions(canary).difference(before)
     if not changed:
-        raise NotFound(f"the document of {fresh.name} makes the same pods, so there is nothing to try")
-    workload = changed[0].rpartition("-")[0]
-    before = next((name for name in sorted(old) if name.rpartition("-")[0] == workload), "")
-    return changed[0], before or next(iter(sorted(old)), "")
+        raise NotFound(f"the document of {canary.name} makes the same pods, so there is nothing to try")
+    first = min(changed, key=lambda name: (ranks.get(name.rpartition("-")[0], len(ranks)), name))
+    workload = first.rpartition("-")[0]
+    previous = (name for name in before if name.rpartition("-")[0] == workload)
+    return first, next(previous, before[0] if before else "")

@@ -1,9 +1,9 @@
-"""All canaries of a target, looked after for as long as a process lives: the control process, or `platformctl api`.
+"""Controller of all canaries of a target, for the lifetime of a process: the control process, or `platformctl api`.
 
-bell = Bell()
-threading.Thread(target=follow, args=(target, bell)).start()
-bell.ring()     something changed: look at once
-bell.stop()     and join the thread
+wake = WakeEvent()
+threading.Thread(target=run_controller, args=(target, wake)).start()
+wake.wake()     something changed: reconcile now
+wake.stop()     and join the thread
 """
 
 import logging
@@ -12,76 +12,77 @@ from collections.abc import Callable
 from typing import Final
 
 from pilotlight.canary import keeping
-from pilotlight.canary.bell import Bell
+from pilotlight.canary.bell import WakeEvent
 from pilotlight.canary.model import Canary
-from pilotlight.canary.runner import Runner
+from pilotlight.canary.runner import CanaryRunner
 from pilotlight.errors import PlatformError
-from pilotlight.targets.target import KeptCanary, Key, Target
+from pilotlight.targets.target import CanaryRecord, Key, Target
 
-TROUBLE_S: Final = 5.0
+ERROR_BACKOFF_S: Final = 5.0
 log = logging.getLogger("pilotlight.canary")
 
 
-def follow(target: Target, bell: Bell, holder: str = "") -> None:
-    """Until the bell says stop. Whatever goes wrong with one canary or the target is told and tried again."""
-    rounds = Rounds(target, Runner(target, holder))
+def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
+    """Run until the event is stopped. Errors of a canary or the target are logged and retried."""
+    controller = CanaryController(target, CanaryRunner(target, holder))
     pause: float | None = 0.0
-    trouble = ""  # told once, however long it lasts
-    while bell.wait(pause):
+    last_error = ""  # logged once per error
+    while wake.wait(pause):
         try:
-            pause = rounds.round()
-            trouble = ""
+            pause = controller.reconcile()
+            last_error = ""
         except PlatformError as error:
-            if str(error) != trouble:
-                log.warning("canaries cannot be looked after: %s", error)
-            pause, trouble = TROUBLE_S, str(error)
+            if str(error) != last_error:
+                log.warning("canaries cannot be reconciled: %s", error)
+            pause, last_error = ERROR_BACKOFF_S, str(error)
         except Exception:
-            log.exception("looking after canaries failed; this is a defect of ours, and it is tried again")
-            pause = TROUBLE_S
+            log.exception("reconciling canaries failed; this is a bug, retrying")
+            pause = ERROR_BACKOFF_S
 
 
-class Rounds:
-    """Which canary is due when."""
+class CanaryController:
+    """Schedule of the ticks of all canaries."""
 
-    def __init__(self, target: Target, runner: Runner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, runner: CanaryRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._runner, self._clock = target, runner, clock
         self._due: dict[Key, float] = {}
-        self._wished: dict[Key, str] = {}  # a wish is looked at once at once; one that must wait, with every tick
+        # Last seen: a new command triggers a tick at once, a pending one is tried again with the next tick.
+        self._commands: dict[Key, str] = {}
 
-    def round(self) -> float | None:
-        """Ticks those that are due; seconds until the next is, None where no canary runs."""
-        living: dict[Key, Canary] = {}
-        for kept in self._target.canaries(None):
-            canary = _running(kept)
+    def reconcile(self) -> float | None:
+        """Tick the canaries that are due; return the seconds until the next one, None if no canary runs."""
+        running: dict[Key, Canary] = {}
+        for stored in self._target.canaries(None):
+            canary = _running(stored)
             if canary is None:
                 continue
-            living[kept.key] = canary
-            urgent = canary.wish and canary.wish != self._wished.get(kept.key)
-            self._wished[kept.key] = canary.wish
-            if urgent or self._clock() >= self._due.get(kept.key, 0.0):
-                self._ticked(kept.key, canary)
-        self._due = {key: at for key, at in self._due.items() if key in living}
-        self._wished = {key: wish for key, wish in self._wished.items() if key in living}
+            running[stored.key] = canary
+            urgent = canary.wish and canary.wish != self._commands.get(stored.key)
+            self._commands[stored.key] = canary.wish
+            if urgent or self._clock() >= self._due.get(stored.key, 0.0):
+                self._tick(stored.key, canary)
+        self._due = {key: at for key, at in self._due.items() if key in running}
+        self._commands = {key: command for key, command in self._commands.items() if key in running}
         return max(0.0, min(self._due.values()) - self._clock()) if self._due else None
 
-    def _ticked(self, key: Key, canary: Canary) -> None:
+    def _tick(self, key: Key, canary: Canary) -> None:
         pause = canary.policy.interval_s
         try:
             after = self._runner.tick(key)
             if after is not None and after.ended_at:
                 self._due.pop(key, None)
                 return
-            pause = self._runner.pause_s(after) if after is not None else pause
+            pause = self._runner.tick_interval_s(after) if after is not None else pause
         except PlatformError as error:
             log.warning("the canary of %s: %s", "/".join(key), error)
         except Exception:
-            log.exception("the canary of %s failed; this is a defect of ours, and it is tried again", "/".join(key))
+            log.exception("the canary of %s failed; this is a bug, retrying", "/".join(key))
         self._due[key] = self._clock() + pause
 
 
-def _running(kept: KeptCanary) -> Canary | None:
+def _running(stored: CanaryRecord) -> Canary | None:
     try:
-        return keeping.running(keeping.read(kept))
+        return keeping.running_canary(keeping.decode_history(stored))
     except PlatformError as error:
         log.warning("%s", error)
         return None

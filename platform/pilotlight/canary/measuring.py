@@ -1,83 +1,84 @@
-"""One look at the metrics of a canary: questions asked of the target, answers judged. Between looking and steps.
+"""One look at the metrics of a canary: query the target, judge the answers.
 
-Nobody to be asked, nothing scraped and nobody who asks the service are different answers, and none is a failure.
+Unreachable metrics, missing scrapes and missing traffic are different answers, and none of them is a failure.
 """
 
 from typing import Final
 
 from pilotlight.canary import queries, steps, strata
-from pilotlight.canary.judge import BASELINE, Judgement, judge
-from pilotlight.canary.looking import Standing, row_of
-from pilotlight.canary.moves import Move, Promote, SetWeight
-from pilotlight.canary.queries import Answer, Missing, Observed, Side
+from pilotlight.canary.judge import BASELINE_SUFFIX, Judgement, judge
+from pilotlight.canary.looking import RolloutState, revision_status
+from pilotlight.canary.moves import Action, Promote, SetWeight
+from pilotlight.canary.queries import MetricScope, Missing, ObservedCounts, QueryAnswer
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Target
 
-NOBODY_ASKED: Final = Missing("empty", "nobody asked to compare")
+NOT_COMPARED: Final = Missing("empty", "no comparison")
 
 
-def measure(target: Target, standing: Standing, at: str) -> Judgement:
-    canary, policy = standing.canary, standing.canary.policy
-    ours, theirs = _sides(standing)
-    beside, baseline = _compared(target, standing, ours, theirs)
-    asked = queries.asked(policy, ours, theirs.revision)
+def measure(target: Target, state: RolloutState, at: str) -> Judgement:
+    """Query the metrics and return the judgement."""
+    canary, policy = state.canary, state.canary.policy
+    scope, baseline_scope = _scopes(state)
+    paired_canary, baseline = _compared(target, state, scope, baseline_scope)
+    shown = queries.display_queries(policy, scope, baseline_scope.revision)
     if policy.compare:
-        told = ours if canary.strata else queries.lately(ours, steps.comparable_s(canary))
-        both = queries.asked(policy, told, theirs.revision)
-        asked = {**{name + BASELINE: text for name, text in both.items()}, **asked}
-    observed = beside
+        compared_scope = scope if canary.strata else queries.within_last(scope, steps.comparison_window_s(canary))
+        compared_queries = queries.display_queries(policy, compared_scope, baseline_scope.revision)
+        shown = {**{name + BASELINE_SUFFIX: text for name, text in compared_queries.items()}, **shown}
+    observed = paired_canary
     if not policy.compare or any(not each.query for each in policy.checks):
-        observed = _observed(target, ours, running=_runs(standing, canary.revision))
-    own = {
-        each.name: queries.number(_answer(target, asked[each.name]), each.name) for each in policy.checks if each.query
-    }
-    return judge(policy, observed, baseline, own, canary.measurements, at, asked, beside, strata.before(canary))
+        observed = _observed(target, scope, running=_is_running(state, canary.revision))
+    names = [each.name for each in policy.checks if each.query]
+    query_values = {name: queries.single_value(_answer(target, shown[name]), name) for name in names}
+    earlier = strata.earlier_strata(canary)
+    return judge(policy, observed, baseline, query_values, canary.measurements, at, shown, paired_canary, earlier)
 
 
-def look_before(target: Target, standing: Standing, move: Move) -> None:
-    """Right before the first share: the embedded platform keeps metrics from the first question on, and what a revision
-    did before its canary can be told apart only where it is known."""
-    first = isinstance(move, SetWeight | Promote) and not standing.canary.weight
-    for side in _sides(standing) if first else ():
-        for text in queries.questions(side).values():
+def prime_metrics(target: Target, state: RolloutState, action: Action) -> None:
+    """Query both revisions right before the first weight: the embedded metrics record from the first query on, and the
+    counts before the canary must be known to be subtracted."""
+    first = isinstance(action, SetWeight | Promote) and not state.canary.weight
+    for scope in _scopes(state) if first else ():
+        for text in queries.metric_queries(scope).values():
             _answer(target, text)
 
 
-def _sides(standing: Standing) -> tuple[Side, Side]:
-    canary, status = standing.canary, standing.status
-    fresh, stable = row_of(status, canary.revision), row_of(status, canary.stable)
-    names = fresh.name if fresh else canary.revision, stable.name if stable else canary.stable
-    return queries.sides(status.namespace, status.name, *names, canary.policy, canary.observed_s)
+def _scopes(state: RolloutState) -> tuple[MetricScope, MetricScope]:
+    canary, status = state.canary, state.status
+    current, stable = revision_status(status, canary.revision), revision_status(status, canary.stable)
+    names = current.name if current else canary.revision, stable.name if stable else canary.stable
+    return queries.metric_scopes(status.namespace, status.name, *names, canary.policy, canary.observed_s)
 
 
 def _compared(
-    target: Target, standing: Standing, ours: Side, theirs: Side
-) -> tuple[Observed | Missing, Observed | Missing]:
-    """Both over the very same time, in which their shares stayed as they are."""
-    canary = standing.canary
-    seconds = steps.comparable_s(canary)
+    target: Target, state: RolloutState, scope: MetricScope, baseline_scope: MetricScope
+) -> tuple[ObservedCounts | Missing, ObservedCounts | Missing]:
+    """Return both variants within the same window, in which their weights were constant."""
+    canary = state.canary
+    seconds = steps.comparison_window_s(canary)
     if not canary.policy.compare:
-        return NOBODY_ASKED, NOBODY_ASKED
-    if seconds < steps.LEAST_COMPARED_S:
+        return NOT_COMPARED, NOT_COMPARED
+    if seconds < steps.MIN_COMPARISON_S:
         early = Missing("early", f"it has had {canary.weight} % for too short a time to be compared")
         return early, early
     return (
-        _observed(target, queries.lately(ours, seconds), running=_runs(standing, canary.revision)),
-        _observed(target, queries.lately(theirs, seconds), running=_runs(standing, canary.stable)),
+        _observed(target, queries.within_last(scope, seconds), running=_is_running(state, canary.revision)),
+        _observed(target, queries.within_last(baseline_scope, seconds), running=_is_running(state, canary.stable)),
     )
 
 
-def _runs(standing: Standing, revision: str) -> bool:
-    row = row_of(standing.status, revision)
-    return row is not None and row.ready > 0
+def _is_running(state: RolloutState, revision: str) -> bool:
+    status = revision_status(state.status, revision)
+    return status is not None and status.ready > 0
 
 
-def _observed(target: Target, side: Side, *, running: bool) -> Observed | Missing:
-    answers = {name: _answer(target, text) for name, text in queries.questions(side).items()}
-    return queries.read(answers, side, running=running)
+def _observed(target: Target, scope: MetricScope, *, running: bool) -> ObservedCounts | Missing:
+    answers = {name: _answer(target, text) for name, text in queries.metric_queries(scope).items()}
+    return queries.read_answers(answers, scope, running=running)
 
 
-def _answer(target: Target, promql: str) -> Answer:
+def _answer(target: Target, promql: str) -> QueryAnswer:
     try:
         return target.query(promql)
     except PlatformError as error:

@@ -1,9 +1,9 @@
-"""Whether hits fall on one side more often than chance has it: exact, for one table of counts or several together.
+"""Exact comparison of two variants: whether one has more hits than chance explains, over one or more strata.
 
-Given how many requests each side had and how many hits there were, chance spreads the hits over the two sides as a
-hypergeometric law says (Fisher's test). Over several times, each with its own table, the canary's hits are summed up
-and held against the sum that chance would have spread (Cochran, Mantel and Haenszel). So what slows both sides down at
-one time, or other shares of the requests at another, is nobody's fault, and yet all times speak together.
+With the totals of both variants and the number of hits fixed, chance distributes the hits by a hypergeometric law
+(Fisher's exact test). Over several strata the hits of the canary are summed and compared with the distribution of that
+sum (Cochran-Mantel-Haenszel, exact). So a slow period that affects both variants, or another traffic split, is not
+attributed to either, and all strata contribute.
 """
 
 import math
@@ -12,13 +12,15 @@ from functools import reduce
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-LARGEST: Final = 10_000_000.0  # more is scaled down: it changes no verdict, and exact sums stay quick
+MAX_COUNT: Final = 10_000_000.0  # larger counts are scaled down: no verdict changes, and exact sums stay fast
 NEGLIGIBLE: Final = 1e-20
-MOST_TERMS: Final = 256  # of one law that is added to others; 15 standard deviations, so that one is 17 of them
+MAX_TERMS: Final = (
+    256  # of a distribution that is convolved; it spans 15 standard deviations, so one of them has 17 terms
+)
 
 
-class Table(NamedTuple):
-    """Of one time: how many requests of each side, and which of them are hits."""
+class ContingencyTable(NamedTuple):
+    """Requests of each variant in one stratum, and the hits among them."""
 
     hits: float
     total: float
@@ -26,92 +28,96 @@ class Table(NamedTuple):
     other_total: float
 
 
-class Spread(NamedTuple):
-    """The chances of `first` hits on this side, and of each one more."""
+class Distribution(NamedTuple):
+    """Probabilities of `first` hits, and of each one more."""
 
     first: int
     chances: Sequence[float]
 
 
-NONE: Final = Spread(0, (1.0,))  # certainly no hit
+ZERO_HITS: Final = Distribution(0, (1.0,))  # probability 1 of no hit
 
 
-def tail(tables: Sequence[Table], odds: float = 1.0) -> float:
-    """The chance that at least so many of all hits fall on this side, if its odds of a hit are `odds` times those of
-    the other side. 1 where there is nothing to tell it from."""
-    most = max((each for table in tables for each in table), default=0.0)
-    times = LARGEST / most if most > LARGEST else 1.0
-    whole = [_whole(table, times) for table in tables]
-    spreads = [_spread(ours, theirs, every, odds) for _, ours, theirs, every in whole]
-    if not spreads:
+def tail(tables: Sequence[ContingencyTable], odds: float = 1.0) -> float:
+    """Return the p-value: the probability of at least the observed hits if the odds of a hit are `odds` times those of
+    the other variant. 1 without data."""
+    largest = max((each for table in tables for each in table), default=0.0)
+    scale = MAX_COUNT / largest if largest > MAX_COUNT else 1.0
+    integers = [_to_integers(table, scale) for table in tables]
+    distributions = [_hypergeometric(total, other_total, hits, odds) for _, total, other_total, hits in integers]
+    if not distributions:
         return 1.0
-    # Rounded up to multiples of the width, hits look likelier than they are: never surer than the exact sum would be.
-    width = math.ceil(max(len(each.chances) for each in spreads) / MOST_TERMS) if len(spreads) > 1 else 1
-    *others, last = (_rounded(each, width) for each in spreads)
-    return _at_least(sum(drawn for drawn, *_ in whole) // width, reduce(_added, others, NONE), last)
+    # Rounding hits up to multiples of the width only raises the p-value: the test stays conservative.
+    width = math.ceil(max(len(each.chances) for each in distributions) / MAX_TERMS) if len(distributions) > 1 else 1
+    *others, last = (_coarsen(each, width) for each in distributions)
+    return _sum_tail(sum(drawn for drawn, *_ in integers) // width, reduce(_convolve, others, ZERO_HITS), last)
 
 
-def _whole(table: Table, times: float) -> tuple[int, int, int, int]:
-    """This side's hits, rounded down, its requests, the other's, and all hits, rounded up."""
-    ours, theirs = math.floor(table.total * times), math.floor(table.other_total * times)
-    drawn = min(math.floor(table.hits * times), ours)
-    return drawn, ours, theirs, drawn + min(math.ceil(table.other_hits * times), theirs)
+def _to_integers(table: ContingencyTable, scale: float) -> tuple[int, int, int, int]:
+    """Return the hits of this variant rounded down, both totals, and all hits rounded up: both roundings are
+    conservative."""
+    total, other_total = math.floor(table.total * scale), math.floor(table.other_total * scale)
+    hits = min(math.floor(table.hits * scale), total)
+    return hits, total, other_total, hits + min(math.ceil(table.other_hits * scale), other_total)
 
 
-def _spread(ours: int, theirs: int, every: int, odds: float) -> Spread:
-    """From the likeliest number of hits outwards, until nothing is left to add."""
+def _hypergeometric(total: int, other_total: int, hits: int, odds: float) -> Distribution:
+    """Return the noncentral hypergeometric distribution with these odds."""
 
-    def growth(of: int) -> float:
-        """The chance of one more hit here, as a multiple."""
-        return odds * (ours - of) * (every - of) / ((of + 1.0) * (theirs - every + of + 1.0))
+    def ratio(of: int) -> float:
+        """Return the probability of `of` + 1 hits relative to that of `of`."""
+        return odds * (total - of) * (hits - of) / ((of + 1.0) * (other_total - hits + of + 1.0))
 
-    first, last = max(0, every - theirs), min(ours, every)
-    mode = first + last_that(last - first, lambda step: step == 0 or growth(first + step - 1) >= 1)
+    # From the mode outwards with weights relative to it, until they are negligible: no factorials, no underflow.
+    first, last = max(0, hits - other_total), min(total, hits)
+    mode = first + last_true(last - first, lambda step: step == 0 or ratio(first + step - 1) >= 1)
     above, below = [1.0], [1.0]
-    for at in range(mode, last):
-        if (chance := above[-1] * growth(at)) <= NEGLIGIBLE:
+    for count in range(mode, last):
+        if (chance := above[-1] * ratio(count)) <= NEGLIGIBLE:
             break
         above.append(chance)
-    for at in range(mode - 1, first - 1, -1):
-        if (chance := below[-1] / growth(at)) <= NEGLIGIBLE:
+    for count in range(mode - 1, first - 1, -1):
+        if (chance := below[-1] / ratio(count)) <= NEGLIGIBLE:
             break
         below.append(chance)
     weights = [*reversed(below[1:]), *above]
-    total = math.fsum(weights)
-    return Spread(mode - len(below) + 1, [weight / total for weight in weights])
+    norm = math.fsum(weights)
+    return Distribution(mode - len(below) + 1, [weight / norm for weight in weights])
 
 
-def _rounded(spread: Spread, width: int) -> Spread:
+def _coarsen(distribution: Distribution, width: int) -> Distribution:
     if width == 1:
-        return spread
-    first = -(-spread.first // width)
-    chances = [0.0] * (-(-(spread.first + len(spread.chances) - 1) // width) - first + 1)
-    for place, chance in enumerate(spread.chances, spread.first):
-        chances[-(-place // width) - first] += chance
-    return Spread(first, chances)
+        return distribution
+    first = -(-distribution.first // width)
+    chances = [0.0] * (-(-(distribution.first + len(distribution.chances) - 1) // width) - first + 1)
+    for count, chance in enumerate(distribution.chances, distribution.first):
+        chances[-(-count // width) - first] += chance
+    return Distribution(first, chances)
 
 
-def _at_least(wanted: int, one: Spread, other: Spread) -> float:
-    """The chance that both together are no fewer, without the law of their sum: that takes as many steps squared."""
-    beyond = [*accumulate(reversed(other.chances))]  # the chance of the highest number, of the two highest, and so on
-    found = 0.0
-    for place, chance in enumerate(one.chances, one.first):
-        left = max(wanted - place - other.first, 0)  # of the lowest numbers are too few
-        found += chance * beyond[-1 - left] if left < len(other.chances) else 0.0
-    return min(found, 1.0)
+def _sum_tail(threshold: int, one: Distribution, other: Distribution) -> float:
+    """Return the probability that the sum of both is at least `threshold`, without convolving them: linear instead of
+    quadratic."""
+    # Probability of the highest count, of the two highest, and so on.
+    upper_tails = [*accumulate(reversed(other.chances))]
+    probability = 0.0
+    for count, chance in enumerate(one.chances, one.first):
+        skipped = max(threshold - count - other.first, 0)  # lowest counts of `other` that are too few
+        probability += chance * upper_tails[-1 - skipped] if skipped < len(other.chances) else 0.0
+    return min(probability, 1.0)
 
 
-def _added(one: Spread, other: Spread) -> Spread:
-    """The law of the sum of two that do not depend on each other."""
+def _convolve(one: Distribution, other: Distribution) -> Distribution:
+    """Return the distribution of the sum of two independent counts."""
     chances = [0.0] * (len(one.chances) + len(other.chances) - 1)
-    for place, chance in enumerate(one.chances):
-        for further, another in enumerate(other.chances):
-            chances[place + further] += chance * another
-    return Spread(one.first + other.first, chances)
+    for index, chance in enumerate(one.chances):
+        for other_index, other_chance in enumerate(other.chances):
+            chances[index + other_index] += chance * other_chance
+    return Distribution(one.first + other.first, chances)
 
 
-def last_that(total: int, holds: Callable[[int], bool]) -> int:
-    """The highest number up to `total` for which it holds; it holds for 0 and falls once."""
+def last_true(total: int, holds: Callable[[int], bool]) -> int:
+    """Return the highest number up to `total` for which `holds` is true; it must hold for 0 and change once."""
     low, high = 0, total
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,18 +1,18 @@
-"""What to ask of the metrics about one revision, and the answers read as counts. Between targets and judge.
+"""PromQL for one revision, and its answers as counts.
 
-    asked = questions(side)                      PromQL, by what it is for
-    answers = {name: target.query(text) …}       the runner; a failure becomes Missing("unreachable", …)
-    observed = read(answers, side)               counts, or why there are none
+    queries = metric_queries(scope)                    PromQL by name
+    answers = {name: target.query(text) …}             a failure becomes Missing("unreachable", …)
+    observed = read_answers(answers, scope)            counts, or why there are none
 
-Every question can be answered by Prometheus and by the embedded platform's own evaluator.
+Prometheus and the evaluator of the embedded platform support every query.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
-from pilotlight.canary.checks import COMPARED, QUANTILES, fill
-from pilotlight.canary.model import Policy
+from pilotlight.canary.block import CanaryPolicy
+from pilotlight.canary.checks import COMPARED_METRICS, QUANTILES, fill_placeholders
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
@@ -24,16 +24,16 @@ from pilotlight.contract import (
 from pilotlight.histograms import Buckets
 from pilotlight.wire import prometheus_text
 
-Question = Literal[
+QueryName = Literal[
     "buckets", "codes", "seconds", "lost", "buckets before", "codes before", "seconds before", "lost before", "fresh"
 ]  # fmt: skip
 
-# Prometheus scrapes once a minute unless told otherwise, and sometimes late.
-LEAST_WINDOW_S: Final = 90.0
-LONGEST_WINDOW_S: Final = 3600.0
+# Prometheus scrapes once a minute by default, and sometimes late.
+MIN_WINDOW_S: Final = 90.0
+MAX_WINDOW_S: Final = 3600.0
 WHOLE_SECONDS_FROM_S: Final = 60.0
 STALE_INTERVALS: Final = 2
-_BEFORE: Final[dict[Question, Question]] = {
+_BEFORE: Final[dict[QueryName, QueryName]] = {
     "buckets": "buckets before", "codes": "codes before", "seconds": "seconds before", "lost": "lost before",
 }  # fmt: skip
 
@@ -48,74 +48,73 @@ class Sampled(Protocol):
 
 
 class Missing(NamedTuple):
-    """Why there is nothing to judge. Probes mend `empty` and `nan`, time `early`; the others are the fault of the
+    """Reason for missing data. Probes fix `empty` and `nan`, time fixes `early`; the others are errors of the
     metrics."""
 
     kind: Literal["empty", "nan", "early", "stale", "unreachable", "unusable"]
     reason: str
 
 
-class Observed(NamedTuple):
-    """What one revision did within the window."""
+class ObservedCounts(NamedTuple):
+    """Counts of one revision within the window."""
 
     requests: float = 0.0
-    errors: float = 0.0  # answered with 5xx, by the gateway too where a replica ended without an answer
+    errors: float = 0.0  # 5xx responses, including those of the gateway for replicas that ended without a response
     buckets: Buckets = ()
-    seconds: float = 0.0  # of all requests together
+    seconds: float = 0.0  # sum of latencies
     observed_s: float = 0.0
 
     @property
     def timed(self) -> float:
-        """Requests that were answered, so that somebody knows how long they took."""
+        """Requests with a response, whose latency is known."""
         return (self.buckets[-1][1] if self.buckets else 0.0) or self.requests
 
 
-class Side(NamedTuple):
-    """Whom to ask about, and how far back."""
+class MetricScope(NamedTuple):
+    """Revision and time window of queries."""
 
     namespace: str
     service: str
     revision: str
     window_s: float
-    fresh_s: float = LEAST_WINDOW_S  # metrics that are older than this are stale
-    observed_s: float = 0.0  # of the window, how long the canary has had requests
+    fresh_s: float = MIN_WINDOW_S  # older metrics are stale
+    observed_s: float = 0.0  # part of the window in which the canary had a weight
 
 
-Answer = Sequence[Sampled] | Missing
+QueryAnswer = Sequence[Sampled] | Missing
 
 
-def sides(
-    namespace: str, service: str, canary: str, stable: str, policy: Policy, observed_s: float
-) -> tuple[Side, Side]:
-    """The canary's and the baseline's, since the canary had its first share and no longer: a revision that served
-    before is not judged by what it did then."""
-    window_s = min(observed_s, LONGEST_WINDOW_S)
-    fresh_s = max(STALE_INTERVALS * policy.interval_s, LEAST_WINDOW_S)
+def metric_scopes(
+    namespace: str, service: str, canary: str, stable: str, policy: CanaryPolicy, observed_s: float
+) -> tuple[MetricScope, MetricScope]:
+    """Return the scopes of canary and baseline since the first weight: what a revision did before is not judged."""
+    window_s = min(observed_s, MAX_WINDOW_S)
+    fresh_s = max(STALE_INTERVALS * policy.interval_s, MIN_WINDOW_S)
     return (
-        Side(namespace, service, canary, window_s, fresh_s, window_s),
-        Side(namespace, service, stable, window_s, fresh_s, window_s),
+        MetricScope(namespace, service, canary, window_s, fresh_s, window_s),
+        MetricScope(namespace, service, stable, window_s, fresh_s, window_s),
     )
 
 
-def lately(side: Side, seconds: float) -> Side:
-    """The same revision within the last seconds alone."""
-    return side._replace(window_s=min(seconds, LONGEST_WINDOW_S), observed_s=min(seconds, LONGEST_WINDOW_S))
+def within_last(scope: MetricScope, seconds: float) -> MetricScope:
+    """Return the scope limited to the last seconds."""
+    return scope._replace(window_s=min(seconds, MAX_WINDOW_S), observed_s=min(seconds, MAX_WINDOW_S))
 
 
-def questions(side: Side) -> dict[Question, str]:
-    """PromQL by what it is for: every counter's highest value in the window, and what it was before.
-
-    `increase` would guess at the ends and miss what a counter held when it was first scraped: all of a burst of probes,
-    and the first error of every replica. What a replica counted that ended before the window is nobody's: Prometheus
-    still tells it for five minutes where it missed the end.
-    """
-    chosen, window = _selector(side), duration(side.window_s)
+def metric_queries(scope: MetricScope) -> dict[QueryName, str]:
+    """Return PromQL by name: the highest value of every counter in the window, and its value before."""
+    # Not `increase`: it extrapolates at both ends and misses the value of a counter at its first scrape, hence a whole
+    # burst of probes and the first error of every replica. `and` drops replicas that ended before the window:
+    # Prometheus still returns them for five minutes (staleness) if it missed their end.
+    labels = {LABEL_NAMESPACE: scope.namespace, LABEL_SERVICE: scope.service, LABEL_REVISION: scope.revision}
+    selector = prometheus_text.labels(labels)  # matchers have the syntax of labels
+    window = promql_duration(scope.window_s)
 
     def total(name: str, by: str) -> str:
-        return f"sum{by} (max_over_time({name}{{{chosen}}}[{window}]))"
+        return f"sum{by} (max_over_time({name}{{{selector}}}[{window}]))"
 
     def before(name: str, by: str) -> str:
-        return f"sum{by} ({name}{{{chosen}}} offset {window} and max_over_time({name}{{{chosen}}}[{window}]))"
+        return f"sum{by} ({name}{{{selector}}} offset {window} and max_over_time({name}{{{selector}}}[{window}]))"
 
     buckets, counts, seconds = (f"{METRIC_REQUEST_DURATION}_{suffix}" for suffix in ("bucket", "count", "sum"))
 
@@ -128,32 +127,35 @@ def questions(side: Side) -> dict[Question, str]:
         "codes before": before(counts, " by (code)"),
         "seconds before": before(seconds, ""),
         "lost before": before(METRIC_GATEWAY_LOST, ""),
-        "fresh": f"count(max_over_time({METRIC_IN_FLIGHT}{{{chosen}}}[{duration(side.fresh_s)}]))",
+        "fresh": f"count(max_over_time({METRIC_IN_FLIGHT}{{{selector}}}[{promql_duration(scope.fresh_s)}]))",
     }
 
 
-def read(answers: Mapping[Question, Answer], side: Side, *, running: bool = True) -> Observed | Missing:
-    """`running`: the revision has replicas, so that somebody should be scraped."""
+def read_answers(
+    answers: Mapping[QueryName, QueryAnswer], scope: MetricScope, *, running: bool = True
+) -> ObservedCounts | Missing:
+    """Return the counts. `running`: the revision has replicas, so that scrapes are expected."""
     for answer in answers.values():
         if isinstance(answer, Missing):
             return answer
-    if running and not answers.get("fresh") and side.observed_s >= side.fresh_s:
-        newest = f"nothing of {side.revision} was scraped for {side.fresh_s:g} s"
-        return Missing("stale", f"{newest}; is Prometheus up, and does it scrape the service?")
-    counted = _grown(answers, "codes", "code")
-    lost = sum(value for value in _grown(answers, "lost", "").values() if not math.isnan(value))
+    if running and not answers.get("fresh") and scope.observed_s >= scope.fresh_s:
+        problem = f"nothing of {scope.revision} was scraped for {scope.fresh_s:g} s"
+        return Missing("stale", f"{problem}; is Prometheus up, and does it scrape the service?")
+    counted = _increase(answers, "codes", "code")
+    lost = sum(value for value in _increase(answers, "lost", "").values() if not math.isnan(value))
     requests = sum(counted.values()) + lost
     if math.isnan(requests):
-        return Missing("nan", f"the requests of {side.revision} are not a number")
+        return Missing("nan", f"the requests of {scope.revision} are not a number")
     if requests <= 0:
-        return Missing("empty", f"{side.revision} had no request within {duration(side.window_s)}")
+        return Missing("empty", f"{scope.revision} had no request within {promql_duration(scope.window_s)}")
     errors = sum(value for code, value in counted.items() if code.startswith("5")) + lost
-    seconds = sum(_grown(answers, "seconds", "").values())
-    return Observed(requests, errors, _buckets(_grown(answers, "buckets", "le")), seconds, side.observed_s)
+    seconds = sum(_increase(answers, "seconds", "").values())
+    buckets = rising_buckets((_edge(text), count) for text, count in _increase(answers, "buckets", "le").items())
+    return ObservedCounts(requests, errors, buckets, seconds, scope.observed_s)
 
 
-def number(answer: Answer, name: str) -> float | Missing:
-    """What a query of the user's own gave."""
+def single_value(answer: QueryAnswer, name: str) -> float | Missing:
+    """Return the value of a PromQL check."""
     if isinstance(answer, Missing):
         return answer
     if len(answer) > 1:
@@ -164,75 +166,69 @@ def number(answer: Answer, name: str) -> float | Missing:
     return Missing("nan", f"promql {name} gives NaN") if math.isnan(value) else value
 
 
-def asked(policy: Policy, canary: Side, stable: str) -> dict[str, str]:
-    """Each check as one query that a person can put to Prometheus; those of the user's own are asked like this."""
+def display_queries(policy: CanaryPolicy, canary: MetricScope, stable: str) -> dict[str, str]:
+    """Return one query per check, as it can be pasted into Prometheus; PromQL checks are evaluated with it."""
     values = {
         "revision": canary.revision, "stable": stable, "namespace": canary.namespace, "service": canary.service,
-        "window": duration(max(canary.window_s, LEAST_WINDOW_S)),  # a rate needs two samples
+        "window": promql_duration(max(canary.window_s, MIN_WINDOW_S)),  # a rate needs two samples
     }  # fmt: skip
-    names = {
-        **dict.fromkeys(COMPARED if policy.compare else (), ""),
-        **{each.name: each.query for each in policy.checks},
+    compared = dict.fromkeys(COMPARED_METRICS if policy.compare else (), "")
+    queries = compared | {each.name: each.query for each in policy.checks}
+    return {
+        name: fill_placeholders(query, values, name) if query else _metric_query(name, canary)
+        for name, query in queries.items()
     }
-    return {name: fill(query, values, name) if query else _figure(name, canary) for name, query in names.items()}
 
 
-def _figure(name: str, side: Side) -> str:
-    """As it may be pasted into Prometheus: the counters of a new revision start with the canary."""
-    found = questions(side)
+def _metric_query(name: str, scope: MetricScope) -> str:
+    """Return a metric as one query; without an offset, since the counters of a new revision start with the canary."""
+    queries = metric_queries(scope)
     if name in QUANTILES:
-        return f"1000 * histogram_quantile({QUANTILES[name]:g}, {found['buckets']})"
+        return f"1000 * histogram_quantile({QUANTILES[name]:g}, {queries['buckets']})"
     if name == "mean_ms":
-        timed = _only(found["buckets"].replace(" by (le)", ""), 'le="+Inf"')
-        return f"1000 * {found['seconds']} / {timed}"
-    every = found["codes"].replace(" by (code)", "")
-    requests = f"({_or_none(every)} + {_or_none(found['lost'])})"
+        timed = _only(queries["buckets"].replace(" by (le)", ""), 'le="+Inf"')
+        return f"1000 * {queries['seconds']} / {timed}"
+    all_codes = queries["codes"].replace(" by (code)", "")
+    requests = f"({_or_zero(all_codes)} + {_or_zero(queries['lost'])})"
     if name == "rps":
-        return f"{requests} / {max(side.observed_s, 1.0):g}"
-    failed = _only(every, 'code=~"5.."')
-    return f"({_or_none(failed)} + {_or_none(found['lost'])}) / {requests}"
+        return f"{requests} / {max(scope.observed_s, 1.0):g}"
+    failed = _only(all_codes, 'code=~"5.."')
+    return f"({_or_zero(failed)} + {_or_zero(queries['lost'])}) / {requests}"
 
 
 def _only(query: str, matcher: str) -> str:
     return query.replace("}[", f",{matcher}}}[")
 
 
-def _or_none(query: str) -> str:
-    """A counter that was never scraped has counted nothing."""
+def _or_zero(query: str) -> str:
+    """Return the query with 0 for a counter that was never scraped."""
     return f"({query} or vector(0))"
 
 
-def duration(seconds: float) -> str:
-    """As PromQL writes it; never longer, since a range must not reach back to before the canary. What a second more or
-    less does not change is told in whole ones."""
-    thousandths = max(1, math.floor(seconds * 1000))
-    whole = thousandths % 1000 == 0 or seconds >= WHOLE_SECONDS_FROM_S
-    return f"{thousandths // 1000}s" if whole else f"{thousandths}ms"
+def promql_duration(seconds: float) -> str:
+    """Return a PromQL duration, rounded down so that the range never includes time before the canary."""
+    milliseconds = max(1, math.floor(seconds * 1000))
+    in_seconds = milliseconds % 1000 == 0 or seconds >= WHOLE_SECONDS_FROM_S
+    return f"{milliseconds // 1000}s" if in_seconds else f"{milliseconds}ms"
 
 
-def _selector(side: Side) -> str:
-    labels = {LABEL_NAMESPACE: side.namespace, LABEL_SERVICE: side.service, LABEL_REVISION: side.revision}
-    return prometheus_text.labels(labels)  # matchers are written as labels are
+def _increase(answers: Mapping[QueryName, QueryAnswer], query: QueryName, label: str) -> dict[str, float]:
+    """Return the increase by the value of the label; never negative, despite counter resets. NaN stays NaN."""
+    before = _numbers(answers.get(_BEFORE[query], ()), label)
+    after = _numbers(answers.get(query, ()), label)
+    return {name: max(value - before.get(name, 0.0), 0.0) for name, value in after.items()}
 
 
-def _grown(answers: Mapping[Question, Answer], question: Question, label: str) -> dict[str, float]:
-    """By the label's value; never negative, whatever restarts have done to a counter. NaN stays NaN."""
-    before = _numbers(answers.get(_BEFORE[question], ()), label)
-    now = _numbers(answers.get(question, ()), label)
-    return {name: max(value - before.get(name, 0.0), 0.0) for name, value in now.items()}
-
-
-def _numbers(answer: Answer, label: str) -> dict[str, float]:
+def _numbers(answer: QueryAnswer, label: str) -> dict[str, float]:
     return {} if isinstance(answer, Missing) else {each.labels.get(label, ""): each.value for each in answer}
 
 
-def _buckets(counted: Mapping[str, float]) -> Buckets:
-    """In order of their edges, never falling: sums of ranges that were scraped at different times may."""
-    found: list[tuple[float, float]] = []
-    for edge, count in sorted((_edge(text), value) for text, value in counted.items()):
-        if math.isfinite(count) and not math.isnan(edge):
-            found.append((edge, max(count, found[-1][1] if found else 0.0)))
-    return tuple(found)
+def rising_buckets(buckets: Iterable[tuple[float, float]]) -> Buckets:
+    """Return the buckets by edge, without NaN, never falling: sums of ranges scraped at different times may fall."""
+    rising: list[tuple[float, float]] = []
+    for edge, count in sorted(each for each in buckets if not math.isnan(each[0]) and math.isfinite(each[1])):
+        rising.append((edge, max(count, rising[-1][1] if rising else 0.0)))
+    return tuple(rising)
 
 
 def _edge(text: str) -> float:

@@ -1,11 +1,12 @@
-"""One tick of one canary: read, hold, look, measure, decide, act, keep. Driven by loop.py, or by a verb that waits.
+"""One tick of one canary: read, lease, observe, measure, decide, act, save. Called by the controller and the CLI.
 
-Every effect may be repeated: what to do is decided from what is kept and from what runs (looking.py), so whoever comes
-after a runner that died at any point goes on. Who was slow gives way: right before it changes what runs it says once
-more that it holds the canary, and a release is made only of the generation that was looked at. Where either has been
-changed by others meanwhile, nothing is done, and everything is looked at anew.
+Every effect may be repeated: decisions follow from the stored state and the observed releases, so another
+runner continues after a crash at any point. A slow runner yields: right before it changes the service it renews its
+lease, and a release is made only over the observed generation. If either has been changed concurrently, nothing is
+done, and the tick starts over.
 """
 
+import dataclasses
 import os
 import secrets
 import socket
@@ -18,175 +19,173 @@ from typing import Final
 from msgspec.structs import replace
 
 from pilotlight.canary import acting, keeping, moves, steps
+from pilotlight.canary.block import CanaryPolicy
 from pilotlight.canary.judge import Judgement
-from pilotlight.canary.looking import Standing, look, revision_names
-from pilotlight.canary.measuring import look_before, measure
-from pilotlight.canary.model import Canary, Ledger, Policy
-from pilotlight.canary.moves import Finish, Move, Pause, Probe, Resume, RollBack, Wait
+from pilotlight.canary.looking import RolloutState, observe, revision_names
+from pilotlight.canary.measuring import measure, prime_metrics
+from pilotlight.canary.model import Canary, CanaryHistory
+from pilotlight.canary.moves import Action, Finish, Pause, Resume, RollBack, SendProbes, Wait
 from pilotlight.canary.probing import Deadline
 from pilotlight.errors import Conflict
-from pilotlight.targets.target import KeptCanary, Key, Release, Target
+from pilotlight.targets.target import CanaryRecord, Key, Release, Target
 
-LOOKS: Final = 2  # in one tick, where others changed what was looked at; after that the next tick sees to it
-EAGER_S: Final = 1.0  # between looks while the canary is not ready: it may be at any moment
+ATTEMPTS_PER_TICK: Final = 2  # with conflicts; then the next tick tries
+NOT_READY_INTERVAL_S: Final = 1.0  # between ticks while the canary is not ready
 
 
-def own_name() -> str:
-    """Who holds: this process of this machine, and no other."""
+def runner_identity() -> str:
+    """Return the identity of the lease holder: host, process and a random part."""
     return f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def begin(target: Target, fresh: Release, stable: Release, policy: Policy, now: datetime) -> Canary:
-    """Keeps a canary of a release that was deployed beside the stable one; one that ran before it is superseded."""
-    key = (fresh.namespace, fresh.name)
-    revision, before = revision_names(fresh, stable)
-    canary = Canary(policy, revision, before, fresh.generation, stable.generation, keeping.told(now))
-    for _ in range(keeping.TRIES):
-        kept = target.canary(key)
-        ledger = keeping.read(kept)
-        there = keeping.running(ledger)
-        if there is not None and there.revision == revision and there.generation >= fresh.generation:
-            after = replace(ledger, current=replace(there, policy=policy))  # a runner was quicker to see the release
+def start_canary(target: Target, release: Release, stable: Release, policy: CanaryPolicy, now: datetime) -> Canary:
+    """Save a canary of a release that was deployed with the stable one; a running canary is superseded."""
+    key = (release.namespace, release.name)
+    revision, baseline = revision_names(release, stable)
+    canary = Canary(policy, revision, baseline, release.generation, stable.generation, keeping.timestamp(now))
+    for _ in range(keeping.MAX_ATTEMPTS):
+        stored = target.canary(key)
+        history = keeping.decode_history(stored)
+        running = keeping.running_canary(history)
+        if running is not None and running.revision == revision and running.generation >= release.generation:
+            updated = replace(history, current=replace(running, policy=policy))  # a runner has already started it
         else:
-            after = keeping.begun(_superseded(ledger, now), canary)
+            updated = keeping.with_new_canary(_superseded(history, now), canary)
         try:
-            target.keep_canary(key, keeping.written(after), kept.version if kept else "")
-            return after.current or canary
+            target.save_canary(key, keeping.encode_history(updated), stored.version if stored else "")
+            return updated.current or canary
         except Conflict:
             continue
-    raise keeping.contested(key)
+    raise keeping.too_many_conflicts(key)
 
 
-def _superseded(ledger: Ledger, now: datetime) -> Ledger:
-    current = keeping.running(ledger)
+def _superseded(history: CanaryHistory, now: datetime) -> CanaryHistory:
+    current = keeping.running_canary(history)
     if current is None:
-        return ledger
-    ended = moves.applied(current, Finish("Superseded", "another canary was started"), keeping.told(now))
-    return replace(ledger, current=ended)
+        return history
+    ended = moves.apply_action(current, Finish("Superseded", "another canary was started"), keeping.timestamp(now))
+    return replace(history, current=ended)
 
 
-class Runner:
-    """Remembers nothing that matters between two ticks; what it remembers only tells how much time has passed."""
+class CanaryRunner:
+    """Runner of canaries of a target. In-memory state only measures elapsed time; all else is stored."""
 
     def __init__(
         self, target: Target, holder: str = "", now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._target, self.holder, self._now, self._clock = target, holder or own_name(), now, clock
-        self._ticked: dict[Key, tuple[str, float]] = {}  # with the start of the canary: the next one has its own time
+        self._target, self.holder, self._now, self._clock = target, holder or runner_identity(), now, clock
+        self._ticked: dict[Key, tuple[str, float]] = {}  # start of the canary, and time of its last tick
         self._measured: dict[Key, float] = {}
 
     def tick(self, key: Key) -> Canary | None:
-        """The canary as it is kept then; None: none runs, or another runner looks after it. Raises Conflict when others
-        change it all the time."""
-        for _ in range(LOOKS - 1):
+        """Run one tick and return the stored canary; None: none runs, or another runner holds it. Raise Conflict after
+        repeated conflicts."""
+        for _ in range(ATTEMPTS_PER_TICK - 1):
             with suppress(Conflict):
                 return self._tick(key)
         return self._tick(key)
 
     def _tick(self, key: Key) -> Canary | None:
-        kept = self._target.canary(key)
-        canary = keeping.running(keeping.read(kept))
-        if kept is None or canary is None or keeping.held_by_another(canary, self.holder, self._now()):
-            self._forget(key)
+        stored = self._target.canary(key)
+        canary = keeping.running_canary(keeping.decode_history(stored))
+        if stored is None or canary is None or keeping.leased_by_other(canary, self.holder, self._now()):
+            self._ticked.pop(key, None)
+            self._measured.pop(key, None)
             return None
-        begun, seconds = self._clock(), self._passed(key, canary)
-        mine = self._hold(kept)
-        mine, after, following = self._moved(mine, seconds)
-        found = self._kept(mine, canary, after, following)
-        shared = after.weight and not canary.weight  # its time counts from then on; what a tick that failed has not
-        last = self._clock() if shared else begun  # counted or measured, the next one does
-        self._ticked[key] = (canary.started_at if following is None else following.started_at, last)
+        begun, seconds = self._clock(), self._elapsed(key, canary)
+        leased = self._renew_lease(stored)
+        leased, after, successor = self._reconcile(leased, seconds)
+        saved = self._save(leased, canary, after, successor)
+        # The time of a canary counts from its first weight on. A failed tick sets nothing, so the next one counts both.
+        first_weight = after.weight and not canary.weight
+        last = self._clock() if first_weight else begun
+        self._ticked[key] = (canary.started_at if successor is None else successor.started_at, last)
         if after.measurements != canary.measurements:
             self._measured[key] = begun
-        return found
+        return saved
 
-    def release(self, key: Key) -> None:
-        """Whoever comes next need not wait until this one is thought dead."""
-        kept = self._target.canary(key)
-        ledger = keeping.read(kept)
-        canary = keeping.running(ledger)
-        if kept is not None and canary is not None and canary.holder == self.holder:
-            free = replace(ledger, current=replace(canary, holder="", renewed_at=""))
-            with suppress(Conflict):  # then somebody else has taken it already
-                self._target.keep_canary(key, keeping.written(free), kept.version)
+    def release_lease(self, key: Key) -> None:
+        """Release the lease, so that the next runner need not wait for its expiry."""
+        stored = self._target.canary(key)
+        history = keeping.decode_history(stored)
+        canary = keeping.running_canary(history)
+        if stored is not None and canary is not None and canary.holder == self.holder:
+            released = replace(history, current=replace(canary, holder="", renewed_at=""))
+            with suppress(Conflict):  # another runner has taken it over
+                self._target.save_canary(key, keeping.encode_history(released), stored.version)
 
-    def pause_s(self, canary: Canary) -> float:
-        """Until the next tick is due."""
-        return min(canary.policy.interval_s, EAGER_S) if not canary.weight else canary.policy.interval_s
+    def tick_interval_s(self, canary: Canary) -> float:
+        """Return the seconds until the next tick."""
+        return min(canary.policy.interval_s, NOT_READY_INTERVAL_S) if not canary.weight else canary.policy.interval_s
 
-    def _passed(self, key: Key, canary: Canary) -> float:
-        """Since the last tick. After another runner's, no more than it may be silent for: nobody watched meanwhile."""
+    def _elapsed(self, key: Key, canary: Canary) -> float:
+        """Return the seconds since the last tick; after a tick of another runner at most the lease, since nothing was
+        observed in between."""
         last = self._ticked.get(key)
         if last is not None and last[0] == canary.started_at:
             return self._clock() - last[1]
-        most = keeping.SILENT * canary.policy.interval_s
-        return min(keeping.seconds_between(canary.renewed_at, self._now()), most)
+        limit = keeping.LEASE_INTERVALS * canary.policy.interval_s
+        return min(keeping.seconds_between(canary.renewed_at, self._now()), limit)
 
-    def _forget(self, key: Key) -> None:
-        self._ticked.pop(key, None)
-        self._measured.pop(key, None)
+    def _renew_lease(self, stored: CanaryRecord) -> CanaryRecord:
+        """Renew the lease. Raise Conflict after a concurrent write."""
+        canary = keeping.renew_lease(keeping.require_running(stored), self.holder, self._now())
+        renewed = replace(keeping.decode_history(stored), current=canary)
+        return self._target.save_canary(stored.key, keeping.encode_history(renewed), stored.version)
 
-    def _hold(self, kept: KeptCanary) -> KeptCanary:
-        """Says that this runner looks after it. Raises Conflict where anybody has written since."""
-        held = replace(keeping.read(kept), current=keeping.held(keeping.living(kept), self.holder, self._now()))
-        return self._target.keep_canary(kept.key, keeping.written(held), kept.version)
-
-    def _moved(self, mine: KeptCanary, seconds: float) -> tuple[KeptCanary, Canary, Canary | None]:
-        """What is kept by then, the canary after this tick, and the one of a newer release that takes its place."""
-        standing = look(self._target, mine.key, keeping.living(mine))
-        at = keeping.told(self._now())
-        if standing.outcome == "superseded":
-            ended = moves.applied(standing.canary, Finish("Superseded", "another document was deployed"), at)
-            return self._hold(mine), ended, acting.begun_anew(self._target, standing, at)
-        if standing.outcome:
-            return mine, self._found_ended(standing, at), None
-        canary = steps.passed(standing.canary, seconds, standing.facts)
-        judgement = self._judged(mine.key, standing, canary, at)
+    def _reconcile(self, leased: CanaryRecord, seconds: float) -> tuple[CanaryRecord, Canary, Canary | None]:
+        """Return the stored state, the canary after this tick, and the canary of a newer release that replaces it."""
+        state = observe(self._target, leased.key, keeping.require_running(leased))
+        at = keeping.timestamp(self._now())
+        if state.outcome == "superseded":
+            ended = moves.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
+            return self._renew_lease(leased), ended, acting.restart_superseded(self._target, state, at)
+        if state.outcome:
+            return leased, self._with_outcome(state, at), None
+        canary = steps.add_elapsed(state.canary, seconds, state.conditions)
+        judgement = self._measure_if_due(leased.key, state, canary, at)
         if judgement is not None:
-            canary = steps.measured(canary, judgement)
-        move = steps.next_move(canary, judgement, standing.facts)
-        look_before(self._target, standing, move)
-        if not isinstance(move, Wait | Pause | Resume):
-            mine = self._hold(mine)  # measuring takes its time, and who was silent may have been taken over from
+            canary = steps.record_judgement(canary, judgement)
+        action = steps.next_action(canary, judgement, state.conditions)
+        prime_metrics(self._target, state, action)
+        if not isinstance(action, Wait | Pause | Resume):
+            # Measuring takes time: another runner may have taken over an expired lease.
+            leased = self._renew_lease(leased)
         deadline = Deadline.of_round(self._clock)
-        if isinstance(move, Probe) and (why := acting.why_unfit(self._target, standing, deadline)):
-            move = Pause(why)
-        generation = acting.act(self._target, standing, move, deadline)
-        after = replace(moves.applied(canary, move, at), generation=generation)
-        return mine, replace(after, renewed_at=keeping.living(mine).renewed_at), None
+        if isinstance(action, SendProbes) and (reason := acting.example_rejection(self._target, state, deadline)):
+            action = Pause(reason)
+        generation = acting.execute(self._target, state, action, deadline)
+        after = replace(moves.apply_action(canary, action, at), generation=generation)
+        return leased, replace(after, renewed_at=keeping.require_running(leased).renewed_at), None
 
-    def _found_ended(self, standing: Standing, at: str) -> Canary:
-        """Its end is there already; whoever made it did not come to write it down."""
-        move: Move = Finish("Promoted")
-        if standing.outcome == "rolled back":
-            move = RollBack(standing.reason)
-        return replace(moves.applied(standing.canary, move, at), generation=standing.newest.generation)
+    def _with_outcome(self, state: RolloutState, at: str) -> Canary:
+        """Record an end that is already released but was not saved by its runner."""
+        action: Action = Finish("Promoted")
+        if state.outcome == "rolled back":
+            action = RollBack(state.reason)
+        return replace(moves.apply_action(state.canary, action, at), generation=state.newest.generation)
 
-    def _judged(self, key: Key, standing: Standing, canary: Canary, at: str) -> Judgement | None:
-        """None: nothing is due, or nothing can have been seen yet."""
+    def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
+        """Return the judgement; None if no measurement is due or possible."""
         last = self._measured.get(key)
         early = last is not None and self._clock() - last < 0.8 * canary.policy.interval_s
-        if not canary.weight or early or standing.facts.failed:
+        if not canary.weight or early or state.conditions.failed:
             return None
-        return measure(self._target, replace_canary(standing, canary), at)
+        return measure(self._target, dataclasses.replace(state, canary=canary), at)
 
-    def _kept(self, mine: KeptCanary, seen: Canary, canary: Canary, following: Canary | None) -> Canary | None:
-        """With whatever was wished for since this tick has `seen` it; None where another runner has taken over."""
-        for _ in range(keeping.TRIES):
-            ledger = replace(keeping.read(mine), current=canary)
-            after = keeping.begun(ledger, following) if following is not None else ledger
+    def _save(self, leased: CanaryRecord, seen: Canary, canary: Canary, successor: Canary | None) -> Canary | None:
+        """Save the canary, merged with commands since `seen`; None if another runner has taken over."""
+        for _ in range(keeping.MAX_ATTEMPTS):
+            history = replace(keeping.decode_history(leased), current=canary)
+            updated = keeping.with_new_canary(history, successor) if successor is not None else history
             try:
-                self._target.keep_canary(mine.key, keeping.written(after), mine.version)
-                return following or canary
+                self._target.save_canary(leased.key, keeping.encode_history(updated), leased.version)
+                return successor or canary
             except Conflict:
-                found = self._target.canary(mine.key)
-                theirs = keeping.running(keeping.read(found))
-                if found is None or theirs is None or theirs.holder != self.holder:
+                stored = self._target.canary(leased.key)
+                theirs = keeping.running_canary(keeping.decode_history(stored))
+                if stored is None or theirs is None or theirs.holder != self.holder:
                     return None
-                mine, canary = found, keeping.merged(seen, canary, theirs)
+                leased, canary = stored, keeping.merge_concurrent(seen, canary, theirs)
         return None
-
-
-def replace_canary(standing: Standing, canary: Canary) -> Standing:
-    return Standing(standing.status, standing.releases, canary, standing.outcome, standing.reason)

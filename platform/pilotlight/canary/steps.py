@@ -1,12 +1,12 @@
-"""What happens to a canary next: decided from what is kept, what was judged and what runs. Pure: after judge.
+"""Next action of a canary, from stored state, judgement and observed conditions. Pure.
 
-The runner does, in this order, each tick:
+Each tick the runner does, in this order:
 
-    canary = passed(canary, seconds since the last tick, facts)
-    canary = measured(canary, judgement)            when a measurement was due
-    move = next_move(canary, judgement, facts)
-    …makes the move true at the target…
-    canary = applied(canary, move, at)              and keeps it (moves.py)
+    canary = add_elapsed(canary, seconds since the last tick, conditions)
+    canary = record_judgement(canary, judgement)            if a measurement was due
+    action = next_action(canary, judgement, conditions)
+    …execute the action at the target…
+    canary = apply_action(canary, action, at)               and save it
 """
 
 from collections.abc import Callable
@@ -17,213 +17,213 @@ from msgspec.structs import replace
 
 from pilotlight.canary import strata
 from pilotlight.canary.judge import Judgement
-from pilotlight.canary.model import ENDED, KEPT_MEASUREMENTS, Canary
+from pilotlight.canary.model import ENDED, MAX_MEASUREMENTS, Canary
 from pilotlight.canary.moves import (
-    PROMOTING,
-    Facts,
+    PROMOTE_COMMANDS,
+    Action,
+    Conditions,
     Finish,
-    Move,
     Pause,
-    Probe,
     Promote,
     Resume,
     RollBack,
+    SendProbes,
     SetWeight,
     Wait,
 )
 
-ERROR_LIMIT: Final = 4  # measurements in a row that could not be made, before a person is asked
-ASKED_LOOKS: Final = 8  # measurements without another request, after which nobody asks any more
-BY_HAND: Final = "by hand"
-ASKS_PROMOTION: Final = "every check passed; platformctl canary promote gives it all requests"
-LEAST_COMPARED_S: Final = 8.0  # within less nothing need have been scraped, which would look as if nobody asked
-PROBE_LOOKS: Final = 8  # measurements after probes, within which these must have been scraped
+ERROR_LIMIT: Final = 4  # consecutive measurement errors before the canary is paused
+IDLE_LOOKS: Final = 8  # looks without a new request after which traffic counts as idle
+PAUSED_MANUALLY: Final = "by hand"
+AWAITING_PROMOTION: Final = "every check passed; platformctl canary promote gives it all requests"
+MIN_COMPARISON_S: Final = 8.0  # a shorter window may contain no scrape, which would look like no traffic
+PROBE_LOOKS: Final = 8  # looks after probes within which these must have been scraped
 
 
-Rule = Callable[[Canary, Judgement | None, Facts], Move | None]
+Rule = Callable[[Canary, Judgement | None, Conditions], Action | None]
 
 
-def passed(canary: Canary, seconds: float, facts: Facts) -> Canary:
-    """With the time since the last tick; a clock that was set back adds nothing. Only a ready canary bakes."""
+def add_elapsed(canary: Canary, seconds: float, conditions: Conditions) -> Canary:
+    """Add the time since the last tick; negative times are ignored. Only a ready canary bakes."""
     if canary.phase in ENDED or not seconds > 0:
         return canary
-    paused, served = canary.phase == "Paused", canary.weight > 0
+    paused, has_traffic = canary.phase == "Paused", canary.weight > 0
     return replace(
         canary,
         elapsed_s=canary.elapsed_s + (0.0 if paused else seconds),
-        observed_s=canary.observed_s + (seconds if served else 0.0),
-        baked_s=canary.baked_s + (seconds if served and facts.ready and not paused else 0.0),
+        observed_s=canary.observed_s + (seconds if has_traffic else 0.0),
+        baked_s=canary.baked_s + (seconds if has_traffic and conditions.ready and not paused else 0.0),
     )
 
 
-def comparable_s(canary: Canary) -> float:
-    """How far back both sides may be compared: only while their shares were what they are. Of two sides that slow down
-    together the one that had its requests later looks worse, so no time with other shares may be among it, nor what was
-    scraped late: the first interval after a change is left out."""
-    settling = canary.policy.interval_s if canary.weighed_s else 0.0  # the first share follows upon no other
+def comparison_window_s(canary: Canary) -> float:
+    """Return how far back both variants may be compared: only while their weights were constant."""
+    # If both variants slow down together, the one with later requests looks worse: a window must not mix weights. The
+    # first interval after a change is left out too, because scrapes are late. The first weight follows no other.
+    settling = canary.policy.interval_s if canary.weighed_s else 0.0
     return max(canary.observed_s - canary.weighed_s - settling, 0.0)
 
 
-def measured(canary: Canary, judgement: Judgement) -> Canary:
-    """With one more look at the data. Only success takes a failure back: that nothing could be told proves nothing."""
+def record_judgement(canary: Canary, judgement: Judgement) -> Canary:
+    """Add one look. Only success clears failures: an inconclusive look proves nothing."""
     verdict = judgement.verdict
     failures = canary.failures + 1 if verdict == "Failed" else canary.failures
     return replace(
         canary,
-        measurements=(*canary.measurements, *judgement.measurements)[-KEPT_MEASUREMENTS:],
+        measurements=(*canary.measurements, *judgement.measurements)[-MAX_MEASUREMENTS:],
         failures=0 if verdict == "Successful" else failures,
         inconclusive=canary.inconclusive + 1 if verdict == "Inconclusive" and _baked(canary) else 0,
         errors=canary.errors + 1 if verdict == "Error" else 0,
-        stratum=strata.kept(judgement.pair) if judgement.pair is not None else canary.stratum,
+        stratum=strata.to_stratum(judgement.pair) if judgement.pair is not None else canary.stratum,
     )
 
 
-def next_move(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move:
-    """The first rule that has a say. `judgement` is the one of this tick, None where no measurement was due."""
+def next_action(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action:
+    """Return the action of the first rule that applies. `judgement` is that of this tick, None if no measurement was
+    due."""
     if canary.phase in ENDED:
         return Wait(canary.reason)
-    moves = (rule(canary, judgement, facts) for rule in RULES)
-    return next((move for move in moves if move is not None), Wait())
+    actions = (rule(canary, judgement, conditions) for rule in RULES)
+    return next((action for action in actions if action is not None), Wait())
 
 
-def _ended_by_others(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    if facts.newer:
+def _superseded_or_aborted(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    if conditions.newer:
         return Finish("Superseded", "a newer release was deployed")
     return RollBack("aborted by hand") if canary.wish == "abort" else None
 
 
-def _failed(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    """While it is paused too: those who wait for a person must not get errors meanwhile."""
-    if facts.failed:
-        return RollBack(f"{canary.revision} does not start: {facts.failed}")
+def _failed(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    # Also while paused: a canary that waits for a decision must not serve errors.
+    if conditions.failed:
+        return RollBack(f"{canary.revision} does not start: {conditions.failed}")
     if canary.failures >= max(canary.policy.failure_limit, 1):
         return RollBack(_last_reason(canary, "Failed"))
     late = canary.elapsed_s > canary.policy.deadline_s and canary.weight < 100 and canary.phase != "Paused"
     return RollBack(f"not through its steps within the deadline of {canary.policy.deadline_s:g} s") if late else None
 
 
-def _paused_by_hand(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _pause_requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if canary.wish == "pause":
-        return Wait(canary.reason) if canary.phase == "Paused" else Pause(BY_HAND)
+        return Wait(canary.reason) if canary.phase == "Paused" else Pause(PAUSED_MANUALLY)
     return None
 
 
-def _not_ready(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    return None if facts.ready else Wait(f"{canary.revision} is not ready")
+def _not_ready(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    return None if conditions.ready else Wait(f"{canary.revision} is not ready")
 
 
-def _asked_for(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if canary.wish == "promote-full":
-        return _promoted(canary) if canary.weight >= 100 else Promote()
+        return _finish_promotion(canary) if canary.weight >= 100 else Promote()
     if canary.wish == "promote":
-        return _promoted(canary) if canary.weight >= 100 else _onwards(canary)
+        return _finish_promotion(canary) if canary.weight >= 100 else _next_step(canary)
     return Resume() if canary.wish == "resume" and canary.phase == "Paused" else None
 
 
-def _stays_paused(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _stays_paused(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     return Wait(canary.reason) if canary.phase == "Paused" else None
 
 
-def _promoted(canary: Canary) -> Move:
+def _finish_promotion(canary: Canary) -> Action:
     left = canary.policy.keep_stable_s - canary.baked_s
     return Wait(f"{canary.stable} keeps its replicas for another {left:.0f} s") if left > 0 else Finish("Promoted")
 
 
-def _last_weight(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    return _promoted(canary) if canary.weight >= 100 else None
+def _last_weight(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    return _finish_promotion(canary) if canary.weight >= 100 else None
 
 
-def _weight_of_step(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    wanted = canary.policy.steps[canary.step]
-    if canary.weight == wanted:
+def _weight_of_step(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    weight = canary.policy.steps[canary.step]
+    if canary.weight == weight:
         return None
-    return SetWeight(wanted) if wanted < 100 else _gate(canary)
+    return SetWeight(weight) if weight < 100 else _promotion_gate(canary)
 
 
-def _unmeasured(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _not_measured(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if canary.errors >= ERROR_LIMIT:
         return Pause(f"{canary.errors} measurements in a row could not be made: {_last_reason(canary, 'Error')}")
-    return None if _baked(canary) and judgement is not None else Wait(_baking(canary))
+    return None if _baked(canary) and judgement is not None else Wait(_bake_status(canary))
 
 
-def _too_few(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
-    """No data is neither a failure nor a success: what it is, the policy says. While requests come, they are waited
-    for: probes among them would make a canary look better, or worse, than those who ask find it."""
+def _too_few_requests(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    """Apply on_no_data: no data is neither failure nor success."""
     if judgement is None or judgement.verdict != "Inconclusive":
         return None
-    lacking, of_baseline = judgement.lacking, judgement.lacking_baseline
-    if not lacking and not of_baseline:
+    missing, missing_baseline = judgement.missing_requests, judgement.missing_baseline_requests
+    if not missing and not missing_baseline:
         return None
-    if _still_asked(canary) and canary.inconclusive < canary.policy.inconclusive_limit:
+    # While requests arrive, wait for them: probes among them would bias the metrics of users.
+    if _has_traffic(canary) and canary.inconclusive < canary.policy.inconclusive_limit:
         return Wait(judgement.reason)
-    if canary.policy.compare and comparable_s(canary) < LEAST_COMPARED_S:
-        return Wait(judgement.reason)  # what the baseline lacks is not known yet
-    told = f"too few requests after {canary.baked_s:.0f} s: {judgement.reason}"
+    if canary.policy.compare and comparison_window_s(canary) < MIN_COMPARISON_S:
+        return Wait(judgement.reason)  # the missing requests of the baseline are unknown yet
+    reason = f"too few requests after {canary.baked_s:.0f} s: {judgement.reason}"
     if canary.policy.on_no_data == "pass":
-        return _onwards(canary)
+        return _next_step(canary)
     if canary.policy.on_no_data == "fail":
-        return RollBack(told)
+        return RollBack(reason)
     if canary.policy.on_no_data == "probe" and not canary.probes:
-        return Probe(lacking, of_baseline)
-    waits = canary.policy.on_no_data == "probe" and canary.inconclusive < PROBE_LOOKS
-    return Wait("probes were sent and are not in the metrics yet") if waits else Pause(told)
+        return SendProbes(missing, missing_baseline)
+    probing = canary.policy.on_no_data == "probe" and canary.inconclusive < PROBE_LOOKS
+    return Wait("probes were sent and are not in the metrics yet") if probing else Pause(reason)
 
 
-def _still_asked(canary: Canary) -> bool:
-    """Whether requests have come since some looks ago."""
-    counted: dict[int, int] = {}
+def _has_traffic(canary: Canary) -> bool:
+    """Whether requests arrived within the last IDLE_LOOKS looks."""
+    requests_by_look: dict[int, int] = {}
     for each in canary.measurements:
-        counted[each.look] = max(each.requests, counted.get(each.look, 0))
-    looks = sorted(counted)[-ASKED_LOOKS - 1 :]
-    lately = [counted[look] for look in looks] if len(looks) > ASKED_LOOKS else [0, *(counted[look] for look in looks)]
-    return any(later > earlier for earlier, later in pairwise(lately))
+        requests_by_look[each.look] = max(each.requests, requests_by_look.get(each.look, 0))
+    counts = [0, *(requests_by_look[look] for look in sorted(requests_by_look))]  # before the first look: none
+    return any(later > earlier for earlier, later in pairwise(counts[-IDLE_LOOKS - 1 :]))
 
 
-def _unclear(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _inconclusive(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if judgement is None or judgement.verdict != "Inconclusive":
         return None
     if canary.inconclusive < canary.policy.inconclusive_limit:
         return Wait(judgement.reason)
     if canary.policy.on_inconclusive == "pass":
-        return _onwards(canary)
+        return _next_step(canary)
     return (RollBack if canary.policy.on_inconclusive == "fail" else Pause)(judgement.reason)
 
 
-def _proved(canary: Canary, judgement: Judgement | None, facts: Facts) -> Move | None:
+def _successful(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if judgement is None or judgement.verdict != "Successful":
         return Wait(judgement.reason if judgement is not None else "")
-    return _onwards(canary)
+    return _next_step(canary)
 
 
-# The first that has a say decides. Whatever ends a canary comes before whatever moves it on.
+# The first rule that returns an action decides. Rules that end a canary precede those that advance it.
 RULES: Final[tuple[Rule, ...]] = (
-    _ended_by_others, _failed, _paused_by_hand, _not_ready, _asked_for, _stays_paused, _last_weight, _weight_of_step,
-    _unmeasured, _too_few, _unclear, _proved,
+    _superseded_or_aborted, _failed, _pause_requested, _not_ready, _requested, _stays_paused, _last_weight,
+    _weight_of_step, _not_measured, _too_few_requests, _inconclusive, _successful,
 )  # fmt: skip
 
 
-def _onwards(canary: Canary) -> Move:
-    """The next step's weight; the last step is the promotion."""
-    following = next((step for step in canary.policy.steps if step > canary.weight), 100)
-    return SetWeight(following) if following < 100 else _gate(canary)
+def _next_step(canary: Canary) -> Action:
+    """Return the action for the weight of the next step; after the last one the promotion."""
+    weight = next((step for step in canary.policy.steps if step > canary.weight), 100)
+    return SetWeight(weight) if weight < 100 else _promotion_gate(canary)
 
 
-def _gate(canary: Canary) -> Move:
-    """Before the promotion, which with --manual a person asks for."""
-    if canary.policy.auto_promote or canary.wish in PROMOTING:
+def _promotion_gate(canary: Canary) -> Action:
+    """Promote, or pause for the manual promotion of --manual."""
+    if canary.policy.auto_promote or canary.wish in PROMOTE_COMMANDS:
         return Promote()
-    return Pause(ASKS_PROMOTION)
+    return Pause(AWAITING_PROMOTION)
 
 
 def _baked(canary: Canary) -> bool:
     return canary.baked_s >= canary.policy.bake_s
 
 
-def _baking(canary: Canary) -> str:
+def _bake_status(canary: Canary) -> str:
     left = canary.policy.bake_s - canary.baked_s
     return f"at {canary.weight} % for another {left:.0f} s at least" if left > 0 else "waits for the next measurement"
 
 
 def _last_reason(canary: Canary, verdict: str) -> str:
-    found = (each.reason for each in reversed(canary.measurements) if each.verdict == verdict)
-    return next(found, "its checks failed")
+    reasons = (each.reason for each in reversed(canary.measurements) if each.verdict == verdict)
+    return next(reasons, "its checks failed")

@@ -1,8 +1,8 @@
-"""`/console/api/feed`: server-sent events for one open console. Only what changed is sent, and a beat when nothing did.
+"""`/console/api/feed`: server-sent events for one open console. Only changes are sent, and heartbeats.
 
-services  {"at", "changed": rows, "gone": ids, "past": points by id, in the first one}
-events    what happened since, oldest first
-canary    the canaries of the service that `?service=NAMESPACE/NAME` names, whole
+services  {"at", "changed": rows, "gone": ids, "past": points by id, in the first message}
+events    new events, oldest first
+canary    the canary history of the service that `?service=NAMESPACE/NAME` names
 """
 
 import asyncio
@@ -14,75 +14,77 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec import json
 
-from pilotlight.api.keys import BACKING, ENDING
+from pilotlight.api.keys import BACKEND, SHUTTING_DOWN
 from pilotlight.console import canaries
-from pilotlight.console.gate import holds
-from pilotlight.console.keys import WATCH
-from pilotlight.console.watch import Row, changes
+from pilotlight.console.gate import has_session
+from pilotlight.console.keys import STATUS_CACHE
+from pilotlight.console.watch import ServiceRow, changes
 from pilotlight.errors import PlatformError
 
 POLL_S: Final = 0.5
-BEAT_S: Final = 10.0
-EVENTS: Final = 100
-BEAT: Final = b": beat\n\n"
+HEARTBEAT_S: Final = 10.0
+MAX_EVENTS: Final = 100
+HEARTBEAT: Final = b": beat\n\n"
 
 
 async def feed(request: web.Request) -> web.StreamResponse:
-    """Until the reader goes, logs out or the process ends; a reader that comes back begins anew."""
+    """Send events until the client disconnects, its session ends or the process shuts down."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request)
     if request.method == "HEAD":
         return response
-    spoken = monotonic()
-    with suppress(ConnectionError, PlatformError):  # the reader is gone, or the target: it asks again
+    written_at = monotonic()
+    with suppress(ConnectionError, PlatformError):  # the client disconnected or the target failed: the page reconnects
         async for batch in _batches(request):
-            if batch or monotonic() - spoken > BEAT_S:
-                await response.write(batch or BEAT)
-                spoken = monotonic()
+            if batch or monotonic() - written_at > HEARTBEAT_S:
+                await response.write(batch or HEARTBEAT)
+                written_at = monotonic()
         await response.write_eof()
     return response
 
 
 async def _batches(request: web.Request) -> AsyncIterator[bytes]:
-    sent: Mapping[str, Row] = {}
+    sent: Mapping[str, ServiceRow] = {}
     after, first, canary = 0, True, b""
     while True:
         batch, sent = await _services(request, sent, first)
-        happened = await request.app[BACKING].events(None, after, EVENTS)
-        if happened:
-            after = happened[-1].number
-            batch += message("events", happened)
-        first, before, canary = False, canary, await _canary(request)
-        yield batch + (canary if canary != before else b"")
-        if await _over(request):
+        events = await request.app[BACKEND].events(None, after, MAX_EVENTS)
+        if events:
+            after = events[-1].number
+            batch += message("events", events)
+        first, previous, canary = False, canary, await _canary(request)
+        yield batch + (canary if canary != previous else b"")
+        if await _closed(request):
             return
 
 
 async def _canary(request: web.Request) -> bytes:
-    """Of the service whose page is open; a service may be none, or gone."""
+    """Return the message for the service whose page is open, empty where there is none."""
     namespace, _, name = request.query.get("service", "").partition("/")
     if not name:
         return b""
-    return message("canary", canaries.told(await request.app[BACKING].canary((namespace, name))))
+    return message("canary", canaries.history_body(await request.app[BACKEND].canary((namespace, name))))
 
 
-async def _services(request: web.Request, sent: Mapping[str, Row], first: bool) -> tuple[bytes, Mapping[str, Row]]:
-    watch, wall = request.app[WATCH], time()
-    seen = dict(await watch.seen(monotonic(), wall))
-    changed, gone = changes(sent, seen)
+async def _services(
+    request: web.Request, sent: Mapping[str, ServiceRow], first: bool
+) -> tuple[bytes, Mapping[str, ServiceRow]]:
+    cache, wall = request.app[STATUS_CACHE], time()
+    rows = dict(await cache.refresh(monotonic(), wall))
+    changed, gone = changes(sent, rows)
     if not (first or changed or gone):
         return b"", sent
-    told: dict[str, Any] = {"at": round(wall, 2), "changed": changed, "gone": gone}
+    data: dict[str, Any] = {"at": round(wall, 2), "changed": changed, "gone": gone}
     if first:
-        told["past"] = {name: list(points) for name, points in watch.past.items()}
-    return message("services", told), seen
+        data["past"] = {name: list(points) for name, points in cache.history.items()}
+    return message("services", data), rows
 
 
-async def _over(request: web.Request) -> bool:
-    """After a pause: whether nobody may listen any more. Looking on keeps a session alive."""
+async def _closed(request: web.Request) -> bool:
+    """Wait for the poll interval; return whether the feed ends. An open feed keeps its session alive."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(request.app[ENDING].wait(), max(POLL_S, request.app[BACKING].poll_s))
-    return request.app[ENDING].is_set() or not holds(request)
+        await asyncio.wait_for(request.app[SHUTTING_DOWN].wait(), max(POLL_S, request.app[BACKEND].poll_s))
+    return request.app[SHUTTING_DOWN].is_set() or not has_session(request)
 
 
 def message(event: str, data: Any) -> bytes:

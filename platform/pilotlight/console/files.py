@@ -1,4 +1,4 @@
-"""The console's page and what it is made of: plain files beside this one, served as they are."""
+"""The console's page with its scripts and styles: static files."""
 
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ async def file(request: web.Request) -> web.StreamResponse:
 
 
 def _file(name: str) -> web.FileResponse:
-    """Asked for again each time, and answered with 304 where the browser has it: an update shows at once."""
+    """Return a static file. Browsers revalidate it each time, so an update shows at once."""
     path = FOLDER / name
     if path.suffix not in TYPES or path.parent != FOLDER or not path.is_file():
         raise web.HTTPNotFound

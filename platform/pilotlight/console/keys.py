@@ -1,4 +1,4 @@
-"""What the application carries for the console, by typed keys."""
+"""Typed application keys of the console."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -6,7 +6,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from pilotlight.console.sessions import Sessions
-    from pilotlight.console.watch import Watch
+    from pilotlight.console.watch import StatusCache
 
 SESSIONS: "Final[web.AppKey[Sessions]]" = web.AppKey("sessions")
-WATCH: "Final[web.AppKey[Watch]]" = web.AppKey("watch")
+STATUS_CACHE: "Final[web.AppKey[StatusCache]]" = web.AppKey("status_cache")

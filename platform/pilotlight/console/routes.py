@@ -1,6 +1,6 @@
-"""The console's routes: its page and files, the session, the feed, and the API's own routes for whoever is logged in.
+"""Routes of the console: its page and files, the session, the feed, and the API's routes for a logged-in browser.
 
-`/console/api/v1/…` is `/api/v1/…` behind another gate, so the page can do what `platformctl` can and nothing else.
+`/console/api/v1/…` is `/api/v1/…` with another authorizer, so the page can do what `platformctl` can, and no more.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,21 @@ from msgspec import Struct, json
 
 from pilotlight import __version__
 from pilotlight.api.areas import Area, Route
-from pilotlight.api.gates import admin, anybody, small_body
-from pilotlight.api.keys import BACKING, TOKEN
+from pilotlight.api.gates import allow_anonymous, read_small_body, require_admin
+from pilotlight.api.keys import BACKEND, TOKEN
 from pilotlight.console import canaries, feed, files, rollbacks, trying
-from pilotlight.console.gate import PREFIX, cookie_name, encrypted, guarded, our_page, signed_in
-from pilotlight.console.keys import SESSIONS, WATCH
-from pilotlight.console.sessions import LIFE_S, TICKET_S, Sessions
-from pilotlight.console.watch import REST_S, Watch
+from pilotlight.console.gate import (
+    PREFIX,
+    add_security_headers,
+    cookie_name,
+    is_https,
+    require_same_origin,
+    require_session,
+)
+from pilotlight.console.keys import SESSIONS, STATUS_CACHE
+from pilotlight.console.sessions import SESSION_TTL_S, TICKET_TTL_S, Sessions
+from pilotlight.console.watch import MIN_INTERVAL_S, StatusCache
 from pilotlight.errors import Unauthorized
-from pilotlight.targets.target import ServiceStatus
 
 SESSION: Final = f"{PREFIX}/api/session"
 SERVICES: Final = "services"
@@ -33,39 +39,39 @@ class Login(Struct, frozen=True):
     token: str
 
 
-async def enter(request: web.Request) -> web.Response:
-    shown = json.decode(await small_body(request), type=Login)
-    halves = request.app[SESSIONS].enter(shown.token.strip(), request.app[TOKEN], monotonic())
-    if halves is None:
+async def login(request: web.Request) -> web.Response:
+    body = json.decode(await read_small_body(request), type=Login)
+    session = request.app[SESSIONS].log_in(body.token.strip(), request.app[TOKEN], monotonic())
+    if session is None:
         raise Unauthorized("the token is wrong, or the link was used before or is too old", "platformctl console")
-    response = web.json_response({"proof": halves.proof, "version": __version__})
+    response = web.json_response({"proof": session.proof, "version": __version__})
     response.set_cookie(
-        cookie_name(request.host), halves.cookie, max_age=int(LIFE_S), path=PREFIX, httponly=True, samesite="Strict",
-        secure=encrypted(request),
+        cookie_name(request.host), session.cookie, max_age=int(SESSION_TTL_S), path=PREFIX, httponly=True,
+        samesite="Strict", secure=is_https(request),
     )  # fmt: skip
     return response
 
 
-async def about(request: web.Request) -> web.Response:
+async def get_session(request: web.Request) -> web.Response:
     return web.json_response({"version": __version__})
 
 
-async def leave(request: web.Request) -> web.Response:
+async def logout(request: web.Request) -> web.Response:
     name = cookie_name(request.host)
-    request.app[SESSIONS].leave(request.cookies.get(name, ""))
+    request.app[SESSIONS].log_out(request.cookies.get(name, ""))
     response = web.json_response({})
-    response.del_cookie(name, path=PREFIX, httponly=True, samesite="Strict", secure=encrypted(request))
+    response.del_cookie(name, path=PREFIX, httponly=True, samesite="Strict", secure=is_https(request))
     return response
 
 
-async def ticket(request: web.Request) -> web.Response:
-    """For `platformctl console`, which opens a browser without showing anybody the token."""
-    made = request.app[SESSIONS].ticket(monotonic())
-    return web.json_response({"ticket": made, "path": PREFIX, "seconds": int(TICKET_S)})
+async def create_ticket(request: web.Request) -> web.Response:
+    """Issue a ticket for `platformctl console`, which opens a browser without exposing the token."""
+    value = request.app[SESSIONS].issue_ticket(monotonic())
+    return web.json_response({"ticket": value, "path": PREFIX, "seconds": int(TICKET_TTL_S)})
 
 
 def areas(served: Iterable[Area]) -> tuple[Area, ...]:
-    """`served`: those of the API, of which the routes of services are the console's as well."""
+    """Return the console's areas. Routes of services among the API's areas, `served`, are mirrored."""
     mirrored = tuple(
         replace(route, path=f"{PREFIX}{route.path}")
         for area in served
@@ -75,26 +81,24 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
     )
     own = (
         Route("GET", f"{PREFIX}/api/feed", feed.feed),
-        Route("GET", SESSION, about),
-        Route("DELETE", SESSION, leave),
-        Route("POST", trying.PATH, trying.ask),
+        Route("GET", SESSION, get_session),
+        Route("DELETE", SESSION, logout),
+        Route("POST", trying.PATH, trying.send_request),
         *canaries.ROUTES,
         *rollbacks.ROUTES,
     )
     return (
-        Area("console files", anybody, files.ROUTES, internal=True),
-        Area("console login", our_page, (Route("POST", f"{PREFIX}/api/login", enter),), internal=True),
-        Area("console", signed_in, (*own, *mirrored), internal=True),
-        Area("console tickets", admin, (Route("POST", "/api/v1/console/tickets", ticket),), internal=True),
+        Area("console files", allow_anonymous, files.ROUTES, internal=True),
+        Area("console login", require_same_origin, (Route("POST", f"{PREFIX}/api/login", login),), internal=True),
+        Area("console", require_session, (*own, *mirrored), internal=True),
+        Area(
+            "console tickets", require_admin, (Route("POST", "/api/v1/console/tickets", create_ticket),), internal=True
+        ),
     )
 
 
-def add_to(app: web.Application) -> None:
-    """What the routes need, beside the areas."""
-    rest_s = max(REST_S, app[BACKING].poll_s / 2)
-    app[SESSIONS], app[WATCH] = Sessions(), Watch(partial(_look, app), rest_s)
-    app.on_response_prepare.append(guarded)
-
-
-async def _look(app: web.Application) -> "list[ServiceStatus]":
-    return list(await app[BACKING].statuses(None))
+def setup(app: web.Application) -> None:
+    """Add sessions, the status cache and security headers to the application."""
+    min_interval_s = max(MIN_INTERVAL_S, app[BACKEND].poll_s / 2)
+    app[SESSIONS], app[STATUS_CACHE] = Sessions(), StatusCache(partial(app[BACKEND].statuses, None), min_interval_s)
+    app.on_response_prepare.append(add_security_headers)

@@ -1,7 +1,7 @@
-"""Who is logged in to the console, and for how long. Decisions only: the clock is an argument, secrets stay in memory.
+"""Sessions and login tickets of the console, in memory. The clock is an argument.
 
-A session has two halves, and every request shows both. The cookie is the browser's, which no script can read; the
-proof is the page's, which no other page can read. A cookie goes to every port of a host: alone it opens nothing.
+A session has two secrets, and every request needs both: a cookie, which no script can read, and a proof held by the
+page, which no other page can read. The cookie alone is not enough, since browsers send it to every port of the host.
 """
 
 import hmac
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-LIFE_S: Final = 12 * 3600.0
-IDLE_S: Final = 2 * 3600.0
-TICKET_S: Final = 300.0
-MOST: Final = 64  # of each; the oldest gives way
+SESSION_TTL_S: Final = 12 * 3600.0
+IDLE_TIMEOUT_S: Final = 2 * 3600.0
+TICKET_TTL_S: Final = 300.0
+MAX_ENTRIES: Final = 64  # sessions, and tickets; the oldest is evicted
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class Session:
     opened: float
     used: float
 
-    def lives(self, now: float) -> bool:
-        return now - self.opened < LIFE_S and now - self.used < IDLE_S
+    def is_active(self, now: float) -> bool:
+        return now - self.opened < SESSION_TTL_S and now - self.used < IDLE_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
-    """As they are given out, once; only their digests are kept."""
+class SessionSecrets:
+    """Secrets of a new session, returned once; only their digests are stored."""
 
     cookie: str
     proof: str
@@ -36,48 +36,45 @@ class Halves:
 
 @dataclass(slots=True)
 class Sessions:
-    """`now` is monotonic. Ended by the end of the process: whoever is logged in then logs in again."""
+    """Open sessions and tickets; `now` is monotonic. They do not survive the process."""
 
     _open: dict[bytes, Session] = field(default_factory=dict)
     _tickets: dict[bytes, float] = field(default_factory=dict)
 
-    def ticket(self, now: float) -> str:
-        """Stands for the token once and for some minutes: a link may be seen by others, in a list of processes."""
-        made = secrets.token_urlsafe(32)
-        _bound(self._tickets)
-        self._tickets[_digest(made)] = now
-        return made
+    def issue_ticket(self, now: float) -> str:
+        """Return a one-time login ticket, for a link that other users may see in the process list."""
+        ticket = secrets.token_urlsafe(32)
+        _evict_oldest(self._tickets)
+        self._tickets[_digest(ticket)] = now
+        return ticket
 
-    def enter(self, shown: str, token: str, now: float) -> Halves | None:
-        """With the API's token, or with a ticket, which this uses up."""
-        issued = self._tickets.pop(_digest(shown), None)
-        fresh = issued is not None and now - issued < TICKET_S
-        if not fresh and not hmac.compare_digest(shown.encode(), token.encode()):
+    def log_in(self, credential: str, token: str, now: float) -> SessionSecrets | None:
+        """Open a session with the API's token or with a ticket, which it uses up; None: wrong credential."""
+        issued = self._tickets.pop(_digest(credential), None)
+        valid = issued is not None and now - issued < TICKET_TTL_S
+        if not valid and not hmac.compare_digest(credential.encode(), token.encode()):
             return None
-        made = Halves(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        self._forget(now)
-        _bound(self._open)
-        self._open[_digest(made.cookie)] = Session(_digest(made.proof), now, now)
-        return made
+        session = SessionSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+        self._open = {digest: each for digest, each in self._open.items() if each.is_active(now)}
+        _evict_oldest(self._open)
+        self._open[_digest(session.cookie)] = Session(_digest(session.proof), now, now)
+        return session
 
-    def holds(self, cookie: str, proof: str, now: float) -> bool:
-        """Whether both halves are of one session that lives; asking keeps it alive."""
-        found = self._open.get(_digest(cookie))
-        if found is None or not hmac.compare_digest(found.proof, _digest(proof)) or not found.lives(now):
+    def authenticate(self, cookie: str, proof: str, now: float) -> bool:
+        """Return whether both secrets belong to one active session, and reset its idle timeout."""
+        session = self._open.get(_digest(cookie))
+        if session is None or not hmac.compare_digest(session.proof, _digest(proof)) or not session.is_active(now):
             return False
-        found.used = now
+        session.used = now
         return True
 
-    def leave(self, cookie: str) -> None:
+    def log_out(self, cookie: str) -> None:
         self._open.pop(_digest(cookie), None)
 
-    def _forget(self, now: float) -> None:
-        self._open = {digest: each for digest, each in self._open.items() if each.lives(now)}
 
-
-def _bound(kept: dict[bytes, Session] | dict[bytes, float]) -> None:
-    while len(kept) >= MOST:
-        kept.pop(next(iter(kept)))
+def _evict_oldest(entries: dict[bytes, Session] | dict[bytes, float]) -> None:
+    while len(entries) >= MAX_ENTRIES:
+        entries.pop(next(iter(entries)))
 
 
 def _digest(secret: str) -> bytes:

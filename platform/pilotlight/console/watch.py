@@ -1,6 +1,6 @@
-"""What open consoles look at: services as rows, with the recent past of their figures. One look serves all of them.
+"""Status cache of open consoles: services as rows, with the recent history of their figures.
 
-Nothing here ticks by itself: a look is taken when a reader asks for one, and no more often than every `rest_s`.
+It has no timer: a reader refreshes it, at most every `min_interval_s`, for all readers.
 """
 
 from collections import deque
@@ -12,17 +12,17 @@ from msgspec import to_builtins
 
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
-REST_S: Final = 0.25
-KEPT: Final = 600  # points of one service
-KEPT_S: Final = 300.0
-DECIMALS: Final = 3  # more of a latency or a rate is noise, and would be sent as a change
+MIN_INTERVAL_S: Final = 0.25
+MAX_POINTS: Final = 600  # per service
+HISTORY_S: Final = 300.0
+DECIMALS: Final = 3  # more digits of a latency or a rate are noise, and would be sent as a change
 
-Row = dict[str, Any]
-Look = Callable[[], Awaitable[Sequence[ServiceStatus]]]
+ServiceRow = dict[str, Any]
+ListStatuses = Callable[[], Awaitable[Sequence[ServiceStatus]]]
 
 
 class Point(NamedTuple):
-    """Figures that hold from `at` on, until the next point. `at` is wall clock, as the browser's axis is."""
+    """Figures valid from `at`, wall clock, until the next point."""
 
     at: float
     per_second: float
@@ -31,35 +31,35 @@ class Point(NamedTuple):
 
 
 @dataclass(slots=True)
-class Watch:
-    look: Look
-    rest_s: float = REST_S
-    rows: Mapping[str, Row] = field(default_factory=dict)
-    past: dict[str, deque[Point]] = field(default_factory=dict)
-    _looked: float = float("-inf")
+class StatusCache:
+    list_statuses: ListStatuses
+    min_interval_s: float = MIN_INTERVAL_S
+    rows: Mapping[str, ServiceRow] = field(default_factory=dict)
+    history: dict[str, deque[Point]] = field(default_factory=dict)
+    _refreshed: float = float("-inf")
 
-    async def seen(self, now: float, wall: float) -> Mapping[str, Row]:
-        """`now` is monotonic. What another reader has just seen is shown again."""
-        if now - self._looked >= self.rest_s:
-            self._looked = now
-            statuses = await self.look()
+    async def refresh(self, now: float, wall: float) -> Mapping[str, ServiceRow]:
+        """Return rows by service id, fetched again if older than `min_interval_s`. `now` is monotonic."""
+        if now - self._refreshed >= self.min_interval_s:
+            self._refreshed = now
+            statuses = await self.list_statuses()
             self.rows = {f"{each.namespace}/{each.name}": row(each) for each in statuses}
-            self._remember(statuses, wall)
+            self._record(statuses, wall)
         return self.rows
 
-    def _remember(self, statuses: Sequence[ServiceStatus], wall: float) -> None:
-        for gone in self.past.keys() - self.rows.keys():
-            del self.past[gone]
+    def _record(self, statuses: Sequence[ServiceStatus], wall: float) -> None:
+        for gone in self.history.keys() - self.rows.keys():
+            del self.history[gone]
         for status in statuses:
-            points = self.past.setdefault(f"{status.namespace}/{status.name}", deque(maxlen=KEPT))
-            remember(points, point(status, wall))
+            points = self.history.setdefault(f"{status.namespace}/{status.name}", deque(maxlen=MAX_POINTS))
+            append_point(points, point(status, wall))
 
 
-def remember(points: "deque[Point]", fresh: Point) -> None:
-    """Only what differs; of what is too old to be shown, the last is kept, since it holds until the next."""
+def append_point(points: "deque[Point]", fresh: Point) -> None:
+    """Append a point that differs from the last. Drop old ones, except the last before the period: it still holds."""
     if not points or points[-1][1:] != fresh[1:]:
         points.append(fresh)
-    while len(points) > 1 and points[1].at < fresh.at - KEPT_S:
+    while len(points) > 1 and points[1].at < fresh.at - HISTORY_S:
         points.popleft()
 
 
@@ -71,16 +71,16 @@ def point(status: ServiceStatus, wall: float) -> Point:
 
 
 def per_second(revision: RevisionStatus) -> float:
-    """As far as the target tells; else the mean of the minutes that `requests` is over."""
-    return revision.requests / KEPT_S if revision.per_second is None else revision.per_second
+    """Return the request rate that the target reports, else the mean over the period of `requests`."""
+    return revision.requests / HISTORY_S if revision.per_second is None else revision.per_second
 
 
-def row(status: ServiceStatus) -> Row:
-    made: Row = rounded(to_builtins(status))
-    made["id"] = f"{status.namespace}/{status.name}"
-    for revision, told in zip(status.revisions, made["revisions"], strict=True):
-        told["per_second"] = round(per_second(revision), 2)
-    return made
+def row(status: ServiceStatus) -> ServiceRow:
+    fields: ServiceRow = rounded(to_builtins(status))
+    fields["id"] = f"{status.namespace}/{status.name}"
+    for revision, body in zip(status.revisions, fields["revisions"], strict=True):
+        body["per_second"] = round(per_second(revision), 2)
+    return fields
 
 
 def rounded(value: Any) -> Any:
@@ -91,7 +91,7 @@ def rounded(value: Any) -> Any:
     return round(value, DECIMALS) if isinstance(value, float) else value
 
 
-def changes(sent: Mapping[str, Row], seen: Mapping[str, Row]) -> tuple[list[Row], list[str]]:
-    """Rows that a reader has not been sent as they are, and names of those that are gone."""
-    changed = [found for name, found in seen.items() if sent.get(name) != found]
-    return changed, sorted(sent.keys() - seen.keys())
+def changes(sent: Mapping[str, ServiceRow], rows: Mapping[str, ServiceRow]) -> tuple[list[ServiceRow], list[str]]:
+    """Return rows that differ from those sent, and ids of deleted services."""
+    changed = [each for name, each in rows.items() if sent.get(name) != each]
+    return changed, sorted(sent.keys() - rows.keys())

@@ -1,7 +1,7 @@
 """`python -m pilotlight.gateway --home DIR [--respawn COMMAND]`, or with `route` or `cluster` instead of options.
 
-The first is one machine's gateway, which obeys a control process; `route` is a router component, which finds its
-replicas by itself; `cluster` is the gateway in a pod, which finds all services of a cluster by itself.
+The first is the gateway of one machine, driven by a control process; `route` is a router component, which discovers its
+replicas; `cluster` is the gateway in a pod, which watches all services of a cluster.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pilotlight.early_end import heed_sigterm
+from pilotlight.early_end import handle_sigterm
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import loop
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> tuple[Path, list[str]]:
-    """Two options need no parser, whose import a restart would wait for."""
+    """Parse the options without argparse, whose import would slow down a restart."""
     pairs = dict(zip(arguments[::2], arguments[1::2], strict=False))
     if len(arguments) % 2 or "--home" not in pairs or pairs.keys() - {"--home", "--respawn"}:
         raise UsageError(USAGE)
@@ -52,5 +52,5 @@ async def _serve(folder: Path, respawn: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    heed_sigterm()
+    handle_sigterm()
     sys.exit(main(sys.argv[1:]))

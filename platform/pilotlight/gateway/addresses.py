@@ -1,6 +1,6 @@
-"""Addresses that are listened on, `host:port/kind`, and how a socket comes to be bound to one.
+"""Listen addresses, `host:port/kind`, and binding of sockets.
 
-Both processes use this: the control process binds HTTP listeners and keeps them, the gateway serves them.
+Used by both processes: the control process binds and holds HTTP listeners, the gateway serves them.
 """
 
 import errno
@@ -15,47 +15,47 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, UsageError
 
-BACKLOG: Final = 4096  # connections that wait while a gateway starts; the system may allow fewer
+BACKLOG: Final = 4096  # connections that wait while a gateway starts; limited by net.core.somaxconn
 KINDS: Final = ("http", "grpc")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/]+):(\d{1,5})(?:/(\w+))?")
-_TWINS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - what the user asked for
-_LISTENING: Final = "0A"  # in the kernel's table of connections
+_IPV6_EQUIVALENTS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - set by the user
+_LISTENING: Final = "0A"  # state in /proc/net/tcp
 
 
 class CannotListen(PlatformError):
-    """An address that cannot be had: a sentence that names it, who may hold it, and what to change."""
+    """An address that cannot be bound; the message names it, its owner if known, and the fix."""
 
 
 class Address(NamedTuple):
-    """`host` is a numeric address, or a name of this machine."""
+    """`host` is a numeric address, or a host name of this machine."""
 
     host: str
     port: int
     kind: str = "http"
 
     def __str__(self) -> str:
-        return f"{self.place}/{self.kind}"
+        return f"{self.host_port}/{self.kind}"
 
     @property
-    def place(self) -> str:
+    def host_port(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
-    def twin(self) -> "Address | None":
-        """The same in IPv6 for an address of IPv4, since `localhost` may mean either."""
-        host = _TWINS.get(self.host)
+    def ipv6_equivalent(self) -> "Address | None":
+        """The IPv6 counterpart of a loopback or wildcard address: `localhost` may mean either."""
+        host = _IPV6_EQUIVALENTS.get(self.host)
         return None if host is None else self._replace(host=host)
 
 
 def parse(text: str) -> Address:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[2]) > 65535 or (found[3] or "http") not in KINDS:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[2]) > 65535 or (match[3] or "http") not in KINDS:
         raise UsageError(f"listen = {text}, must be host:port/kind such as 127.0.0.1:8090/http; kinds: http, grpc")
-    return Address(found[1].strip("[]"), int(found[2]), found[3] or "http")
+    return Address(match[1].strip("[]"), int(match[2]), match[3] or "http")
 
 
 def bind(address: Address, setting: str = "") -> socket.socket:
-    """A listening socket; clients may connect from this moment on. `setting` is what to change when it is taken."""
+    """Return a listening socket. Raises CannotListen, which names `setting` if the port is taken."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -67,12 +67,12 @@ def bind(address: Address, setting: str = "") -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise CannotListen(refusal(address, error, setting)) from error
+        raise CannotListen(bind_error_message(address, error, setting)) from error
     return listener
 
 
-def bind_twin(address: Address, setting: str = "") -> socket.socket | None:
-    """As `bind`, but None where the machine has no IPv6."""
+def bind_ipv6(address: Address, setting: str = "") -> socket.socket | None:
+    """As `bind`, but return None if the machine has no IPv6."""
     try:
         return bind(address, setting)
     except CannotListen as error:
@@ -85,54 +85,54 @@ def bind_twin(address: Address, setting: str = "") -> socket.socket | None:
 
 @cache
 def has_ipv6() -> bool:
-    """Whether `::1` can be had."""
-    listener = bind_twin(Address("::1", 0))
+    """Whether `::1` can be bound."""
+    listener = bind_ipv6(Address("::1", 0))
     if listener is not None:
         listener.close()
     return listener is not None
 
 
-def refusal(address: Address, error: OSError, setting: str = "") -> str:
-    """One sentence: what is not to be had, why, and what to do."""
+def bind_error_message(address: Address, error: OSError, setting: str = "") -> str:
+    """Return a sentence with the address, the cause and the fix."""
     if error.errno == errno.EADDRINUSE:
-        by = holder(address.port)
+        owner = port_owner(address.port)
         fix = f"stop it or choose another port with {setting}" if setting else "stop it or choose another port"
-        return f"port {address.port} on {address.host} is taken{f' by {by}' if by else ''}; {fix}"
+        return f"port {address.port} on {address.host} is taken{f' by {owner}' if owner else ''}; {fix}"
     if error.errno == errno.EACCES:
         return f"port {address.port} on {address.host} needs a privilege that this user lacks; choose one above 1023"
-    return f"cannot listen on {address.place}: {error.strerror or error}"
+    return f"cannot listen on {address.host_port}: {error.strerror or error}"
 
 
-def holder(port: int) -> str:
-    """Who listens on the port, as far as /proc lets us see: `name (pid 1234)`."""
-    for pid in listeners(port):
+def port_owner(port: int) -> str:
+    """Return the process that listens on the port, `name (pid 1234)`, as far as /proc is readable."""
+    for pid in listening_pids(port):
         with suppress(OSError):
             return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
     return ""
 
 
-def listeners(port: int) -> Iterator[int]:
-    """The processes that listen on the port, as far as we may look at them."""
-    wanted = {f"socket:[{inode}]" for inode in listening(port)}
-    for process in os.listdir("/proc") if wanted else ():
-        if process.isdigit() and wanted & set(_open_files(f"/proc/{process}/fd")):
+def listening_pids(port: int) -> Iterator[int]:
+    """Yield the processes that listen on the port, as far as /proc is readable."""
+    sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+    for process in os.listdir("/proc") if sockets else ():
+        if process.isdigit() and sockets & set(_open_files(f"/proc/{process}/fd")):
             yield int(process)
 
 
 def _open_files(folder: str) -> Iterator[str]:
-    """What the descriptors of a process are, which may end or close some meanwhile."""
+    """Yield the targets of a process's descriptors; it may exit or close some meanwhile."""
     with suppress(OSError):
         for descriptor in os.listdir(folder):
             with suppress(OSError):
                 yield os.readlink(f"{folder}/{descriptor}")
 
 
-def listening(port: int) -> set[str]:
-    """The sockets that listen on the port, by their inodes."""
-    found: set[str] = set()
+def listening_inodes(port: int) -> set[str]:
+    """Return the inodes of the sockets that listen on the port."""
+    inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-            ours = [row for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
-            found.update(row[9] for row in ours)
-    return found - {"0"}
+            matching = [row for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
+            inodes.update(row[9] for row in matching)
+    return inodes - {"0"}

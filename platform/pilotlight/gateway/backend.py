@@ -1,7 +1,7 @@
-"""One revision as it lives: its replicas, who waits for one, and whom to tell.
+"""Runtime state of one revision: its replicas, the queue of held requests, and wake-ups to the control process.
 
-Requests ask to `enter`. They get the least loaded replica, or wait in line until `update` brings one, somebody
-`leave`s, or the time to wait is over. `concurrency` bounds what one replica has at a time.
+A submitted request gets the least loaded replica, or is held until `update` brings a replica, a slot is released, or
+`hold_s` is over. `concurrency` limits the requests in flight per replica.
 """
 
 import asyncio
@@ -10,205 +10,210 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from pilotlight.gateway.counts import Counts
-from pilotlight.gateway.gate import Refusal
+from pilotlight.gateway.gate import ErrorResponse
 from pilotlight.gateway.messages import Wake
 from pilotlight.gateway.replica import LiveReplica
-from pilotlight.gateway.room import Room
-from pilotlight.gateway.routing import Key
+from pilotlight.gateway.room import BufferBudget
+from pilotlight.gateway.routing import RouteKey
 from pilotlight.gateway.table import Backend, Replica
 
-WAKE_EVERY_S: Final = 1.0  # the control process may have been away
-SHUN_S: Final = 1.0  # a replica that could not be reached is left alone so long
-DOUBT_S: Final = 0.1  # one that broke a connection may be dying: its sockets do not all close at the same moment
+WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
+UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
+SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
 RETRY_AFTER: Final = {"Retry-After": "5"}
 
 
-class Asker(Protocol):
-    """Whoever wants a place on a replica: of a route, and there of a revision or (tag "") of any."""
+class PendingRequest(Protocol):
+    """A request for a slot on a replica of a route; `tag` names a revision, empty: any."""
 
-    arrived: float
+    arrived_at: float
     cold: bool  # it waited because there was no replica at all
     backend: "LiveBackend | None"
 
     @property
-    def kept(self) -> int: ...  # bytes of it that take room while it waits
+    def buffered(self) -> int: ...  # bytes of its body held in memory while it waits
     @property
-    def key(self) -> Key: ...
+    def key(self) -> RouteKey: ...
     @property
     def tag(self) -> str: ...
-    def take(self, replica: LiveReplica, now: float) -> None: ...
-    def refuse(self, refusal: Refusal) -> None: ...
+    def assign(self, replica: LiveReplica, now: float) -> None: ...
+    def reject(self, error: ErrorResponse) -> None: ...
 
 
 class LiveBackend:
     __slots__ = (
-        "_clock", "_on_wake", "_room", "_turn", "_waker", "config", "counts", "gone", "key", "replicas", "waiting",
+        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_waker", "config", "counts", "key", "replicas",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, key: Key, config: Backend, on_wake: Callable[[Wake], None], clock: Callable[[], float], room: Room
+        self,
+        key: RouteKey,
+        config: Backend,
+        on_wake: Callable[[Wake], None],
+        clock: Callable[[], float],
+        buffer_budget: BufferBudget,
     ) -> None:
         self.key = key
         self.config = config
         self.replicas: list[LiveReplica] = []
-        self.waiting: OrderedDict[Asker, asyncio.TimerHandle] = OrderedDict()
+        self.waiting: OrderedDict[PendingRequest, asyncio.TimerHandle] = OrderedDict()
         self.counts = Counts(clock())
-        self.gone = False
         self._on_wake = on_wake
         self._clock = clock
-        self._room = room
-        self._turn = 0
+        self._buffer_budget = buffer_budget
+        self._next_index = 0
         self._waker: asyncio.TimerHandle | None = None
 
     def update(self, config: Backend) -> None:
-        """The next table's word: missing replicas get nothing from here on, and whoever waits may go on."""
-        had = {replica.id: replica for replica in self.replicas}
+        """Apply the next table: retire missing replicas, add new ones, dispatch held requests."""
+        previous = {replica.id: replica for replica in self.replicas}
         self.config = config
-        self.replicas = [_adopted(had.get(replica.id), replica) for replica in config.replicas]
-        for replica in had.values():
+        self.replicas = [_reuse(previous.get(replica.id), replica) for replica in config.replicas]
+        for replica in previous.values():
             if replica not in self.replicas:
                 replica.retire()
-        if self.replicas and not had and self.waiting:
+        if self.replicas and not previous and self.waiting:
             self.counts.cold_starts += 1
-        if any(replica.id not in had for replica in self.replicas):
+        if any(replica.id not in previous for replica in self.replicas):
             self._stop_waking()
-        self.hand_out()
-        self._settle_waiting()
+        self.dispatch_waiting()
+        if config.unavailable and not self.replicas:
+            while self.waiting:
+                request, timer = self.waiting.popitem(last=False)
+                timer.cancel()
+                self._reject(request, config.unavailable)
+        elif self.waiting:
+            self._wake_if_unreachable(self._clock())
 
-    def remove(self) -> list[Asker]:
-        """The revision is in no table any more; returns who waited for it."""
-        self.gone = True
+    def remove(self) -> list[PendingRequest]:
+        """Retire all replicas of a revision that left the table; return the requests it held."""
         for replica in self.replicas:
             replica.retire()
         self.replicas = []
         self._stop_waking()
-        askers = list(self.waiting)
-        for asker in askers:
-            self.withdraw(asker)
-        return askers
+        requests = list(self.waiting)
+        for request in requests:
+            self.withdraw(request)
+        return requests
 
-    def enter(self, asker: Asker, now: float) -> None:
-        asker.backend = self
+    def submit(self, request: PendingRequest, now: float) -> None:
+        request.backend = self
         self.counts.enter(now)
-        self._place(asker, now, None if self.waiting else self._least_loaded(now))
+        # Behind held requests even if a slot is free: first come, first served.
+        self._assign_or_hold(request, now, None if self.waiting else self._least_loaded(now))
 
-    def enter_first(self, asker: Asker, now: float) -> None:
-        """For one who had a place and could not use it: its turn was before all who wait."""
-        asker.backend = self
+    def resubmit(self, request: PendingRequest, now: float) -> None:
+        """Submit a request again whose replica could not be reached, ahead of the queue."""
+        request.backend = self
         self.counts.enter(now)
-        self._place(asker, now, self._least_loaded(now), first=True)
+        self._assign_or_hold(request, now, self._least_loaded(now), front=True)
 
-    def _place(self, asker: Asker, now: float, replica: LiveReplica | None, first: bool = False) -> None:
+    def _assign_or_hold(
+        self, request: PendingRequest, now: float, replica: LiveReplica | None, front: bool = False
+    ) -> None:
         if replica is None:
-            self._hold(asker, now, first)
+            self._hold(request, now, front)
         else:
             replica.in_flight += 1
-            asker.take(replica, now)
+            request.assign(replica, now)
 
-    def withdraw(self, asker: Asker) -> None:
-        """It waits no longer; its place in the line is free."""
-        timer = self.waiting.pop(asker, None)
+    def withdraw(self, request: PendingRequest) -> None:
+        """Remove a held request from the queue."""
+        timer = self.waiting.pop(request, None)
         if timer is not None:
             timer.cancel()
         self.counts.leave(self._clock())
 
-    def turns_away(self, asker: Asker) -> bool:
-        """One that has grown while it waits, if there is no room for it."""
-        full = self._room.refuses(asker.kept) if asker in self.waiting else ""
-        if full:
-            self.waiting.pop(asker).cancel()
-            self._refuse(asker, full)
-        return bool(full)
+    def reject_over_budget(self, request: PendingRequest) -> bool:
+        """Reject a held request whose body has outgrown the buffer budget; return whether it was."""
+        problem = self._buffer_budget.check(request.buffered) if request in self.waiting else ""
+        if problem:
+            self.waiting.pop(request).cancel()
+            self._reject(request, problem)
+        return bool(problem)
 
-    def leave(self, replica: LiveReplica) -> None:
+    def release(self, replica: LiveReplica) -> None:
         replica.in_flight -= 1
         if self.waiting:
-            self.hand_out()
+            self.dispatch_waiting()
 
-    def shun(self, replica: LiveReplica, now: float, seconds: float = SHUN_S) -> None:
-        """It could not be reached: others are asked, until it is tried again."""
-        until = replica.shunned_until = max(replica.shunned_until, now + seconds)
-        asyncio.get_running_loop().call_later(until - now, self._try_again, replica, until)
+    def mark_unhealthy(self, replica: LiveReplica, now: float, seconds: float = UNHEALTHY_S) -> None:
+        """Send no requests to the replica for `seconds`."""
+        until = replica.unhealthy_until = max(replica.unhealthy_until, now + seconds)
+        asyncio.get_running_loop().call_later(until - now, self._mark_healthy, replica, until)
 
-    def _try_again(self, replica: LiveReplica, until: float) -> None:
-        """The timer's word counts: its clock may be some milliseconds ahead of ours."""
-        if replica.shunned_until <= until:
-            replica.shunned_until = 0.0
-        self.hand_out()
+    def _mark_healthy(self, replica: LiveReplica, until: float) -> None:
+        # Reset instead of comparing with the clock: the event loop's may be some milliseconds ahead of it.
+        if replica.unhealthy_until <= until:
+            replica.unhealthy_until = 0.0
+        self.dispatch_waiting()
 
-    def hand_out(self) -> None:
-        """Gives free places to those who wait, in the order in which they came."""
+    def dispatch_waiting(self) -> None:
+        """Assign free slots to held requests, first in first out."""
         now = self._clock()
         while self.waiting:
             replica = self._least_loaded(now)
             if replica is None:
                 return
-            asker, timer = self.waiting.popitem(last=False)
+            request, timer = self.waiting.popitem(last=False)
             timer.cancel()
-            self.counts.held(now - asker.arrived)
+            self.counts.held(now - request.arrived_at)
             replica.in_flight += 1
-            asker.take(replica, now)
+            request.assign(replica, now)
 
     def _least_loaded(self, now: float) -> LiveReplica | None:
-        """Equals take turns."""
         replicas, limit = self.replicas, self.config.concurrency
         count = len(replicas)
-        self._turn = turn = (self._turn + 1) % count if count else 0
+        # The start rotates, so that equally loaded replicas take turns.
+        self._next_index = start = (self._next_index + 1) % count if count else 0
         best: LiveReplica | None = None
-        for index in range(turn - count, turn):
+        for index in range(start - count, start):
             replica = replicas[index]
-            if replica.shunned_until > now or (limit and replica.in_flight >= limit):
+            if replica.unhealthy_until > now or (limit and replica.in_flight >= limit):
                 continue
             if best is None or replica.in_flight < best.in_flight:
                 best = replica
         return best
 
-    def _hold(self, asker: Asker, now: float, first: bool) -> None:
-        config, left = self.config, asker.arrived + self.config.hold_s - now
+    def _hold(self, request: PendingRequest, now: float, front: bool) -> None:
+        config, left = self.config, request.arrived_at + self.config.hold_s - now
+        # A retried request (`front`) was accepted before, so limits of the queue do not reject it.
         if config.unavailable and not self.replicas:
-            self._refuse(asker, config.unavailable)
-        elif len(self.waiting) >= config.hold_limit and not first:
-            self._refuse(asker, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
-        elif not first and (full := self._room.refuses(asker.kept)):
-            self._refuse(asker, full)
+            self._reject(request, config.unavailable)
+        elif len(self.waiting) >= config.hold_limit and not front:
+            self._reject(request, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
+        elif not front and (problem := self._buffer_budget.check(request.buffered)):
+            self._reject(request, problem)
         elif left <= 0:
-            self._give_up(asker)
+            self._expire(request)
         else:
-            asker.cold = asker.cold or not self.replicas
-            self.waiting[asker] = asyncio.get_running_loop().call_later(left, self._give_up, asker)
-            if first:
-                self.waiting.move_to_end(asker, last=False)
-            self._wake_if_bare(now)
+            request.cold = request.cold or not self.replicas
+            self.waiting[request] = asyncio.get_running_loop().call_later(left, self._expire, request)
+            if front:
+                self.waiting.move_to_end(request, last=False)
+            self._wake_if_unreachable(now)
 
-    def _give_up(self, asker: Asker) -> None:
-        self.waiting.pop(asker, None)
-        self._refuse(asker, f"no replica of {self.key[1]!r} was free within {self.config.hold_s:g} s; try again later")
+    def _expire(self, request: PendingRequest) -> None:
+        self.waiting.pop(request, None)
+        message = f"no replica of {self.key[1]!r} was free within {self.config.hold_s:g} s; try again later"
+        self._reject(request, message)
 
-    def _refuse(self, asker: Asker, why: str) -> None:
-        self.counts.refused(self._clock())
-        asker.backend = None
-        asker.refuse(Refusal(503, why, RETRY_AFTER))
+    def _reject(self, request: PendingRequest, message: str) -> None:
+        self.counts.rejected(self._clock())
+        request.backend = None
+        request.reject(ErrorResponse(503, message, RETRY_AFTER))
 
-    def _settle_waiting(self) -> None:
-        """Whoever still waits does so for a replica, or in vain."""
-        if self.config.unavailable and not self.replicas:
-            while self.waiting:
-                asker, timer = self.waiting.popitem(last=False)
-                timer.cancel()
-                self._refuse(asker, self.config.unavailable)
-        elif self.waiting:
-            self._wake_if_bare(self._clock())
-
-    def _wake_if_bare(self, now: float) -> None:
-        """At once when nothing can be reached, and again every second for as long as that is so."""
-        if self._waker is None and not any(replica.shunned_until <= now for replica in self.replicas):
+    def _wake_if_unreachable(self, now: float) -> None:
+        """Send a Wake now and every second while no replica is reachable."""
+        if self._waker is None and not any(replica.unhealthy_until <= now for replica in self.replicas):
             self._on_wake(Wake(*self.key, self.config.revision, len(self.waiting)))
-            self._waker = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake_again)
+            self._waker = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._repeat_wake)
 
-    def _wake_again(self) -> None:
+    def _repeat_wake(self) -> None:
         self._waker = None
         if self.waiting:
-            self._wake_if_bare(self._clock())
+            self._wake_if_unreachable(self._clock())
 
     def _stop_waking(self) -> None:
         if self._waker is not None:
@@ -216,8 +221,8 @@ class LiveBackend:
             self._waker = None
 
 
-def _adopted(live: LiveReplica | None, config: Replica) -> LiveReplica:
-    """The one that is there, with its connections, unless it has moved."""
+def _reuse(live: LiveReplica | None, config: Replica) -> LiveReplica:
+    """Return the existing replica with its connections, or a new one if its address has changed."""
     if live is None or (live.config.host, live.config.port) != (config.host, config.port):
         return LiveReplica(config)
     live.config = config

@@ -1,13 +1,13 @@
-"""Which revision of a route gets a request: by tag or name when it asks for one, else by weight."""
+"""Choice of a route's revision for a request: by tag or name if it has one, else by weight."""
 
 from pilotlight.gateway.backend import LiveBackend
 from pilotlight.gateway.table import Route
 
 
-class Turns:
-    """Smooth weighted turns: over any 100 requests everybody gets its share, and never in bursts.
+class SmoothWeightedRoundRobin:
+    """Nginx' smooth weighted round robin: exact shares over any 100 requests, without bursts.
 
-    Each turn everybody's credit grows by its weight; the richest is chosen and pays what all have gained.
+    Each turn every credit grows by its weight; the highest is chosen and reduced by the total weight.
     """
 
     def __init__(self, weights: dict[str, int]) -> None:
@@ -26,22 +26,24 @@ class Turns:
 
 
 class LiveRoute:
-    """A route of the table in force. `before` is the same route in the table before it: its turns go on."""
+    """A route of the table in force. `previous`: the same route before, whose credits are kept if weights are equal."""
 
-    def __init__(self, route: Route, backends: dict[str, LiveBackend], before: "LiveRoute | None") -> None:
+    def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
         self.route = route
         self.backends = backends
-        turns = Turns({backend.revision: backend.weight for backend in route.backends})
-        self._turns: Turns = before._turns if before is not None and before._turns.weights == turns.weights else turns
-        self._only = backends[next(iter(turns.weights))] if len(turns.weights) == 1 else None
-        self._named = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
-        self._named.update(backends)
+        scheduler = SmoothWeightedRoundRobin({backend.revision: backend.weight for backend in route.backends})
+        if previous is not None and previous._scheduler.weights == scheduler.weights:
+            scheduler = previous._scheduler
+        self._scheduler: SmoothWeightedRoundRobin = scheduler
+        self._single = backends[next(iter(scheduler.weights))] if len(scheduler.weights) == 1 else None
+        self._by_tag = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
+        self._by_tag.update(backends)  # a revision's name beats a tag
 
     def choose(self, tag: str) -> LiveBackend | None:
-        """None: no revision has that tag or name, or none has a share."""
+        """Return the backend; None: no revision has that tag or name, or none has a weight."""
         if tag:
-            return self._named.get(tag)
-        if self._only is not None:
-            return self._only
-        chosen = self._turns.next()
+            return self._by_tag.get(tag)
+        if self._single is not None:
+            return self._single
+        chosen = self._scheduler.next()
         return self.backends[chosen] if chosen is not None else None

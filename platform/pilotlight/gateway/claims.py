@@ -1,24 +1,24 @@
-"""What a JWT says, once its signature is proven by one of a route's keys. Needs PyJWT, the extra `auth`."""
+"""Verified claims of a JWT, by the keys of a route. Needs PyJWT, the extra `auth`."""
 
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pilotlight.gateway.table import Jwt
 
-REMEMBERED: Final = 4096  # a client repeats its token, and proving a signature costs more than the rest of a request
-NEVER: Final = frozenset({"none", ""})
+CACHED_TOKENS: Final = 4096  # clients repeat their tokens, and a signature check costs more than the rest of a request
+FORBIDDEN_ALGORITHMS: Final = frozenset({"none", ""})
 
 
-class Unverifiable(Exception):
-    """This gateway cannot judge: a library is missing, or the route's keys are unreadable."""
+class CannotVerify(Exception):
+    """A token cannot be checked: a library is missing, or the route's JWKS is invalid."""
 
 
-class Untrusted(Exception):
-    """The token is not to be believed; its text says why without repeating it."""
+class InvalidToken(Exception):
+    """The token is rejected; the message does not quote it."""
 
 
 class Claims(NamedTuple):
-    """`expires` and `not_before` are seconds since 1970."""
+    """`expires` and `not_before` are Unix times."""
 
     subject: str
     issuer: str
@@ -27,14 +27,17 @@ class Claims(NamedTuple):
     not_before: float
 
 
-@lru_cache(REMEMBERED)
-def verified(token: str, rules: Jwt) -> Claims:
-    """Signature, algorithm, issuer and audience; times are left to whoever knows the time."""
+@lru_cache(CACHED_TOKENS)
+def verify(token: str, rules: Jwt) -> Claims:
+    """Check signature, algorithm, issuer and audience; the validity time is left to the caller.
+
+    Raises InvalidToken and CannotVerify.
+    """
     try:
         import jwt
     except ImportError:
-        raise Unverifiable("this gateway cannot check JWTs; install pilotlight[auth]") from None
-    allowed = [name for name in rules.algorithms if name.lower() not in NEVER]
+        raise CannotVerify("this gateway cannot check JWTs; install pilotlight[auth]") from None
+    allowed = [name for name in rules.algorithms if name.lower() not in FORBIDDEN_ALGORITHMS]
     options: Any = {
         "require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
         "verify_aud": bool(rules.audience), "verify_iss": bool(rules.issuer),
@@ -42,23 +45,23 @@ def verified(token: str, rules: Jwt) -> Claims:
     try:
         key = _key(token, rules)
         audience, issuer = rules.audience or None, rules.issuer or None
-        said = jwt.decode(token, key, algorithms=allowed, audience=audience, issuer=issuer, options=options)
-        return _read(said)
+        claims = jwt.decode(token, key, algorithms=allowed, audience=audience, issuer=issuer, options=options)
+        return _read(claims)
     except jwt.PyJWTError as error:
-        raise Untrusted(f"the token is not accepted: {_reason(error)}") from error
+        raise InvalidToken(f"the token is not accepted: {_reason(error)}") from error
     except (TypeError, ValueError) as error:
-        raise Untrusted("the token is not accepted: its claims are malformed") from error
+        raise InvalidToken("the token is not accepted: its claims are malformed") from error
 
 
 def _key(token: str, rules: Jwt) -> Any:
-    """The key that the token names; it must be made for the very algorithm that the token claims."""
+    """Return the key that the token names; it must be for the token's algorithm, against algorithm confusion."""
     import jwt
 
     header = jwt.get_unverified_header(token)
-    wanted, algorithm = header.get("kid"), header.get("alg")
-    found = [key for key in _keys(rules.keys) if wanted is None or key.key_id == wanted]
-    fitting = [key for key in found if key.algorithm_name == algorithm]
-    if not fitting or (wanted is None and len(fitting) > 1):
+    key_id, algorithm = header.get("kid"), header.get("alg")
+    keys = [key for key in _keys(rules.keys) if key_id is None or key.key_id == key_id]
+    fitting = [key for key in keys if key.algorithm_name == algorithm]
+    if not fitting or (key_id is None and len(fitting) > 1):
         raise jwt.InvalidKeyError("no key of the service fits it")
     return fitting[0]
 
@@ -70,18 +73,18 @@ def _keys(document: str) -> tuple[Any, ...]:
     try:
         return tuple(jwt.PyJWKSet.from_json(document).keys)
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Unverifiable("its JWKS cannot be read; check pilotlight.dev/auth-jwt-jwks") from error
+        raise CannotVerify("its JWKS cannot be read; check pilotlight.dev/auth-jwt-jwks") from error
 
 
-def _read(said: dict[str, Any]) -> Claims:
-    scopes = said.get("scope", said.get("scp", ()))
+def _read(claims: dict[str, Any]) -> Claims:
+    scopes = claims.get("scope", claims.get("scp", ()))
     words = scopes.split() if isinstance(scopes, str) else [str(each) for each in scopes]
-    subject, issuer = str(said.get("sub") or ""), str(said.get("iss") or "")
-    return Claims(subject, issuer, frozenset(words), float(said["exp"]), float(said.get("nbf", 0)))
+    subject, issuer = str(claims.get("sub") or ""), str(claims.get("iss") or "")
+    return Claims(subject, issuer, frozenset(words), float(claims["exp"]), float(claims.get("nbf", 0)))
 
 
 def _reason(error: Exception) -> str:
-    """Short and without the library's detail, which may quote the token."""
+    """Return a short reason, without the library's message, which may quote the token."""
     return {
         "InvalidSignatureError": "its signature is wrong",
         "InvalidAudienceError": "it is meant for another audience",

@@ -1,77 +1,74 @@
-"""A client's connection: requests in, one after another, answers out in the same order.
+"""A client's connection: reads requests one after another and writes responses in the same order.
 
-The head decides where a request goes; then its body is read at the pace of whoever takes it. A request that comes
-before the last one is answered stays in the buffer.
+The head decides on the route; the body is then read as fast as its consumer takes it. Pipelined requests stay in the
+buffer until the response before them is written.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from pilotlight.gateway.departure import QUESTION, has_gone
-from pilotlight.gateway.exchange import Exchange
-from pilotlight.gateway.gate import Refusal
-from pilotlight.gateway.pacing import Paced
-from pilotlight.gateway.preparing import Prepared, prepare
-from pilotlight.gateway.replies import NOT_READ_ONLY, TOO_LONG, TOO_SLOW, page, rendered
-from pilotlight.gateway.routing import Key
-from pilotlight.wire.bodies import Body, body_of
+from pilotlight.gateway.departure import INTERIM_RESPONSE, is_reset
+from pilotlight.gateway.exchange import PlaneView, ProxiedRequest
+from pilotlight.gateway.gate import ErrorResponse
+from pilotlight.gateway.pacing import FlowControlledProtocol
+from pilotlight.gateway.preparing import PreparedRequest, prepare
+from pilotlight.gateway.replies import HEAD_TIMEOUT, HEAD_TOO_LONG, METHOD_NOT_ALLOWED, render_error, render_page
+from pilotlight.gateway.routing import RouteKey
+from pilotlight.wire.bodies import BodyReader, new_body
 from pilotlight.wire.heads import MAX_HEAD, Malformed, parse_request
 from pilotlight.wire.http1 import END
 
-if TYPE_CHECKING:
-    from pilotlight.gateway.plane import Plane
-
-READ_AHEAD: Final = 1 << 18  # bytes of further requests, while one is being answered
-KEPT_HEAD: Final = 1 << 12  # a longer head is read anew each time: idle connections are many
-HEAD_S: Final = 30.0
-IDLE_S: Final = 75.0
-LINGER_S: Final = 5.0  # for a client that still sends what will not be read to notice the answer
+READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests
+MAX_CACHED_HEAD: Final = 1 << 12  # longer heads are parsed each time: there may be many idle connections
+HEAD_TIMEOUT_S: Final = 30.0
+IDLE_TIMEOUT_S: Final = 75.0
+LINGER_S: Final = 5.0  # for a client that is still sending an unread body to notice the response
 
 
-class Client(Paced):
+class ClientConnection(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_clogged", "_ended", "_half", "_head", "_lingering", "_own_port", "_prepared",
-        "_questioned", "close_after", "exchange", "peer", "plane", "since",
+        "_body", "_buffer", "_cached_head", "_eof", "_head_incomplete", "_lingering", "_port_route", "_prepared",
+        "_probed", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
     )  # fmt: skip
 
-    def __init__(self, plane: "Plane", own_port: Key | None) -> None:
+    def __init__(self, plane: PlaneView, port_route: RouteKey | None) -> None:
         super().__init__()
         self.plane = plane
         self.peer = ""
-        self.exchange: Exchange | None = None
+        self.request: ProxiedRequest | None = None
         self.close_after = False
-        self.since = plane.clock()  # it is idle, or the head incomplete, or lingering
-        self._own_port = own_port
+        self.state_since = plane.clock()  # start of being idle, of reading a head, or of lingering
+        self._port_route = port_route
         self._buffer = b""
-        self._head = b""
-        self._prepared: Prepared | None = None
-        self._body: Body | None = None  # of the request that is being read
-        self._half = False  # a head has begun to arrive
-        self._ended = False  # the client sends nothing more, but may wait for its answer
-        self._questioned = False  # whether it still reads
-        self._clogged = False  # the client does not read what it was sent
+        self._cached_head = b""
+        self._prepared: PreparedRequest | None = None  # of the cached head
+        self._body: BodyReader | None = None  # of the request being read
+        self._head_incomplete = False
+        self._eof = False  # the client sends nothing more, but may wait for its response
+        self._probed = False  # an interim response was written to see if a half-closed client still reads
+        self._write_blocked = False  # the client does not read its response
         self._lingering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if isinstance(address, tuple) else ""
-        self.plane.join(self)
+        self.plane.add_client(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called for the end of a tunnel, too."""
+        """Cancel the request; also called at the end of a tunnel."""
         self.plane.clients.discard(self)
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.abandon()
+        request, self.request = self.request, None
+        if request is not None:
+            request.on_client_closed()
 
     def eof_received(self) -> bool:
-        """What is whole is still answered, to a client that has not gone altogether."""
-        exchange = self.exchange
-        asked = exchange.whole if exchange is not None else bool(self._buffer) and not self._half
-        if asked and not self._ended and not self._lingering:
-            self._ended = True
-        return self._ended
+        """Stay open while complete requests are unanswered: the client may only have half-closed."""
+        request = self.request
+        unanswered = request.body_complete if request is not None else bool(self._buffer) and not self._head_incomplete
+        if unanswered and not self._eof and not self._lingering:
+            self._eof = True
+        return self._eof
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
@@ -79,162 +76,162 @@ class Client(Paced):
             return
         if self._buffer:
             data = self._buffer + data
-        if self.exchange is None and not self._clogged and not self._lingering:
-            self._next(data)
+        if self.request is None and not self._write_blocked and not self._lingering:
+            self._read_request(data)
         elif not self._lingering:
             self._buffer = data
             if len(data) > READ_AHEAD:
                 self.pause()
 
-    def _next(self, data: bytes) -> None:
-        """Takes the request at the front, if its head is whole."""
+    def _read_request(self, data: bytes) -> None:
+        """Start the first request in `data` once its head is complete."""
         end = data.find(END)
         if end < 0 or end > MAX_HEAD:
             self._await_head(data)
             return
         head = data[:end]
         prepared = self._prepared
-        if prepared is None or head != self._head or prepared.landscape is not self.plane.landscape:
+        if prepared is None or head != self._cached_head or prepared.routing is not self.plane.routing:
             try:
-                prepared = prepare(self.plane.landscape, parse_request(head), self.peer, self._own_port)
+                prepared = prepare(self.plane.routing, parse_request(head), self.peer, self._port_route)
             except Malformed as error:
-                self._reject(Refusal(error.status, str(error)))
+                self._reject(ErrorResponse(error.status, str(error)))
                 return
-            self._head, self._prepared = (head, prepared) if end <= KEPT_HEAD else (b"", None)
-        self._half = False
+            self._cached_head, self._prepared = (head, prepared) if end <= MAX_CACHED_HEAD else (b"", None)
+        self._head_incomplete = False
         self._start(prepared, data, end + 4)
 
     def _await_head(self, data: bytes) -> None:
         self._buffer = data
-        if self._ended:
+        if self._eof:
             self.transport.close()  # the rest will not come
         elif len(data) > MAX_HEAD:
-            self._reject(TOO_LONG)
+            self._reject(HEAD_TOO_LONG)
         elif data.count(b"\n") != data.count(b"\r\n"):
-            self._reject(Refusal(400, "a line of the head does not end with CR LF"))
-        elif not self._half:
-            self._half, self.since = True, self.plane.clock()
+            self._reject(ErrorResponse(400, "a line of the head does not end with CR LF"))
+        elif not self._head_incomplete:
+            self._head_incomplete, self.state_since = True, self.plane.clock()
 
-    def _start(self, prepared: Prepared, data: bytes, start: int) -> None:
+    def _start(self, prepared: PreparedRequest, data: bytes, start: int) -> None:
         plane = self.plane
-        exchange = Exchange(self, prepared, prepared.request_id or plane.new_id(), plane.clock())
-        self.exchange = exchange
+        request = ProxiedRequest(self, prepared, prepared.request_id or plane.new_request_id(), plane.clock())
+        self.request = request
         stop = start + prepared.head.length
         if start <= stop <= len(data):
-            exchange.whole = True
+            request.body_complete = True
             self._buffer = data[stop:]
             if stop > start:
-                exchange.more(data[start:stop])
+                request.add_body(data[start:stop])
         else:
             self._buffer = b""
-            self._body = body_of(prepared.head.length)
+            self._body = new_body(prepared.head.length)
             self._feed(self._body, data[start:])
-        if self.exchange is exchange:  # it was no request after all otherwise
-            self._admit(exchange, prepared)
+        if self.request is request:  # otherwise its body was malformed
+            self._admit(request, prepared)
 
-    def _admit(self, exchange: Exchange, prepared: Prepared) -> None:
+    def _admit(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         route = prepared.route
         if route is None:
-            self._answer_itself(exchange, prepared)
+            self._serve_own_page(request, prepared)
             return
-        refusal = self.plane.gate.admit(route.route, prepared.head.headers, self.peer)
-        if refusal is not None:
-            exchange.refuse(refusal)
+        error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
+        if error is not None:
+            request.reject(error)
         else:
-            self.plane.place(exchange, route, prepared.tag)
+            self.plane.submit(request, route, prepared.tag)
 
-    def _answer_itself(self, exchange: Exchange, prepared: Prepared) -> None:
-        own = self.plane.own.get(prepared.page)
-        if own is None:
-            exchange.refuse(prepared.refusal or Refusal(404, f"the gateway has no page /{prepared.page}"))
-        elif exchange.method not in {"GET", "HEAD"}:
-            exchange.refuse(NOT_READ_ONLY)
+    def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
+        page = self.plane.pages.get(prepared.page)
+        if page is None:
+            request.reject(prepared.error or ErrorResponse(404, f"the gateway has no page /{prepared.page}"))
+        elif request.method not in {"GET", "HEAD"}:
+            request.reject(METHOD_NOT_ALLOWED)
         else:
-            exchange.reply(page(*own(), exchange.closes(), exchange.method == "HEAD"))
+            request.send_response(render_page(*page(), request.closes_connection(), request.method == "HEAD"))
 
-    def _feed(self, body: Body, data: bytes) -> None:
-        exchange = self.exchange
-        if exchange is None:
-            return  # it was answered before it was whole; the rest is not read
+    def _feed(self, body: BodyReader, data: bytes) -> None:
+        request = self.request
+        if request is None:
+            return  # answered before its body was complete; the rest is not read
         try:
             used = body.feed(data)
         except Malformed as error:
-            exchange.spoil(Refusal(400, f"the request's body is malformed: {error}"))
+            request.fail_malformed(ErrorResponse(400, f"the request's body is malformed: {error}"))
             return
         if body.done:
-            self._body, exchange.whole = None, True
+            self._body, request.body_complete = None, True
             self._buffer = data[used:]
             data = data[:used]
         if data:
-            exchange.more(data)
+            request.add_body(data)
 
-    def _reject(self, refusal: Refusal) -> None:
-        """Bytes after which nobody can say where the next request begins."""
+    def _reject(self, error: ErrorResponse) -> None:
+        """Answer a malformed head and close: the start of the next request is unknown."""
         self.close_after = True
-        self.write(rendered(refusal, self.plane.new_id(), close=True))
+        self.write(render_error(error, self.plane.new_request_id(), close=True))
         self._linger()
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def done(self, now: float) -> None:
-        """The request is answered; goes on with what has come meanwhile."""
-        if self.exchange is not None:
-            self.exchange.drop()
-        self.exchange = None
-        self.since = now
+    def request_done(self, now: float) -> None:
+        """Continue with the next request: this one's response is written."""
+        if self.request is not None:
+            self.request.drop_body()
+        self.request = None
+        self.state_since = now
         if self._body is not None:
             self._linger()
-        elif self.close_after or (self._ended and not self._buffer):
+        elif self.close_after or (self._eof and not self._buffer):
             self.transport.close()
         else:
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._paused:
             self.resume()
-        if self._buffer and not self._clogged:
+        if self._buffer and not self._write_blocked:
             asyncio.get_running_loop().call_soon(self._resume_buffered)
 
     def _resume_buffered(self) -> None:
-        if self.exchange is None and self._body is None and not self.transport.is_closing():
+        if self.request is None and self._body is None and not self.transport.is_closing():
             data, self._buffer = self._buffer, b""
-            if data and not self._clogged:
-                self._next(data)
+            if data and not self._write_blocked:
+                self._read_request(data)
 
     def _linger(self) -> None:
-        """Closing now would reset what the client has not read yet: it is told the end, and then waited for."""
+        # Closing with unread data would send RST, which discards a response that the client has not read yet.
         self._lingering, self._body, self._buffer = True, None, b""
-        self.since = self.plane.clock()
+        self.state_since = self.plane.clock()
         self.resume()
         if not self.transport.is_closing():
             self.transport.write_eof()
 
-    def taken(self) -> bytes:
-        """What was read beyond the request, for whoever takes the connection over."""
+    def take_buffer(self) -> bytes:
+        """Return the bytes read beyond the request, for a tunnel."""
         data, self._buffer = self._buffer, b""
         return data
 
     def pause_writing(self) -> None:
-        self._clogged = True
-        if self.exchange is not None and self.exchange.upstream is not None:
-            self.exchange.upstream.pause()
+        self._write_blocked = True
+        if self.request is not None and self.request.upstream is not None:
+            self.request.upstream.pause()
 
     def resume_writing(self) -> None:
-        self._clogged = False
-        if self.exchange is None:
-            self._go_on()
-        elif self.exchange.upstream is not None:
-            self.exchange.upstream.resume()
+        self._write_blocked = False
+        if self.request is None:
+            self._continue()
+        elif self.request.upstream is not None:
+            self.request.upstream.resume()
 
     @property
     def busy(self) -> bool:
-        """A request is here, or begins to be, or its answer has not left."""
-        return self.exchange is not None or bool(self._buffer) or self.transport.get_write_buffer_size() > 0
+        """Whether a request is being read or answered, or its response is not yet sent."""
+        return self.request is not None or bool(self._buffer) or self.transport.get_write_buffer_size() > 0
 
     def close(self) -> None:
-        """At the end of the process: what is not answered by then will not be."""
-        if self.exchange is not None:
+        """Close at the end of the process; a request that is still unanswered is aborted."""
+        if self.request is not None:
             self.transport.abort()
         else:
             self.transport.close()
@@ -242,27 +239,27 @@ class Client(Paced):
     def abort(self) -> None:
         self.transport.abort()
 
-    def end_if_overdue(self, now: float) -> None:
-        """Ends a connection that is idle too long, or a request that does not come or is not answered in time."""
-        if self._ended and self._has_left():
+    def check_timeouts(self, now: float) -> None:
+        """Close a connection that is idle for too long; fail a request whose head or response is overdue."""
+        if self._eof and self._client_gone():
             self.transport.abort()
             return
-        if self.exchange is not None:
-            self.exchange.expire(now)
+        if self.request is not None:
+            self.request.check_timeout(now)
             return
-        waited = now - self.since
-        if self._lingering or self._clogged:
-            if waited > (LINGER_S if self._lingering else HEAD_S):
+        waited = now - self.state_since
+        if self._lingering or self._write_blocked:
+            if waited > (LINGER_S if self._lingering else HEAD_TIMEOUT_S):
                 self.transport.abort()
-        elif self._half and waited > HEAD_S:
-            self._reject(TOO_SLOW)
+        elif self._head_incomplete and waited > HEAD_TIMEOUT_S:
+            self._reject(HEAD_TIMEOUT)
         elif waited > self.plane.idle_s:
             self.transport.close()
 
-    def _has_left(self) -> bool:
-        """Of a client that sends nothing more. It is asked when its answer takes longer than a moment."""
-        exchange = self.exchange
-        if not self._questioned and exchange is not None and exchange.minor and not exchange.began:
-            self._questioned = True
-            self.write(QUESTION)
-        return has_gone(self.transport)
+    def _client_gone(self) -> bool:
+        """Whether a half-closed client has disconnected; probes it when its response is not there at once."""
+        request = self.request
+        if not self._probed and request is not None and request.minor and not request.response_started:
+            self._probed = True
+            self.write(INTERIM_RESPONSE)
+        return is_reset(self.transport)

@@ -1,4 +1,4 @@
-"""Starting a process that outlives its parent: the gateway by the control process, and the other way round."""
+"""Start of a process that outlives its parent: the gateway by the control process, and the other way round."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 
 def start_detached(command: Sequence[str], log: Path | None, ended: Callable[[int], None] | None = None) -> int:
-    """In a session of its own; its pid. Output is added to `log`; without one it goes where ours goes.
+    """Start a process in a session of its own and return its pid. Output is appended to `log`; None: inherited.
 
-    A thread waits for its end: no child remains half dead, and an event loop that closes takes none with it. `ended`
-    is called on that thread with the exit status.
+    A thread waits for its exit, so that it does not stay a zombie, independent of event loops. `ended` is called on
+    that thread with the exit status.
     """
-    output = None if log is None else _opened(log)
+    output = None if log is None else _open_log(log)
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell
             list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -32,8 +32,8 @@ def start_detached(command: Sequence[str], log: Path | None, ended: Callable[[in
     return process.pid
 
 
-def _opened(log: Path) -> BinaryIO:
-    """A disk that takes no log must not keep the process from starting."""
+def _open_log(log: Path) -> BinaryIO:
+    """Open the log file, or /dev/null: a full disk must not prevent the start."""
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return log.open("ab")

@@ -1,6 +1,6 @@
-"""Where the replicas of a component are, and which of them are well: what a router knows of its engines.
+"""Endpoint discovery and health checks of a router.
 
-The embedded platform keeps files of them; in a cluster the DNS knows.
+The local platform writes endpoint files; in a cluster the endpoints are resolved by DNS.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from msgspec import MsgspecError, json
 from pilotlight.contract import HTTP_PORT
 from pilotlight.gateway.table import Replica
 
-# Our predictor's, then what other engines have. A server that knows neither is well when it answers at all.
+# Of our predictor, then of other engines. A server that has neither is healthy if it answers at all.
 HEALTH_PATHS: Final = ("/v2/health/ready", "/health")
 HEALTH_S: Final = 5.0
 SERVICE_PORT: Final = 80  # of a Kubernetes Service
 
 
 class EndpointFile:
-    """`<folder>/<namespace>/<workload>.json`, a list of Replica; read again when it has been replaced."""
+    """`<folder>/<namespace>/<workload>.json`, a list of Replica; read again after it was replaced."""
 
     def __init__(self, folder: Path, namespace: str, workload: str) -> None:
         self._path = folder / namespace / f"{workload}.json"
         self._stamp: tuple[int, int] | None = None
         self._known: tuple[Replica, ...] = ()
 
-    async def find(self) -> tuple[Replica, ...]:
-        """No file: no replica. One that cannot be read leaves things as they were."""
+    async def discover(self) -> tuple[Replica, ...]:
+        """Return the replicas, none without a file; an unreadable file changes nothing."""
         try:
             stat = self._path.stat()
             stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -44,15 +44,15 @@ class EndpointFile:
         return self._known
 
 
-class EndpointNames:
-    """The pods behind the workload's headless name; without one, its Service as a whole."""
+class DnsEndpoints:
+    """The pods behind the workload's headless Service; without one, its ClusterIP Service."""
 
     def __init__(self, namespace: str, workload: str) -> None:
         self._names = ((f"{workload}-pods.{namespace}", HTTP_PORT), (f"{workload}.{namespace}", SERVICE_PORT))
         self._known: tuple[Replica, ...] = ()
 
-    async def find(self) -> tuple[Replica, ...]:
-        """Names that nobody knows have no replicas; a resolver that fails leaves things as they were."""
+    async def discover(self) -> tuple[Replica, ...]:
+        """Return the replicas, none for unknown names; a temporary DNS failure changes nothing."""
         for name, port in self._names:
             try:
                 hosts = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -67,11 +67,11 @@ class EndpointNames:
         return self._known
 
 
-async def healthy(replicas: Iterable[Replica]) -> set[str]:
-    """Names of those that answer and say that they are ready."""
-    asked = list(replicas)
-    verdicts = await asyncio.gather(*(is_healthy(replica) for replica in asked))
-    return {replica.id for replica, well in zip(asked, verdicts, strict=True) if well}
+async def healthy_ids(replicas: Iterable[Replica]) -> set[str]:
+    """Return the ids of the replicas that answer as ready."""
+    candidates = list(replicas)
+    results = await asyncio.gather(*(is_healthy(replica) for replica in candidates))
+    return {replica.id for replica, ready in zip(candidates, results, strict=True) if ready}
 
 
 async def is_healthy(replica: Replica) -> bool:

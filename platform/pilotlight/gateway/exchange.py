@@ -1,55 +1,96 @@
-"""One request on its way: from the client's connection to a place on a replica, and its answer back.
+"""One proxied HTTP/1.1 request: from the client's connection to a replica, and its response back.
 
-It waits for the place if it must, with as much of its body as HELD_BODY allows; the rest stays with the client until
-there is a connection to send it on. It is sent again only when its replica cannot have received it.
+While it is queued it buffers up to MAX_HELD_BODY bytes of its body; the rest stays with the client until there is an
+upstream connection. It is retried on another replica only if its replica cannot have received it.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
-from pilotlight.gateway.backend import DOUBT_S, LiveBackend
-from pilotlight.gateway.gate import Refusal
-from pilotlight.gateway.preparing import Prepared
+from pilotlight.gateway.backend import SUSPECT_S, LiveBackend, PendingRequest
+from pilotlight.gateway.choice import LiveRoute
+from pilotlight.gateway.gate import Admission, ErrorResponse
+from pilotlight.gateway.preparing import PreparedRequest, RoutingState
 from pilotlight.gateway.replica import LiveReplica
-from pilotlight.gateway.replies import BROKEN, LATE, rendered
-from pilotlight.gateway.tunnel import join
-from pilotlight.wire.heads import CHUNKED, UNTIL_CLOSE, ResponseHead, passed_on, response_lines
+from pilotlight.gateway.replies import CONNECTION_LOST, TIMED_OUT, PageHandler, render_error
+from pilotlight.gateway.room import BufferBudget
+from pilotlight.gateway.tunnel import start_tunnel
+from pilotlight.gateway.upstream import Upstream
+from pilotlight.wire.heads import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
 
-if TYPE_CHECKING:
-    from pilotlight.gateway.connection import Client
-    from pilotlight.gateway.upstream import Upstream
-
-HELD_BODY: Final = 1 << 20
+MAX_HELD_BODY: Final = 1 << 20
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
 _TAIL: Final = b"\r\n"
 
 
-class Exchange:
+class PlaneView(Protocol):
+    """The part of the data plane that client connections and their requests use."""
+
+    clock: Callable[[], float]
+    routing: RoutingState
+    admission: Admission
+    buffer_budget: BufferBudget
+    pages: dict[str, PageHandler]
+    clients: "set[Downstream]"
+    closing: bool
+    idle_s: float
+
+    def submit(self, request: PendingRequest, route: LiveRoute, tag: str, front: bool = False) -> None: ...
+    def dispatch(self, request: PendingRequest, front: bool = False) -> None: ...
+    def report_unreachable(self, replica: LiveReplica, reason: str) -> None: ...
+    def new_request_id(self) -> str: ...
+    def add_client(self, client: "Downstream") -> None: ...
+
+
+class Downstream(Protocol):
+    """The client's connection, as its request and the data plane use it."""
+
+    plane: PlaneView
+    transport: asyncio.Transport
+    request: "ProxiedRequest | None"
+    close_after: bool  # close the connection once the response is written
+
+    @property
+    def busy(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def take_buffer(self) -> bytes: ...
+    def request_done(self, now: float) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def check_timeouts(self, now: float) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ProxiedRequest:
     __slots__ = (
-        "_cold_ms", "_pieces", "_prepared", "_read", "_tunnelled", "arrived", "backend", "began", "client", "cold",
-        "kept", "method", "minor", "over", "replica", "request_id", "sent_at", "upstream", "whole",
+        "_body", "_body_size", "_cold_ms", "_prepared", "_tunnelled", "arrived_at", "backend", "body_complete",
+        "buffered", "client", "cold", "finished", "method", "minor", "replica", "request_id", "response_started",
+        "sent_at", "upstream",
     )  # fmt: skip
 
-    def __init__(self, client: "Client", prepared: Prepared, request_id: str, now: float) -> None:
+    def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
         head = prepared.head
         self.client = client
         self.method = head.method
         self.minor = head.minor
         self.request_id = request_id
-        self.arrived = now
-        self.sent_at = 0.0  # 0: no byte of it has left
+        self.arrived_at = now
+        self.sent_at = 0.0  # 0: nothing sent to a replica yet
         self.cold = False
-        self.whole = False  # the request has been read to its end
-        self.began = False  # the client has got some of the answer
-        self.over = False
+        self.body_complete = False
+        self.response_started = False  # some of the response has been written to the client
+        self.finished = False
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None
         self.upstream: Upstream | None = None
         self._prepared = prepared
-        self._pieces: list[bytes] | None = []  # of the body; None once they are too many to be kept
-        self._read = 0  # bytes of the body so far
-        self.kept = 0  # those of them that are in the pieces, and so in the plane's room
+        self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
+        self._body_size = 0  # bytes read so far, buffered or not
+        self.buffered = 0  # bytes in `_body`, counted in the plane's buffer budget
         self._cold_ms = -1
         self._tunnelled = False
 
@@ -64,233 +105,246 @@ class Exchange:
     def now(self) -> float:
         return self.client.plane.clock()
 
-    def more(self, piece: bytes) -> None:
-        """A further piece of the request's body."""
-        self._read += len(piece)
+    def add_body(self, piece: bytes) -> None:
+        """Forward a further piece of the request's body, or buffer it while no replica is assigned."""
+        self._body_size += len(piece)
         if self.upstream is not None:
-            if self._pieces is not None:
-                self._keep(piece, self._pieces)
-                self._drop_excess()
-            self.upstream.send_more(piece)
-        elif self._pieces is not None:
-            self._keep(piece, self._pieces)
-            if self.backend is not None and self.replica is None and self.backend.turns_away(self):
+            if self._body is not None:
+                self._buffer(piece, self._body)
+                self._drop_excess_body()
+            self.upstream.send_body(piece)
+        elif self._body is not None:
+            self._buffer(piece, self._body)
+            if self.backend is not None and self.replica is None and self.backend.reject_over_budget(self):
                 return
-            if self._read > HELD_BODY:
+            if self._body_size > MAX_HELD_BODY:
                 self.client.pause()
 
-    def _keep(self, piece: bytes, pieces: list[bytes]) -> None:
-        pieces.append(piece)
-        self.kept += len(piece)
-        self.client.plane.room.kept += len(piece)
+    def _buffer(self, piece: bytes, body: list[bytes]) -> None:
+        body.append(piece)
+        self.buffered += len(piece)
+        self.client.plane.buffer_budget.used += len(piece)
 
-    def drop(self) -> None:
-        """It will not be sent again."""
-        self._pieces = None
-        self.client.plane.room.kept -= self.kept
-        self.kept = 0
+    def drop_body(self) -> None:
+        """Free the buffered body; the request cannot be retried afterwards."""
+        self._body = None
+        self.client.plane.buffer_budget.used -= self.buffered
+        self.buffered = 0
 
-    def _drop_excess(self) -> None:
-        """Of what a replica has: it is kept for another attempt, which is worth no other request's place."""
-        if self._read > HELD_BODY or self.client.plane.room.full:
-            self.drop()
+    def _drop_excess_body(self) -> None:
+        # Once sent, the body is buffered only for a retry: queued requests have precedence for the memory.
+        if self._body_size > MAX_HELD_BODY or self.client.plane.buffer_budget.full:
+            self.drop_body()
 
-    def beginning(self, size: int) -> bytes:
-        """What has come of the body, up to `size` bytes."""
-        return b"".join(self._pieces or ())[:size]
+    def body_prefix(self, size: int) -> bytes:
+        """Return the buffered beginning of the body, at most `size` bytes."""
+        return b"".join(self._body or ())[:size]
 
-    def tell(self, headers: Mapping[str, str]) -> None:
-        """Headers of ours for the replica, in place of what the client may have said by their names."""
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        """Set headers of the upstream request; values that the client sent under these names are removed."""
         names = {name.lower().encode() for name in headers}
-        lines = self._prepared.start.split(b"\r\n")[:-1]
-        kept = [line for line in lines if line.partition(b":")[0].lower() not in names]
-        kept += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
-        self._prepared = self._prepared._replace(start=b"\r\n".join(kept) + b"\r\n")
+        lines = self._prepared.upstream_head.split(b"\r\n")[:-1]
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in names]
+        lines += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
+        self._prepared = self._prepared._replace(upstream_head=b"\r\n".join(lines) + b"\r\n")
 
-    def take(self, replica: LiveReplica, now: float) -> None:
+    def assign(self, replica: LiveReplica, now: float) -> None:
         self.replica = replica
         if self.cold:
-            self._cold_ms = int((now - self.arrived) * 1000)
-        upstream = replica.pop()
+            self._cold_ms = int((now - self.arrived_at) * 1000)
+        upstream = replica.take_idle()
         if upstream is None:
             replica.connect(self)
         else:
             self._send(upstream, now)
 
-    def connected(self, replica: LiveReplica, upstream: "Upstream") -> None:
-        if self.over:
-            replica.keep(upstream, self.now())
+    def on_connected(self, replica: LiveReplica, upstream: Upstream) -> None:
+        if self.finished:  # the client closed meanwhile; another request can use the connection
+            replica.put_idle(upstream, self.now())
         elif replica.retired:
             upstream.close()
-            self._again()
+            self._retry()
         else:
             self._send(upstream, self.now())
 
-    def unconnected(self, replica: LiveReplica, reason: str) -> None:
-        if not replica.retired and not replica.shunned(self.now()):
-            self.client.plane.unreachable(replica, f"no connection: {reason}")
-        if not self.over:
+    def on_connect_failed(self, replica: LiveReplica, reason: str) -> None:
+        if not replica.retired and not replica.is_unhealthy(self.now()):
+            self.client.plane.report_unreachable(replica, f"no connection: {reason}")
+        if not self.finished:
             assert self.backend is not None
-            self.backend.shun(replica, self.now())
-            self._again()
+            self.backend.mark_unhealthy(replica, self.now())
+            self._retry()  # without a connection nothing was sent: always safe
 
-    def _send(self, upstream: "Upstream", now: float) -> None:
+    def _send(self, upstream: Upstream, now: float) -> None:
         prepared = self._prepared
         self.upstream = upstream
         self.sent_at = now
         tail = _TAIL if prepared.request_id else f"X-Request-Id: {self.request_id}\r\n\r\n".encode()
-        pieces = self._pieces
-        assert pieces is not None
-        if not self.whole:
-            self.client.resume()  # before the sending, which may pause it again
-        upstream.send(self, [prepared.start, tail, *pieces])
-        self._drop_excess()
+        body = self._body
+        assert body is not None
+        if not self.body_complete:
+            self.client.resume()  # before sending, which may pause it again
+        upstream.send(self, [prepared.upstream_head, tail, *body])
+        self._drop_excess_body()
 
-    def _again(self) -> None:
-        """To another replica, or back to the head of the line: this one has not seen the request."""
+    def _retry(self) -> None:
+        """Dispatch the request again, at the head of the queue: its replica has not received it."""
         backend, replica = self.backend, self.replica
         assert backend is not None
         assert replica is not None
         self.backend = self.replica = self.upstream = None
         self.sent_at = 0.0
         backend.counts.leave(self.now())
-        backend.leave(replica)
-        self.client.plane.dispatch(self, first=True)
+        backend.release(replica)
+        self.client.plane.dispatch(self, front=True)
 
-    def pass_plain(self, head: ResponseHead, data: bytes, end: int) -> None:
-        """A whole answer, whose head needs at most a line more."""
-        self.began = True
-        close = self.closes(head.length)
+    def forward_response(self, head: ResponseHead, data: bytes, end: int) -> None:
+        """Write a complete response whose head (`data` up to `end`) needs at most additional lines."""
+        self.response_started = True
+        close = self.closes_connection(head.length)
         if self._cold_ms < 0 and not close and _ID_LINE in head.lowered:
             self.client.write(data)
         else:
-            self.client.write(b"".join((data[: end + 2], self._added(head, close), data[end + 2 :])))
+            self.client.write(b"".join((data[: end + 2], self._extra_headers(head, close), data[end + 2 :])))
         self.client.close_after = close
 
-    def pass_head(self, head: ResponseHead, raw: bytes, length: int) -> None:
-        """The head of an answer that is streamed, without what concerned the connection to the replica."""
-        self.began = True
-        self.drop()
-        close = self.closes(length)
-        opened = length == CHUNKED and self.minor == 0
+    def forward_head(self, head: ResponseHead, raw: bytes, length: int) -> None:
+        """Write the head of a streamed response, without its hop-by-hop headers."""
+        self.response_started = True
+        self.drop_body()
+        close = self.closes_connection(length)
+        unchunked = length == CHUNKED and self.minor == 0  # HTTP/1.0 has no chunks
         first, lines = response_lines(raw)
-        kept = [line.raw for line in passed_on(lines) if not (opened and line.name == "transfer-encoding")]
-        start = b"\r\n".join((b"HTTP/1.1" + first[8:], *kept))
-        self.client.write(start + b"\r\n" + self._added(head, close) + b"\r\n")
+        forwarded = [
+            line.raw for line in end_to_end_headers(lines) if not (unchunked and line.name == "transfer-encoding")
+        ]
+        start = b"\r\n".join((b"HTTP/1.1" + first[8:], *forwarded))
+        self.client.write(start + b"\r\n" + self._extra_headers(head, close) + b"\r\n")
         self.client.close_after = close
 
-    def pass_interim(self, raw: bytes) -> None:
+    def forward_interim(self, raw: bytes) -> None:
         if self.minor:
             self.client.write(raw)
 
     def write(self, data: bytes) -> None:
         self.client.write(data)
 
-    def closes(self, length: int = 0) -> bool:
-        """Whether the client's connection ends with this answer."""
-        if not self.whole or length == UNTIL_CLOSE or not self._prepared.head.keep_alive:
+    def pause_body(self) -> None:
+        self.client.pause()
+
+    def resume_body(self) -> None:
+        self.client.resume()
+
+    def closes_connection(self, length: int = 0) -> bool:
+        """Whether the client's connection is closed after this response."""
+        if not self.body_complete or length == UNTIL_CLOSE or not self._prepared.head.keep_alive:
             return True
         return self.client.plane.closing
 
-    def _added(self, head: ResponseHead, close: bool) -> bytes:
+    def _extra_headers(self, head: ResponseHead, close: bool) -> bytes:
         lines = b"" if _ID_LINE in head.lowered else f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode("latin-1")
         if self._cold_ms >= 0:
             lines += f"{HEADER_COLD_START}: {self._cold_ms}\r\n".encode()
         return lines + b"Connection: close\r\n" if close else lines
 
-    def tunnel(self, upstream: "Upstream", head: bytes, rest: bytes) -> None:
-        """Both agreed to speak something else from here on; the place on the replica stays taken until they end."""
-        if not self._prepared.head.upgrade or not self.whole:
-            upstream.exchange = None
+    def start_tunnel(self, upstream: Upstream, head: bytes, rest: bytes) -> None:
+        """Handle 101 Switching Protocols; the replica's slot stays occupied until both connections are closed."""
+        if not self._prepared.head.upgrade or not self.body_complete:
+            upstream.sink = None
             upstream.abort()
-            self.lost(False)
+            self.on_connection_lost(False)
             return
-        self.began = self._tunnelled = True
+        self.response_started = self._tunnelled = True
         self.client.write(head + rest)
-        join(self.client.transport, upstream.hand_over(), self.client.taken(), self._end_tunnel)
+        start_tunnel(self.client.transport, upstream.detach(), self.client.take_buffer(), self._end_tunnel)
 
     def _end_tunnel(self) -> None:
-        self._leave(101, self.now())
+        self._release(101, self.now())
         self.client.connection_lost(None)
 
     def finish(self, status: int, now: float) -> None:
-        """The answer is with the client."""
-        self._leave(status, now)
-        self.client.done(now)
+        """Finish the request: its whole response has been written to the client."""
+        self._release(status, now)
+        self.client.request_done(now)
 
-    def lost(self, never_delivered: bool) -> None:
-        """The connection to the replica ended before the answer did."""
-        if never_delivered and self._pieces is not None and not self.began:
-            self._again()
+    def on_connection_lost(self, never_delivered: bool) -> None:
+        """Retry or fail the request: the upstream connection ended before the response did.
+
+        `never_delivered`: the replica provably received none of it (see delivery.py).
+        """
+        # A replica that may have received the request may have acted on it, so it is not sent twice. A retry also needs
+        # the whole body so far, and a client that has seen nothing of a first response.
+        if never_delivered and self._body is not None and not self.response_started:
+            self._retry()
             return
         assert self.backend is not None
         assert self.replica is not None
-        if not self.replica.shunned(self.now()):  # told once, however many requests end with it
-            self.client.plane.unreachable(self.replica, "closed the connection without an answer")
-        self.backend.shun(self.replica, self.now(), DOUBT_S)
-        self.backend.counts.lost += self.whole and not self.began  # half a request is nobody's to answer
-        self._fail(BROKEN)
+        if not self.replica.is_unhealthy(self.now()):  # one report, however many requests the replica takes with it
+            self.client.plane.report_unreachable(self.replica, "closed the connection without an answer")
+        self.backend.mark_unhealthy(self.replica, self.now(), SUSPECT_S)
+        # An incomplete request could not have been answered, so the replica is not to blame for it.
+        self.backend.counts.lost += self.body_complete and not self.response_started
+        self._fail(CONNECTION_LOST)
 
-    def expire(self, now: float) -> None:
-        """Ends it when the route's time for an answer is over; a tunnel has no such end."""
+    def check_timeout(self, now: float) -> None:
+        """Fail the request when the route's timeout has passed; tunnels have no timeout."""
         assert self._prepared.route is not None
         if self.sent_at and not self._tunnelled and now - self.sent_at > self._prepared.route.route.timeout_s:
-            self._let_go()
-            self._fail(LATE)
+            self._abort_upstream()
+            self._fail(TIMED_OUT)
 
-    def _fail(self, refusal: Refusal) -> None:
-        """An answer that has begun can only be broken off."""
-        self._leave(0 if self.began else refusal.status, self.now())
-        if self.began:
-            self.client.abort()
+    def _fail(self, error: ErrorResponse) -> None:
+        self._release(0 if self.response_started else error.status, self.now())
+        if self.response_started:
+            self.client.abort()  # a reset, so that the truncated response is not taken for a complete one
         else:
-            self.answer(refusal)
+            self.send_error(error)
 
-    def refuse(self, refusal: Refusal) -> None:
-        """No replica will get it."""
-        self.over = True
-        self.answer(refusal)
+    def reject(self, error: ErrorResponse) -> None:
+        """Answer with an error instead of forwarding the request."""
+        self.finished = True
+        self.send_error(error)
 
-    def answer(self, refusal: Refusal) -> None:
-        self.reply(rendered(refusal, self.request_id, self.closes(), self.method == "HEAD"))
+    def send_error(self, error: ErrorResponse) -> None:
+        self.send_response(render_error(error, self.request_id, self.closes_connection(), self.method == "HEAD"))
 
-    def reply(self, data: bytes) -> None:
-        """The gateway's own words."""
-        self.client.close_after = self.closes()
+    def send_response(self, data: bytes) -> None:
+        """Write a complete response of the gateway itself."""
+        self.client.close_after = self.closes_connection()
         self.client.write(data)
-        self.client.done(self.now())
+        self.client.request_done(self.now())
 
-    def spoil(self, refusal: Refusal) -> None:
-        """The client's own bytes turned out to be no request: whatever was begun ends."""
-        self._let_go()
+    def fail_malformed(self, error: ErrorResponse) -> None:
+        """Fail the request because its body is malformed, wherever it is by now."""
+        self._abort_upstream()
         if self.backend is not None and self.replica is None:
             self.backend.withdraw(self)
-            self.backend, self.over = None, True
-        self._fail(refusal)
+            self.backend, self.finished = None, True
+        self._fail(error)
 
-    def abandon(self) -> None:
-        """The client has gone."""
-        self.drop()
-        self._let_go()
+    def on_client_closed(self) -> None:
+        """Cancel the request: its client has disconnected."""
+        self.drop_body()
+        self._abort_upstream()
         if self.backend is not None and self.replica is None:
             self.backend.withdraw(self)
-        elif self.backend is not None and self.replica is not None and not self.over:
+        elif self.backend is not None and self.replica is not None and not self.finished:
             self.backend.counts.leave(self.now())
-            self.backend.leave(self.replica)
-        self.over = True
+            self.backend.release(self.replica)
+        self.finished = True
 
-    def _let_go(self) -> None:
+    def _abort_upstream(self) -> None:
         upstream, self.upstream = self.upstream, None
         if upstream is not None and not self._tunnelled:
-            upstream.exchange = None
+            upstream.sink = None
             upstream.abort()
 
-    def _leave(self, status: int, now: float) -> None:
-        """Gives the place back, once."""
+    def _release(self, status: int, now: float) -> None:
+        """Release the replica's slot and count the response, once."""
         backend, replica = self.backend, self.replica
-        if self.over or backend is None:
+        if self.finished or backend is None:
             return
-        self.over = True
-        backend.counts.answered(now, status, self.sent_at or now)
+        self.finished = True
+        backend.counts.responded(now, status, self.sent_at or now)
         if replica is not None:
-            backend.leave(replica)
+            backend.release(replica)

@@ -1,4 +1,4 @@
-"""Who may pass: what the data plane asks before it reads a body, and the answer when it is no."""
+"""Admission of requests to a route, decided before the body is read; the error response otherwise."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -6,30 +6,30 @@ from typing import NamedTuple, Protocol
 from pilotlight.gateway.table import Route
 
 
-class Refusal(NamedTuple):
-    """An answer of the gateway's own: a status, one sentence and headers that go with it."""
+class ErrorResponse(NamedTuple):
+    """Response of the gateway itself: a status, a message of one sentence, and headers."""
 
     status: int
     message: str
     headers: Mapping[str, str] = {}
 
 
-class Refused(Exception):
-    """A request that no replica shall get; for those who wait on a lease."""
+class RequestRejected(Exception):
+    """A request that no replica will get, with the response for its client."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, response: ErrorResponse) -> None:
+        super().__init__(response.message)
+        self.response = response
 
 
-class Gate(Protocol):
+class Admission(Protocol):
     """Access and rate limits. `headers` have lower-case names; `peer` is the client's address."""
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> Refusal | None: ...
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
 
 
-class OpenGate:
-    """Admits everybody who reaches the port."""
+class AllowAll:
+    """Admits every request."""
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> Refusal | None:
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
         return None

@@ -1,4 +1,4 @@
-"""Connections to the gRPC ports of replicas: one each, made when a call needs it, closed when the replica is gone."""
+"""gRPC channels to replicas: one each, opened by the first call, closed when the replica is gone."""
 
 import asyncio
 from typing import Any, Final
@@ -7,27 +7,27 @@ from pilotlight.gateway.addresses import Address
 from pilotlight.gateway.table import Replica
 
 CONNECT_S: Final = 5.0
-OPTIONS: Final = (
+CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # a port may pass to another replica: nothing is remembered of the first
+    ("grpc.use_local_subchannel_pool", 1),  # no shared subchannels: a port may pass to another replica
 )
 
 
-class Connection:
-    """`users` are the calls that run on it."""
+class GrpcChannel:
+    """`users` is the number of calls that use it."""
 
     def __init__(self, replica: Replica) -> None:
         import grpc.aio
 
-        self.place = Address(replica.host, replica.grpc_port).place
-        self.channel = grpc.aio.insecure_channel(self.place, options=OPTIONS)
+        self.place = Address(replica.host, replica.grpc_port).host_port
+        self.channel = grpc.aio.insecure_channel(self.place, options=CHANNEL_OPTIONS)
         self.users = 0
-        self.wanted = True
+        self.pooled = True
 
     async def ready(self) -> None:
-        """Raises ConnectionError when none comes about: nothing of a call has been sent by then."""
+        """Wait for the connection. Raises ConnectionError; nothing of a call has been sent by then."""
         from grpc import ChannelConnectivity as State
 
         state = self.channel.get_state(try_to_connect=True)
@@ -42,49 +42,50 @@ class Connection:
             raise ConnectionError(f"no connection to {self.place} within {CONNECT_S:g} s") from None
 
 
-class Connections:
-    """By replica."""
+class ChannelPool:
+    """Channels by replica."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Connection] = {}
+        self._open: dict[str, GrpcChannel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def get(self, replica: Replica) -> Connection:
-        """Ready, and counted as used until `put` is called. Raises ConnectionError."""
-        found = self._open.get(replica.id)
-        if found is None:
-            found = self._open[replica.id] = Connection(replica)
-        found.users += 1
+    async def acquire(self, replica: Replica) -> GrpcChannel:
+        """Return a connected channel, in use until `release`. Raises ConnectionError."""
+        channel = self._open.get(replica.id)
+        if channel is None:
+            channel = self._open[replica.id] = GrpcChannel(replica)
+        channel.users += 1
         try:
-            await found.ready()
+            await channel.ready()
         except BaseException as error:
             if isinstance(error, ConnectionError):
-                self._discard(replica.id, found)
-            self.put(found)
+                self._discard(replica.id, channel)
+            self.release(channel)
             raise
-        return found
+        return channel
 
-    def put(self, connection: Connection) -> None:
+    def release(self, connection: GrpcChannel) -> None:
         connection.users -= 1
         self._close_if_idle(connection)
 
-    def keep(self, replicas: set[str]) -> None:
-        for gone in self._open.keys() - replicas:
-            self._discard(gone, self._open[gone])
+    def retain(self, replicas: set[str]) -> None:
+        """Discard the channels of all other replicas."""
+        for removed in self._open.keys() - replicas:
+            self._discard(removed, self._open[removed])
 
     async def close(self) -> None:
-        self.keep(set())
+        self.retain(set())
         await asyncio.gather(*self._closing)
 
-    def _discard(self, replica: str, connection: Connection) -> None:
-        """The next call makes another one; calls that run on this one go on."""
+    def _discard(self, replica: str, connection: GrpcChannel) -> None:
+        """Remove a channel from the pool; it is closed after its last call."""
         if self._open.get(replica) is connection:
             del self._open[replica]
-        connection.wanted = False
+        connection.pooled = False
         self._close_if_idle(connection)
 
-    def _close_if_idle(self, connection: Connection) -> None:
-        if not connection.wanted and not connection.users:
+    def _close_if_idle(self, connection: GrpcChannel) -> None:
+        if not connection.pooled and not connection.users:
             closing: Any = asyncio.get_running_loop().create_task(connection.channel.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)

@@ -1,75 +1,75 @@
-"""A place on a replica for a request that the gateway does not carry over HTTP/1.1 itself, such as a gRPC call."""
+"""Slot on a replica for a request of another protocol than HTTP/1.1, such as a gRPC call."""
 
 import asyncio
 from collections.abc import Callable
 
 from pilotlight.gateway.backend import LiveBackend
-from pilotlight.gateway.gate import Refusal, Refused
+from pilotlight.gateway.gate import ErrorResponse, RequestRejected
 from pilotlight.gateway.replica import LiveReplica
-from pilotlight.gateway.routing import Key
+from pilotlight.gateway.routing import RouteKey
 from pilotlight.gateway.table import Replica
 
 
 class Lease:
-    """Given back exactly once, with the HTTP status that the answer amounts to (0: none came)."""
+    """A slot, to be released exactly once, with the HTTP status that the response corresponds to (0: none)."""
 
     def __init__(
-        self, backend: LiveBackend, live: LiveReplica, cold_ms: int | None, clock: Callable[[], float]
+        self, backend: LiveBackend, replica: LiveReplica, cold_ms: int | None, clock: Callable[[], float]
     ) -> None:  # fmt: skip
-        self.replica: Replica = live.config
+        self.replica: Replica = replica.config
         self.revision = backend.config.revision
-        self.cold_ms = cold_ms  # how long it waited for the first replica; None when there was one
+        self.cold_ms = cold_ms  # time until the first replica was there; None without a cold start
         self._backend = backend
-        self._live = live
+        self._live = replica
         self._clock = clock
         self._since = clock()
 
     def release(self, status: int) -> None:
-        self._backend.counts.answered(self._clock(), status, self._since)
-        self._backend.leave(self._live)
+        self._backend.counts.responded(self._clock(), status, self._since)
+        self._backend.release(self._live)
 
-    def unreachable(self) -> bool:
-        """Gives it back because the replica could not be connected to; it is left alone for a while.
+    def fail_unreachable(self) -> bool:
+        """Release the slot of a replica that refused the connection, and mark the replica unhealthy.
 
-        Whether that is news: not while it is left alone already.
+        Return whether it was healthy before: only then is it worth a report.
         """
         now = self._clock()
-        news = not self._live.shunned(now)
+        was_healthy = not self._live.is_unhealthy(now)
         self._backend.counts.leave(now)
-        self._backend.shun(self._live, now)
-        self._backend.leave(self._live)
-        return news
+        self._backend.mark_unhealthy(self._live, now)
+        self._backend.release(self._live)
+        return was_healthy
 
 
 class LeaseRequest:
-    """Waits in the same line as every other request."""
+    """Request for a slot, in the same queue as HTTP requests."""
 
-    kept = 0  # its bytes are with whoever asks for it
+    buffered = 0  # the caller buffers
 
-    def __init__(self, key: Key, tag: str, clock: Callable[[], float]) -> None:
+    def __init__(self, key: RouteKey, tag: str, clock: Callable[[], float]) -> None:
         self.key = key
         self.tag = tag
-        self.arrived = clock()
+        self.arrived_at = clock()
         self.cold = False
         self.backend: LiveBackend | None = None
         self.granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._clock = clock
 
-    def take(self, replica: LiveReplica, now: float) -> None:
+    def assign(self, replica: LiveReplica, now: float) -> None:
         assert self.backend is not None
-        cold_ms = int((now - self.arrived) * 1000) if self.cold else None
+        cold_ms = int((now - self.arrived_at) * 1000) if self.cold else None
         lease = Lease(self.backend, replica, cold_ms, self._clock)
-        if self.granted.done():  # whoever asked has gone
+        if self.granted.done():  # the caller has given up
             lease.release(499)
         else:
             self.granted.set_result(lease)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def reject(self, error: ErrorResponse) -> None:
         if not self.granted.done():
-            self.granted.set_exception(Refused(refusal))
+            self.granted.set_exception(RequestRejected(error))
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """Leave the queue, or release a slot that was granted meanwhile."""
         if self.granted.done() and not self.granted.cancelled():
             if self.granted.exception() is None:
                 self.granted.result().release(499)

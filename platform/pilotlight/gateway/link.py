@@ -1,7 +1,7 @@
-"""The gateway's end of the link: a unix socket in its folder, where the control process comes and goes.
+"""The gateway's end of the control link: a unix socket in its folder, to which the control process connects.
 
-One gateway has a folder: it holds a lock for as long as it takes requests, so a socket that was left behind is known to
-be dead. One control process is listened to: a newer connection replaces the older one.
+A lock on the folder is held while the gateway takes requests, so a socket without a lock is stale. There is one
+connection at a time: a newer one replaces the older one.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.messages import Hello, Order, Word
+from pilotlight.gateway.messages import ControlMessage, GatewayMessage, Hello
 from pilotlight.gateway.sockets import Channel
 from pilotlight.wire.unix import listen, peer_pid
 
@@ -22,25 +22,25 @@ SOCKET: Final = "gateway.sock"
 LOCK: Final = "gateway.lock"
 BACKLOG: Final = 8
 
-Answer = Callable[..., None]  # a word, and sockets that go with it
-OnOrder = Callable[[Order, list[socket.socket], Answer], None]
+SendReply = Callable[..., None]  # a message, and sockets to send with it
+OnControlMessage = Callable[[ControlMessage, list[socket.socket], SendReply], None]
 
 
 class AlreadyRunning(PlatformError):
-    """Another gateway has this folder."""
+    """Another gateway runs in this folder."""
 
 
-class ControlPort:
-    """`on_order` gets each order with its sockets and a way to answer; `on_lost` is told of a closed connection.
+class ControlServer:
+    """`on_message` gets each message with its sockets and a function to reply; `on_lost` is called after a disconnect.
 
-    `greet` gets the pid of who has connected, 0 where the system does not tell it.
+    `hello` makes the first message; it gets the pid of the control process, 0 where unknown.
     """
 
     def __init__(
-        self, folder: Path, greet: Callable[[int], Hello], on_order: OnOrder, on_lost: Callable[[], None]
+        self, folder: Path, hello: Callable[[int], Hello], on_message: OnControlMessage, on_lost: Callable[[], None]
     ) -> None:
-        self._folder, self._greet, self._on_order, self._on_lost = folder, greet, on_order, on_lost
-        self._channel: Channel[Order] | None = None
+        self._folder, self._hello, self._on_message, self._on_lost = folder, hello, on_message, on_lost
+        self._channel: Channel[ControlMessage] | None = None
         self._lock = -1
         self._listener: socket.socket | None = None
 
@@ -49,18 +49,18 @@ class ControlPort:
         return self._channel is not None
 
     async def open(self, wait_s: float = 5.0) -> None:
-        """Waits a moment for a gateway that is about to end."""
-        self._lock = await _locked(self._folder / LOCK, wait_s)
+        """Lock the folder and listen; wait up to `wait_s` for a predecessor to exit. Raises AlreadyRunning."""
+        self._lock = await _acquire_lock(self._folder / LOCK, wait_s)
         self._listener = listen(self._folder / SOCKET, BACKLOG)
         self._listener.setblocking(False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
-    def say(self, word: Word, held: Sequence[socket.socket] = ()) -> None:
+    def send(self, message: GatewayMessage, sockets: Sequence[socket.socket] = ()) -> None:
         if self._channel is not None:
-            self._channel.send(word, held)
+            self._channel.send(message, sockets)
 
-    def give_up(self, *, disconnect: bool) -> None:
-        """Lets a successor have the folder. Who is connected may stay, to see the end."""
+    def release(self, *, disconnect: bool) -> None:
+        """Release the folder for a successor; a connection may stay open until the exit."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
@@ -81,21 +81,23 @@ class ControlPort:
         if self._channel is not None:
             self._channel.close()
 
-        def order(message: Order, came: list[socket.socket]) -> None:
-            self._on_order(message, came, channel.send)
+        def on_message(message: ControlMessage, sockets: list[socket.socket]) -> None:
+            self._on_message(message, sockets, channel.send)
 
-        channel: Channel[Order] = Channel(connection, Order, order, lambda: self._lose(channel))
+        channel: Channel[ControlMessage] = Channel(
+            connection, ControlMessage, on_message, lambda: self._on_channel_lost(channel)
+        )
         self._channel = channel
-        channel.send(self._greet(peer_pid(connection)))
+        channel.send(self._hello(peer_pid(connection)))
 
-    def _lose(self, channel: Channel[Any]) -> None:
+    def _on_channel_lost(self, channel: Channel[Any]) -> None:
         if self._channel is channel:
             self._channel = None
             self._on_lost()
 
 
-def lives(folder: Path) -> bool:
-    """Whether a gateway takes requests here. Only its lock is tried: who connects is taken for the control process."""
+def is_running(folder: Path) -> bool:
+    """Whether a gateway runs in the folder. Tries the lock only: connecting would disconnect the control process."""
     try:
         lock = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
@@ -109,8 +111,8 @@ def lives(folder: Path) -> bool:
     return False
 
 
-async def _locked(path: Path, wait_s: float) -> int:
-    """The lock belongs to the open file: it is gone with the process, however that ends."""
+async def _acquire_lock(path: Path, wait_s: float) -> int:
+    """Return the locked descriptor; the kernel releases the lock when the process exits."""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_s
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""The sockets that the gateway serves: those it was handed, those it bound itself, and which route each leads to."""
+"""Listeners of the gateway: sockets received or bound, and the route that each serves."""
 
 import asyncio
 import socket
@@ -9,63 +9,63 @@ from pilotlight.errors import PlatformError
 from pilotlight.gateway import addresses
 from pilotlight.gateway.addresses import BACKLOG, Address
 from pilotlight.gateway.messages import Listen
-from pilotlight.gateway.plane import Key, Plane
+from pilotlight.gateway.plane import DataPlane, RouteKey
 from pilotlight.gateway.table import Table
 
-NOWHERE: Key = ("", "")  # where the port of a service that is gone leads
+UNKNOWN_ROUTE: RouteKey = ("", "")  # of the port of a deleted service
 
 
 class Server(Protocol):
-    """Something that takes requests until it is closed; those it has go on."""
+    """A server; requests in flight continue after `close`."""
 
     def close(self) -> None: ...
 
 
-# Serves gRPC at an address for the route that the function names at the time of a call; raises CannotListen.
-StartGrpc = Callable[[Address, Callable[[], Key]], Awaitable[Server]]
+# Serves gRPC at an address, for the route that the function returns at each call; raises CannotListen.
+StartGrpc = Callable[[Address, Callable[[], RouteKey]], Awaitable[Server]]
 
 
 class Listeners:
-    """By address. Used by one task at a time.
+    """Listeners by address. Used by one task at a time.
 
-    Nothing is accepted before `begin`, which the first table calls for: until then every service would be unknown.
+    Connections are accepted after `start`, once the first table is there: until then every service would be unknown.
     """
 
-    def __init__(self, plane: Plane, start_grpc: StartGrpc) -> None:
+    def __init__(self, plane: DataPlane, start_grpc: StartGrpc) -> None:
         self._plane, self._start_grpc = plane, start_grpc
         self._servers: dict[str, Server] = {}
         self._sockets: dict[str, socket.socket] = {}
         self._shared: frozenset[str] = frozenset()
-        self._routes: dict[int, Key] = {}
-        self._begun = False
-        self._early: list[tuple[Listen, Sequence[socket.socket]]] = []
+        self._routes: dict[int, RouteKey] = {}
+        self._started = False
+        self._pending: list[tuple[Listen, Sequence[socket.socket]]] = []
         self.failed: tuple[str, ...] = ()
 
-    async def begin(self) -> None:
-        self._begun = True
-        early, self._early = self._early, []
-        for order, came in early:
-            await self.serve(order, came)
+    async def start(self) -> None:
+        self._started = True
+        pending, self._pending = self._pending, []
+        for message, sockets in pending:
+            await self.serve(message, sockets)
 
-    async def serve(self, order: Listen, came: Sequence[socket.socket]) -> None:
-        """Exactly these from here on. One that is served already goes on undisturbed."""
-        if not self._begun:
-            self._early.append((order, came))
+    async def serve(self, message: Listen, sockets: Sequence[socket.socket]) -> None:
+        """Serve exactly these addresses; existing listeners among them continue."""
+        if not self._started:
+            self._pending.append((message, sockets))
             return
-        handed = dict(zip(order.held, came, strict=True))
-        self._shared = frozenset(order.shared)
+        received = dict(zip(message.held, sockets, strict=True))
+        self._shared = frozenset(message.shared)
         failed = []
-        for gone in self._servers.keys() - {*order.held, *order.wanted}:
+        for gone in self._servers.keys() - {*message.held, *message.wanted}:
             self._close(gone)
-        for text in (*order.held, *order.wanted):
+        for text in (*message.held, *message.wanted):
             try:
-                await self._open(text, handed.pop(text, None))
+                await self._open(text, received.pop(text, None))
             except PlatformError as error:
                 failed.append(f"{text}: {error}")
         self.failed = tuple(failed)
 
-    def follow(self, table: Table) -> None:
-        """Which route each port leads to."""
+    def update(self, table: Table) -> None:
+        """Update the routes of dedicated ports."""
         self._routes = {
             port: (route.namespace, route.name)
             for route in table.routes
@@ -74,13 +74,15 @@ class Listeners:
         }
 
     def lend(self) -> tuple[tuple[str, ...], list[socket.socket]]:
-        """Those that wait for the first table too: nobody else may still hold them."""
-        early = {text: each for order, came in self._early for text, each in zip(order.held, came, strict=True)}
-        held = {**early, **self._sockets}
+        """Return addresses and sockets, including those not served yet: no other process may hold them."""
+        pending = {
+            text: each for message, sockets in self._pending for text, each in zip(message.held, sockets, strict=True)
+        }
+        held = {**pending, **self._sockets}
         return tuple(held), list(held.values())
 
     def close(self) -> None:
-        self._early.clear()
+        self._pending.clear()
         for text in list(self._servers):
             self._close(text)
 
@@ -91,7 +93,7 @@ class Listeners:
             return
         address = addresses.parse(text)
         if address.kind == "grpc":
-            self._servers[text] = await self._start_grpc(address, lambda: self._routes.get(address.port, NOWHERE))
+            self._servers[text] = await self._start_grpc(address, lambda: self._routes.get(address.port, UNKNOWN_ROUTE))
             return
         listener = listener or addresses.bind(address)
         loop = asyncio.get_running_loop()
@@ -101,15 +103,15 @@ class Listeners:
         self._sockets[text] = listener
 
     def _factory(self, text: str, port: int) -> Callable[[], asyncio.Protocol]:
-        """Asked at each connection, since a port may pass from one service to another."""
+        """Return a factory that looks up the route at each connection: a port may pass to another service."""
 
         def make() -> asyncio.Protocol:
-            key = None if text in self._shared else self._routes.get(port, NOWHERE)
-            return self._plane.handler(key)()
+            key = None if text in self._shared else self._routes.get(port, UNKNOWN_ROUTE)
+            return self._plane.protocol_factory(key)()
 
         return make
 
     def _close(self, text: str) -> None:
-        """Who has connected and was not yet accepted waits for whoever else holds the socket."""
+        """Close a listener; connections not yet accepted wait for another holder of the socket."""
         self._sockets.pop(text, None)
         self._servers.pop(text).close()

@@ -1,4 +1,4 @@
-"""What the gateway's process has to say, in the schema that predictors log in: a JSON object per line on stderr."""
+"""Log of the gateway in the schema of the predictors: JSON lines on stderr."""
 
 import sys
 from contextlib import suppress
@@ -9,7 +9,7 @@ from msgspec import json
 
 
 def log(event: str, message: str, *, level: str = "INFO", **fields: Any) -> None:
-    """Writing never raises: a full disk or a closed pipe costs lines, not requests."""
+    """Write a log line. Never raises: a full disk or a closed pipe must not fail requests."""
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"ts": stamp, "level": level, "event": event, "message": message, "logger": "pilotlight.gateway", **fields}
     with suppress(OSError, ValueError):

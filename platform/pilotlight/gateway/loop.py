@@ -1,4 +1,4 @@
-"""How the platform's long-lived processes run: on the quickest loop that is installed, with all files they may open."""
+"""Event loop of the platform's long-lived processes: uvloop if installed, with the maximum of open files."""
 
 import asyncio
 import resource
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """On uvloop where it is installed, with as many open files as the system lets us have."""
+    """Run on uvloop if installed, with the hard limit of open files."""
     with suppress(ValueError, OSError):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,19 +1,19 @@
-"""What control process and gateway say to each other on a unix socket: one JSON document a line, each way.
+"""Messages between control process and gateway over a unix socket: JSON lines, both ways.
 
     control → gateway   Publish(table)      the whole table; answered by Applied(generation) once no request
                                             can reach a replica that the table lacks
-                        Listen(addresses)   these sockets, sent along as descriptors, are the ones to serve, and no
-                                            others; an address without a descriptor is bound by the gateway.
-                                            Answered by Applied, with what could not be bound
-                        Lend()              asks for the gateway's listeners: answered by Sockets with descriptors
-                        Stop(drain_s)       finish what is in flight and end
+                        Listen(addresses)   the sockets to serve from now on, sent as descriptors; an address without
+                                            a descriptor is bound by the gateway. Answered by Applied, with the
+                                            addresses that could not be bound
+                        Lend()              requests the gateway's listeners: answered by Sockets with descriptors
+                        Stop(drain_s)       finish requests in flight and exit
     gateway → control   Hello(version, pid) first on every connection
-                        Wake(...)           a request waits for a backend that has no replica; said at once
-                        Report(...)         what happened since the last report, once a second while anything did
+                        Wake(...)           a request waits for a backend without replicas; sent immediately
+                        Report(...)         counters since the last report, every second while there are requests
                         Unreachable(...)    a replica refused a connection, or closed it without an answer
-                        Leaving()           it was told to end by a signal: tables are obeyed until it has
+                        Leaving()           it is exiting after a signal; tables are applied until then
 
-The gateway outlives the control process: it keeps its last table and waits for the next connection.
+The gateway outlives the control process: it continues with its last table and waits for a new connection.
 """
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ class Listen(Struct, frozen=True, tag="listen"):
 
     held: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()  # those of them that lead to every route; any other only to the route of its port
+    shared: tuple[str, ...] = ()  # addresses that serve all routes; any other serves the route of its port
 
 
 class Lend(Struct, frozen=True, tag="lend"):
@@ -72,16 +72,16 @@ class BackendReport(Struct, frozen=True):
     revision: str
     concurrency: float
     requests: int
-    errors: int  # answers of 500 and above, and none at all
+    errors: int  # status 500 and above, and no response
     waiting: int  # now
     in_flight: int  # now
     cold_starts: int = 0
     held_s: float = 0.0
     latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
-    held: int = 0  # requests that had to wait before a replica took them; `held_s` is theirs
-    refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or too many wait
+    held: int = 0  # requests that waited for a replica; `held_s` is their total time
+    refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or the queue was full
     latency_s: float = 0.0  # summed over `requests`
-    lost: int = 0  # of `errors`: answered 502 by the gateway because the replica ended without an answer
+    lost: int = 0  # of `errors`: answered 502 by the gateway because the replica closed the connection
 
 
 class Report(Struct, frozen=True, tag="report"):
@@ -95,8 +95,8 @@ class Unreachable(Struct, frozen=True, tag="unreachable"):
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
-    """A gateway that ends by itself: it accepts nothing more and its place is free for a successor."""
+    """The gateway accepts no more connections; a successor may take over its folder."""
 
 
-Order = Publish | Listen | Lend | Stop
-Word = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving
+ControlMessage = Publish | Listen | Lend | Stop
+GatewayMessage = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving

@@ -1,4 +1,4 @@
-"""The gateway's /metrics: what reports told, summed up by route and revision, in Prometheus' text format."""
+"""The gateway's /metrics: reports summed up by route and revision, in the Prometheus text format."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,7 +24,7 @@ Series = tuple[str, str, str]  # namespace, route, revision
 
 
 class Totals:
-    """One revision behind one route, since this gateway started."""
+    """Totals of one revision of a route, since the gateway started."""
 
     __slots__ = (
         "buckets", "cold_starts", "errors", "held", "held_s", "in_flight", "latency_s", "lost", "refused", "waiting",
@@ -35,77 +35,77 @@ class Totals:
         self.held_s = self.latency_s = 0.0
         self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
 
-    def add(self, told: BackendReport) -> None:
-        self.waiting, self.in_flight = told.waiting, told.in_flight
-        self.held += told.held
-        self.refused += told.refused
-        self.errors += told.errors
-        self.cold_starts += told.cold_starts
-        self.lost += told.lost
-        self.held_s += told.held_s
-        self.latency_s += told.latency_s
-        for place, number in enumerate(told.latencies):
-            self.buckets[place] += number
+    def add(self, report: BackendReport) -> None:
+        self.waiting, self.in_flight = report.waiting, report.in_flight
+        self.held += report.held
+        self.refused += report.refused
+        self.errors += report.errors
+        self.cold_starts += report.cold_starts
+        self.lost += report.lost
+        self.held_s += report.held_s
+        self.latency_s += report.latency_s
+        for index, number in enumerate(report.latencies):
+            self.buckets[index] += number
 
 
 class Metrics:
-    """Series of revisions that left the table leave the page, so that years of deploys do not fill it."""
+    """Series by route and revision; those that left the table are dropped, so that their number stays bounded."""
 
     def __init__(self) -> None:
         self._totals: dict[Series, Totals] = {}
-        self._refused: dict[tuple[str, str, str], int] = {}  # namespace, route, reason
+        self._rejected: dict[tuple[str, str, str], int] = {}  # namespace, route, reason
 
     def add(self, report: Report) -> None:
         for totals in self._totals.values():
             totals.waiting = totals.in_flight = 0
-        for told in report.backends:
-            self._totals.setdefault((told.namespace, told.name, told.revision), Totals()).add(told)
+        for backend in report.backends:
+            self._totals.setdefault((backend.namespace, backend.name, backend.revision), Totals()).add(backend)
 
-    def refused(self, route: Route, reason: str) -> None:
+    def rejected(self, route: Route, reason: str) -> None:
         key = (route.namespace, route.name, reason)
-        self._refused[key] = self._refused.get(key, 0) + 1
+        self._rejected[key] = self._rejected.get(key, 0) + 1
 
-    def follow(self, table: Table) -> None:
+    def prune(self, table: Table) -> None:
         known = {(route.namespace, route.name, each.revision) for route in table.routes for each in route.backends}
         routes = {(route.namespace, route.name) for route in table.routes}
         self._totals = {key: totals for key, totals in self._totals.items() if key in known}
-        self._refused = {key: number for key, number in self._refused.items() if key[:2] in routes}
+        self._rejected = {key: number for key, number in self._rejected.items() if key[:2] in routes}
 
     def page(self) -> tuple[int, str, bytes]:
         return 200, prometheus_text.CONTENT_TYPE, "".join(f"{line}\n" for line in self._lines()).encode()
 
     def _lines(self) -> Iterator[str]:
-        everyone = [(_labels(*key), totals) for key, totals in sorted(self._totals.items())]
+        series = [(_labels(*key), totals) for key, totals in sorted(self._totals.items())]
         yield from _head(METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica.")
-        yield from (f"{METRIC_GATEWAY_WAITING}{{{labels}}} {totals.waiting}" for labels, totals in everyone)
+        yield from (f"{METRIC_GATEWAY_WAITING}{{{labels}}} {totals.waiting}" for labels, totals in series)
         yield from _head(METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has.")
-        yield from (f"{METRIC_GATEWAY_IN_FLIGHT}{{{labels}}} {totals.in_flight}" for labels, totals in everyone)
+        yield from (f"{METRIC_GATEWAY_IN_FLIGHT}{{{labels}}} {totals.in_flight}" for labels, totals in series)
         yield from _head(METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica.")
-        for labels, totals in everyone:
+        for labels, totals in series:
             yield f"{METRIC_GATEWAY_HELD}_sum{{{labels}}} {totals.held_s:.6f}"
             yield f"{METRIC_GATEWAY_HELD}_count{{{labels}}} {totals.held}"
         yield from _head(METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer.")
-        for labels, totals in everyone:
+        for labels, totals in series:
             yield from _histogram(labels, totals)
         yield from _head(METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer.")
-        yield from (f"{METRIC_GATEWAY_ERRORS}{{{labels}}} {totals.errors}" for labels, totals in everyone)
+        yield from (f"{METRIC_GATEWAY_ERRORS}{{{labels}}} {totals.errors}" for labels, totals in series)
         yield from _head(METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer.")
-        yield from (f"{METRIC_GATEWAY_LOST}{{{labels}}} {totals.lost}" for labels, totals in everyone)
+        yield from (f"{METRIC_GATEWAY_LOST}{{{labels}}} {totals.lost}" for labels, totals in series)
         yield from _head(METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start.")
-        yield from (f"{METRIC_GATEWAY_COLD_STARTS}{{{labels}}} {totals.cold_starts}" for labels, totals in everyone)
+        yield from (f"{METRIC_GATEWAY_COLD_STARTS}{{{labels}}} {totals.cold_starts}" for labels, totals in series)
         yield from _head(METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away.")
-        for (namespace, name, reason), number in sorted(self._turned_away().items()):
+        for (namespace, name, reason), number in sorted(self._rejections().items()):
             labels = prometheus_text.labels({LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason})
             yield f"{METRIC_GATEWAY_REFUSED}{{{labels}}} {number}"
 
-    def _turned_away(self) -> dict[tuple[str, str, str], int]:
-        """By the gate, and for want of a replica."""
-        found = dict(self._refused)
+    def _rejections(self) -> dict[tuple[str, str, str], int]:
+        """Count rejections by admission, and those without a replica."""
+        rejections = dict(self._rejected)
         for (namespace, name, _), totals in self._totals.items():
             if totals.refused:
                 key = (namespace, name, "no_replica")
-                found[key] = found.get(key, 0) + totals.refused
-        return found
+                rejections[key] = rejections.get(key, 0) + totals.refused
+        return rejections
 
 
 def _head(name: str, kind: str, text: str) -> Iterable[str]:

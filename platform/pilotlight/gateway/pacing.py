@@ -1,18 +1,18 @@
-"""A connection whose reading can be stopped for a while: whoever reads too slowly stops whoever writes to it."""
+"""Protocol whose reading can be paused: flow control between the client's and the replica's connection."""
 
 import asyncio
 from typing import cast
 
 
-class Paced(asyncio.Protocol):
+class FlowControlledProtocol(asyncio.Protocol):
     __slots__ = ("_paused", "transport")
 
     def __init__(self) -> None:
-        self.transport: asyncio.Transport = cast(asyncio.Transport, None)  # there from the first callback on
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)  # set by connection_made
         self._paused = False
 
     def pause(self) -> None:
-        """What comes is not taken up as fast as it comes."""
+        """Stop reading until `resume`: the other connection cannot take more."""
         if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()

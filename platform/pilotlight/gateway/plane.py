@@ -1,9 +1,9 @@
-"""The data plane of one gateway process: tables in, requests through, counts out. Used from one event loop.
-
-The process around it (listeners, the link to the control side, access, metrics) sees nothing but this class.
+"""Data plane of one gateway process: routing tables in, requests through, counts out. Used from one event loop.
 
     connection → preparing → choice → backend → replica → upstream        a request
-    upstream → exchange → connection                                      its answer
+    upstream → exchange → connection                                      its response
+
+The process around it (listeners, control link, access, metrics) uses only this class.
 """
 
 import asyncio
@@ -13,51 +13,50 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 
-from pilotlight.gateway.backend import Asker, LiveBackend
+from pilotlight.gateway.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.choice import LiveRoute
-from pilotlight.gateway.connection import IDLE_S as CLIENT_IDLE_S
-from pilotlight.gateway.connection import Client
-from pilotlight.gateway.gate import Gate, Refusal, Refused
+from pilotlight.gateway.connection import IDLE_TIMEOUT_S, ClientConnection
+from pilotlight.gateway.exchange import Downstream
+from pilotlight.gateway.gate import Admission, ErrorResponse, RequestRejected
 from pilotlight.gateway.lease import Lease, LeaseRequest
 from pilotlight.gateway.messages import Report, Unreachable, Wake
-from pilotlight.gateway.preparing import Landscape
+from pilotlight.gateway.preparing import RoutingState
 from pilotlight.gateway.replica import IDLE_S, LiveReplica
-from pilotlight.gateway.replies import LATE, NO_REVISION, NO_ROUTE, no_tag
-from pilotlight.gateway.room import Room
-from pilotlight.gateway.routing import Key, tag_of
+from pilotlight.gateway.replies import NO_REVISION, NO_ROUTE, TIMED_OUT, PageHandler, unknown_tag
+from pilotlight.gateway.room import BufferBudget
+from pilotlight.gateway.routing import RouteKey, tag_of
 from pilotlight.gateway.table import Route, Table
 
-__all__ = ["Gate", "Key", "Lease", "OwnPage", "Plane", "Refusal", "Refused"]
+__all__ = ["Admission", "DataPlane", "ErrorResponse", "Lease", "PageHandler", "RequestRejected", "RouteKey"]
 
-OwnPage = Callable[[], tuple[int, str, bytes]]  # status, content type, body
-SWEEP_S: Final = 0.25  # how exactly timeouts are kept
+SWEEP_S: Final = 0.25  # precision of timeouts
 
 
-class Plane:
-    """`own` are the gateway's pages by first segment, such as `metrics`; `healthz` is there from the start."""
+class DataPlane:
+    """`pages` are the gateway's own pages by first path segment, such as `metrics`; `healthz` is always there."""
 
     def __init__(
         self,
         on_wake: Callable[[Wake], None],
         on_unreachable: Callable[[Unreachable], None],
-        gate: Gate,
+        admission: Admission,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.own: dict[str, OwnPage] = {"healthz": lambda: (200, "text/plain", b"ok\n")}
-        # Called with the first request after a report that found nothing: whoever reports may sleep until then.
+        self.pages: dict[str, PageHandler] = {"healthz": lambda: (200, "text/plain", b"ok\n")}
+        # Called at the first request after an empty report: the reporter's timer rests in between.
         self.on_busy: Callable[[], None] = lambda: None
         self._busy = False
-        self.gate = gate
+        self.admission = admission
         self.clock = clock
-        self.clients: set[Client] = set()
+        self.clients: set[Downstream] = set()
         self.closing = False
-        self.idle_s = CLIENT_IDLE_S  # after which a client's connection is closed
-        self.room = Room()
-        self.landscape = Landscape(Table(), {})
+        self.idle_s: float = IDLE_TIMEOUT_S  # of client connections
+        self.buffer_budget = BufferBudget()
+        self.routing = RoutingState(Table(), {})
         self._on_wake = on_wake
         self._on_unreachable = on_unreachable
-        self._backends: dict[tuple[Key, str], LiveBackend] = {}
-        self._leaving: list[LiveBackend] = []  # in no table any more, but some of their requests are still here
+        self._backends: dict[tuple[RouteKey, str], LiveBackend] = {}
+        self._draining: list[LiveBackend] = []  # removed from the table, with requests in flight
         self._reported = clock()
         self._id_prefix = os.urandom(6).hex()
         self._numbers = count(1)
@@ -65,67 +64,63 @@ class Plane:
 
     @property
     def generation(self) -> int:
-        """Of the table in force."""
-        return self.landscape.generation
+        """Generation of the table in force."""
+        return self.routing.generation
 
     def publish(self, table: Table) -> None:
-        """Takes effect before it returns: from then on no request goes to a replica that the table lacks."""
-        before, routes = self._backends, self.landscape.routes
+        """Replace the routing table; once it returns, no request goes to a replica that the table lacks."""
+        removed, routes = self._backends, self.routing.routes
         self._backends = {}
-        self.landscape = Landscape(table, {})
+        self.routing = RoutingState(table, {})
         for route in table.routes:
             key = (route.namespace, route.name)
-            lives = {}
+            backends = {}
             for config in route.backends:
-                live = before.pop((key, config.revision), None)
-                live = live or LiveBackend(key, config, self._on_wake, self.clock, self.room)
-                lives[config.revision] = self._backends[key, config.revision] = live
-            self.landscape.routes[key] = LiveRoute(route, lives, routes.get(key))
-        self._settle(table, before)
-
-    def _settle(self, table: Table, gone: dict[tuple[Key, str], LiveBackend]) -> None:
-        """Everybody who waits goes on, waits further, looks for another revision, or is told that there is none."""
-        stranded = [asker for live in gone.values() for asker in live.remove()]
-        self._leaving += gone.values()
+                backend = removed.pop((key, config.revision), None)
+                backend = backend or LiveBackend(key, config, self._on_wake, self.clock, self.buffer_budget)
+                backends[config.revision] = self._backends[key, config.revision] = backend
+            self.routing.routes[key] = LiveRoute(route, backends, routes.get(key))
+        stranded = [request for backend in removed.values() for request in backend.remove()]
+        self._draining += removed.values()
         for route in table.routes:
             for config in route.backends:
                 self._backends[(route.namespace, route.name), config.revision].update(config)
-        for asker in stranded:
-            self.dispatch(asker)
+        for request in stranded:  # after every backend is up to date: they may go to another revision
+            self.dispatch(request)
 
-    def handler(self, route_key: Key | None) -> Callable[[], asyncio.Protocol]:
-        """Makes the protocol of a listener: of one route's own port, or (None) of the address of all of them."""
-        return lambda: Client(self, route_key)
+    def protocol_factory(self, port_route: RouteKey | None) -> Callable[[], asyncio.Protocol]:
+        """Return the protocol factory of a listener: of one route's own port, or (None) of all routes."""
+        return lambda: ClientConnection(self, port_route)
 
-    def route(self, key: Key) -> Route | None:
-        live = self.landscape.routes.get(key)
+    def route(self, key: RouteKey) -> Route | None:
+        live = self.routing.routes.get(key)
         return live.route if live is not None else None
 
-    def dispatch(self, asker: Asker, first: bool = False) -> None:
-        """To the backend of its tag, or to the one whose turn it is; `first`: ahead of those who wait there."""
-        route = self.landscape.routes.get(asker.key)
+    def dispatch(self, request: PendingRequest, front: bool = False) -> None:
+        """Submit a request to its route in the table in force; `front`: ahead of the queue."""
+        route = self.routing.routes.get(request.key)
         if route is None:
-            asker.refuse(NO_ROUTE)
+            request.reject(NO_ROUTE)
         else:
-            self.place(asker, route, asker.tag, first)
+            self.submit(request, route, request.tag, front)
 
-    def place(self, asker: Asker, route: LiveRoute, tag: str, first: bool = False) -> None:
-        """As `dispatch`, for one whose route is known to be in the table."""
+    def submit(self, request: PendingRequest, route: LiveRoute, tag: str, front: bool = False) -> None:
+        """Submit a request to the backend of its tag, or to one chosen by weight."""
         if not self._busy:
-            self.busy()
+            self.mark_busy()
         backend = route.choose(tag)
         if backend is None:
-            asker.refuse(no_tag(tag) if tag else NO_REVISION)
-        elif first:
-            backend.enter_first(asker, self.clock())
+            request.reject(unknown_tag(tag) if tag else NO_REVISION)
+        elif front:
+            backend.resubmit(request, self.clock())
         else:
-            backend.enter(asker, self.clock())
+            backend.submit(request, self.clock())
 
     async def acquire(self, route: Route, revision: str | None, headers: Mapping[str, str], deadline: float) -> Lease:
-        """A place on a replica, for other protocols than HTTP/1.1: same choice, same holding, same limits.
+        """Wait for a slot on a replica, for other protocols than HTTP/1.1: same choice, same queue, same limits.
 
-        `revision` is a tag or a name; None: as the tag headers say, else by weight. `deadline` is on the plane's
-        clock. Raises Refused; the gate is the caller's to ask. Cancelling gives the place in the line back.
+        `revision` is a tag or a name; None: by the tag headers, else by weight. `deadline` is on the plane's clock.
+        Raises RequestRejected; admission is left to the caller. Cancelling leaves the queue.
         """
         request = LeaseRequest((route.namespace, route.name), revision or tag_of(headers), self.clock)
         self.dispatch(request)
@@ -134,56 +129,57 @@ class Plane:
                 return await asyncio.shield(request.granted)
         except TimeoutError:
             request.withdraw()
-            raise Refused(LATE) from None
+            raise RequestRejected(TIMED_OUT) from None
         except asyncio.CancelledError:
             request.withdraw()
             raise
 
-    def busy(self) -> None:
-        """Whoever reports is woken by the first request."""
+    def mark_busy(self) -> None:
         self._busy = True
         self.on_busy()
 
-    def unreachable(self, replica: LiveReplica, reason: str) -> None:
+    def report_unreachable(self, replica: LiveReplica, reason: str) -> None:
         self._on_unreachable(Unreachable(replica.id, reason))
 
-    def new_id(self) -> str:
-        """For a request whose client gave it none."""
+    def new_request_id(self) -> str:
+        """Return an id for a request whose client sent none."""
         return f"{self._id_prefix}-{next(self._numbers):x}"
 
-    def loads(self) -> dict[Key, int]:
-        """Requests that are here at this moment, waiting or in flight, by namespace and workload."""
-        found: dict[Key, int] = {}
-        for live in (*self._backends.values(), *self._leaving):
-            workload = (live.key[0], live.config.workload)
-            if live.counts.load:
-                found[workload] = found.get(workload, 0) + live.counts.load
-        return found
+    def loads(self) -> dict[RouteKey, int]:
+        """Return the requests queued or in flight, by namespace and workload."""
+        loads: dict[RouteKey, int] = {}
+        for backend in (*self._backends.values(), *self._draining):
+            workload = (backend.key[0], backend.config.workload)
+            if backend.counts.load:
+                loads[workload] = loads.get(workload, 0) + backend.counts.load
+        return loads
 
     def report(self, now: float) -> Report:
-        """What happened since the last call; a backend without requests is left out."""
+        """Return the counts since the last call; backends without requests are left out."""
         seconds, self._reported = now - self._reported, now
-        backends = [*self._backends.values(), *self._leaving]
-        told = (
-            live.counts.drain(live.key, live.config.workload, live.config.revision, len(live.waiting), now)
-            for live in backends
+        backends = [*self._backends.values(), *self._draining]
+        candidates = (
+            backend.counts.take_report(
+                backend.key, backend.config.workload, backend.config.revision, len(backend.waiting), now
+            )
+            for backend in backends
         )
-        reports = tuple(report for report in told if report is not None)
-        self._leaving = [live for live in self._leaving if live.counts.load]
+        reports = tuple(report for report in candidates if report is not None)
+        self._draining = [backend for backend in self._draining if backend.counts.load]
         self._busy = bool(reports)
         return Report(seconds, reports)
 
-    def join(self, client: Client) -> None:
+    def add_client(self, client: Downstream) -> None:
         self.clients.add(client)
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Ends what is overdue; rests when there is nothing left that could be."""
+        """Apply timeouts; stops while there are no connections."""
         now = self.clock()
         for client in list(self.clients):
-            client.end_if_overdue(now)
-        replicas = [replica for live in self._backends.values() for replica in live.replicas if replica.idle]
+            client.check_timeouts(now)
+        replicas = [replica for backend in self._backends.values() for replica in backend.replicas if replica.idle]
         for replica in replicas:
             replica.close_idle(before=now - IDLE_S)
         self._sweeper = None
@@ -191,15 +187,15 @@ class Plane:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def drain(self, seconds: float) -> None:
-        """Every answer closes its connection from here on; returns when all are given, or after `seconds`."""
+        """Close connections after their responses; return when all are answered, or after `seconds`."""
         self.closing = True
         end = asyncio.get_running_loop().time() + seconds
         while any(client.busy for client in self.clients) and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for client in list(self.clients):
             client.close()
-        for live in self._backends.values():
-            for replica in live.replicas:
+        for backend in self._backends.values():
+            for replica in backend.replicas:
                 replica.close_idle()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -1,7 +1,7 @@
-"""From a request's head to what is done with it: the route, and the head that its replica will get.
+"""Preparation of a request from its head: the route, and the rewritten head for the replica.
 
-A client on a kept connection repeats its head, so a connection remembers the last `Prepared` with the bytes it was made
-from; it holds for as long as the table does.
+Clients repeat their heads on a connection, so a connection caches its last `PreparedRequest`, which is valid as long as
+the routing table is.
 """
 
 import hmac
@@ -10,78 +10,80 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.choice import LiveRoute
-from pilotlight.gateway.gate import Refusal
+from pilotlight.gateway.gate import ErrorResponse
 from pilotlight.gateway.replies import NO_ROUTE
-from pilotlight.gateway.routing import Aim, Key, OwnAim, Router
+from pilotlight.gateway.routing import PageMatch, RouteKey, RouteMatch, RouteMatcher
 from pilotlight.gateway.table import Route, Table
-from pilotlight.wire.heads import RequestHead, passed_on
+from pilotlight.wire.heads import RequestHead, end_to_end_headers
 
-NOBODY: Final = ("", "")
+NO_KEY: Final = ("", "")
 
 
-class Landscape:
-    """All that one table says, looked up by the requests that it governs."""
+class RoutingState:
+    """Lookup structures of one routing table."""
 
-    __slots__ = ("generation", "router", "routes")
+    __slots__ = ("generation", "matcher", "routes")
 
-    def __init__(self, table: Table, routes: dict[Key, LiveRoute]) -> None:
+    def __init__(self, table: Table, routes: dict[RouteKey, LiveRoute]) -> None:
         self.generation = table.generation
-        self.router = Router(table)
+        self.matcher = RouteMatcher(table)
         self.routes = routes
 
 
-class Prepared(NamedTuple):
-    """`route` None: the gateway answers itself, with `page` or `refusal`."""
+class PreparedRequest(NamedTuple):
+    """`route` None: the gateway answers itself, with `page` or `error`."""
 
-    landscape: Landscape
+    routing: RoutingState
     head: RequestHead
     route: LiveRoute | None
-    key: Key
+    key: RouteKey
     tag: str
-    start: bytes  # of the head for the replica, up to its request id or its end
-    request_id: str  # "": the client gave none
+    upstream_head: bytes  # without its last lines: request id and the empty line
+    request_id: str  # "": the client sent none
     page: str = ""
-    refusal: Refusal | None = None
+    error: ErrorResponse | None = None
 
 
-def prepare(landscape: Landscape, head: RequestHead, peer: str, own_port: Key | None) -> Prepared:
-    aim = landscape.router.aim(head.target, head.headers, own_port)
+def prepare(routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None) -> PreparedRequest:
+    match = routing.matcher.match(head.target, head.headers, port_route)
     request_id = head.headers.get(HEADER_REQUEST_ID, "")
-    if isinstance(aim, OwnAim):
-        return Prepared(landscape, head, None, NOBODY, "", b"", request_id, page=aim.page)
-    route = landscape.routes.get(aim.key) if aim is not None else None
-    if aim is None or route is None or (route.route.internal and not _inside(route.route, aim, peer)):
-        return Prepared(landscape, head, None, NOBODY, "", b"", request_id, refusal=NO_ROUTE)
-    if route.route.internal:
-        aim = aim._replace(tag="")
-    return Prepared(landscape, head, route, aim.key, aim.tag, rewritten(head, aim, peer), request_id)
+    if isinstance(match, PageMatch):
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, page=match.page)
+    route = routing.routes.get(match.key) if match is not None else None
+    if match is None or route is None or (route.route.internal and not _is_internal_caller(route.route, match, peer)):
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
+    if route.route.internal:  # its tag is the key of the route
+        match = match._replace(tag="")
+    return PreparedRequest(routing, head, route, match.key, match.tag, rewrite_head(head, match, peer), request_id)
 
 
-def _inside(route: Route, aim: Aim, peer: str) -> bool:
-    return is_loopback(peer) and hmac.compare_digest(aim.tag.encode(), route.key.encode())
+def _is_internal_caller(route: Route, match: RouteMatch, peer: str) -> bool:
+    return is_loopback(peer) and hmac.compare_digest(match.tag.encode(), route.key.encode())
 
 
-def rewritten(head: RequestHead, aim: Aim, peer: str) -> bytes:
-    """The head without this connection's own headers and with who asked; its last line is not yet there."""
-    lines = [f"{head.method} {aim.target} HTTP/1.1".encode("latin-1")]
-    lines += [line.raw for line in passed_on(head.lines, head.upgrade) if line.name != "x-forwarded-for"]
-    lines += [f"{name}: {value}".encode("latin-1") for name, value in forwarded(head.headers, aim, peer).items()]
+def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:
+    """Return the head without hop-by-hop headers and with forwarding headers, without its final empty line."""
+    lines = [f"{head.method} {match.target} HTTP/1.1".encode("latin-1")]
+    lines += [line.raw for line in end_to_end_headers(head.lines, head.upgrade) if line.name != "x-forwarded-for"]
+    lines += [
+        f"{name}: {value}".encode("latin-1") for name, value in forwarded_headers(head.headers, match, peer).items()
+    ]
     return b"\r\n".join(lines) + b"\r\n"
 
 
-def forwarded(headers: Mapping[str, str], aim: Aim, peer: str) -> dict[str, str]:
-    """Whom the request came from and what it was sent to; what a proxy before us said of that is kept."""
+def forwarded_headers(headers: Mapping[str, str], match: RouteMatch, peer: str) -> dict[str, str]:
+    """Return the X-Forwarded headers and a missing Host; values of earlier proxies stay."""
     before = headers.get("x-forwarded-for", "")
     added = {"X-Forwarded-For": f"{before}, {peer}" if before else peer or "local"}
     if "x-forwarded-proto" not in headers:
         added["X-Forwarded-Proto"] = "http"
     if "host" not in headers:  # HTTP/1.0
-        added["Host"] = f"{aim.key[1]}.{aim.key[0]}"
+        added["Host"] = f"{match.key[1]}.{match.key[0]}"
     elif "x-forwarded-host" not in headers:
         added["X-Forwarded-Host"] = headers["host"]
     return added
 
 
 def is_loopback(peer: str) -> bool:
-    """A unix socket's peer has no address."""
+    """Whether the peer is on this machine; empty: the peer of a unix socket."""
     return peer in {"", "::1"} or peer.startswith(("127.", "::ffff:127."))

@@ -1,29 +1,29 @@
-"""How many bytes of bodies all requests of a plane may keep at a time, whichever service they are for.
+"""Budget for request bodies buffered in memory, over all services of a data plane.
 
-A line has a bound for each revision, which is none for a process that serves many. Whoever would have to wait once the
-room is full is refused, so that those who wait already are not lost with the process; a short request waits all the
-same, since services that others crowd out must still be woken.
+Queues are limited per revision, which does not limit a process that serves many. Requests that would have to wait are
+rejected once the budget is spent, so that the process does not run out of memory with all held requests. Small ones are
+still held: a service must wake up even if others have used up the budget.
 """
 
 from typing import Final
 
-MOST: Final = 1 << 30
-SHORT: Final = 1 << 12  # a thousand of them take 4 MiB
+MAX_BUFFERED_BYTES: Final = 1 << 30
+SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
 
 
-class Room:
-    __slots__ = ("kept", "most")
+class BufferBudget:
+    __slots__ = ("limit", "used")
 
-    def __init__(self, most: int = MOST) -> None:
-        self.kept = 0
-        self.most = most
+    def __init__(self, limit: int = MAX_BUFFERED_BYTES) -> None:
+        self.used = 0
+        self.limit = limit
 
     @property
     def full(self) -> bool:
-        return self.kept > self.most
+        return self.used > self.limit
 
-    def refuses(self, kept: int) -> str:
-        """Why a request that keeps so many of the bytes may not wait; empty: it may."""
-        if not self.full or kept <= SHORT:
+    def check(self, size: int) -> str:
+        """Return why a request with `size` buffered bytes may not wait; empty: it may."""
+        if not self.full or size <= SMALL_REQUEST_BYTES:
             return ""
-        return f"requests that wait here take more than {self.most >> 20} MiB already; try again later"
+        return f"requests that wait here take more than {self.limit >> 20} MiB already; try again later"

@@ -1,4 +1,4 @@
-"""A router component's settings, from the variables that the plan gives it."""
+"""Settings of a router component, from environment variables that the plan sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from typing import Final
 from pilotlight.contract import ENV_ENDPOINTS_DIR, ENV_SETTINGS_PREFIX, HTTP_PORT
 from pilotlight.errors import UsageError
 
-PREFIX: Final = "PILOTLIGHT_ROUTER_"
+ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
 PORT: Final = f"{ENV_SETTINGS_PREFIX}HTTP_PORT"
 HOST: Final = f"{ENV_SETTINGS_PREFIX}HOST"
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - a pod's port is asked from other pods
+ALL_INTERFACES: Final = "0.0.0.0"  # noqa: S104 - other pods connect to it
 STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """`engine` and `decoder` are workloads; requests go to the decoder where there is one and the strategy says so."""
+    """`engine` and `decoder` are workloads; with `prefill_decode`, requests go to the decoder."""
 
     engine: str
     namespace: str = "default"
@@ -25,7 +25,7 @@ class RouterSettings:
     strategy: str = "least_loaded"
     health_check_s: float = 10.0
     endpoints: Path | None = None
-    host: str = EVERYWHERE
+    host: str = ALL_INTERFACES
     port: int = HTTP_PORT
 
     @property
@@ -34,21 +34,23 @@ class RouterSettings:
 
 
 def read(environ: Mapping[str, str]) -> RouterSettings:
-    """Raises UsageError for what makes no sense, naming the variable."""
-    engine = environ.get(f"{PREFIX}ENGINE", "")
-    strategy = environ.get(f"{PREFIX}STRATEGY") or "least_loaded"
-    decoder = environ.get(f"{PREFIX}DECODER", "")
+    """Return the settings. Raises UsageError, which names the variable."""
+    engine = environ.get(f"{ENV_PREFIX}ENGINE", "")
+    strategy = environ.get(f"{ENV_PREFIX}STRATEGY") or "least_loaded"
+    decoder = environ.get(f"{ENV_PREFIX}DECODER", "")
     if not engine:
-        raise UsageError(f"{PREFIX}ENGINE is not set, must name the workload that the router asks")
+        raise UsageError(f"{ENV_PREFIX}ENGINE is not set, must name the workload that the router asks")
     if strategy not in STRATEGIES:
-        raise UsageError(f"{PREFIX}STRATEGY = {strategy}, must be one of {', '.join(STRATEGIES)}")
+        raise UsageError(f"{ENV_PREFIX}STRATEGY = {strategy}, must be one of {', '.join(STRATEGIES)}")
     if strategy == "prefill_decode" and not decoder:
-        raise UsageError(f"{PREFIX}DECODER is not set, must name the decoders that prefill_decode sends requests to")
+        raise UsageError(
+            f"{ENV_PREFIX}DECODER is not set, must name the decoders that prefill_decode sends requests to"
+        )
     folder = environ.get(ENV_ENDPOINTS_DIR)
     return RouterSettings(
-        engine, environ.get(f"{PREFIX}NAMESPACE") or "default", decoder, strategy,
-        _number(environ, f"{PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 0.1, 3600),
-        Path(folder) if folder else None, environ.get(HOST) or EVERYWHERE,
+        engine, environ.get(f"{ENV_PREFIX}NAMESPACE") or "default", decoder, strategy,
+        _number(environ, f"{ENV_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 0.1, 3600),
+        Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
         int(_number(environ, PORT, HTTP_PORT, 0, 65535)),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""One end of the unix socket between control process and gateway: messages as JSON lines, sockets as descriptors.
+"""One end of the unix socket between control process and gateway: JSON lines with file descriptors.
 
-Descriptors travel beside the bytes of a line, at most `BATCH` at a time, since the kernel takes no more than 253. They
-arrive in order and not later than the end of their line, so a line that announces n sockets takes the next n that came.
+Descriptors are sent as ancillary data of a line's bytes, at most `BATCH` at a time (the kernel's limit is 253). They
+arrive in order and no later than the end of their line, so a line that announces n sockets takes the next n received.
 """
 
 import array
@@ -27,7 +27,7 @@ Piece = tuple[memoryview, Sequence[socket.socket]]
 
 
 class Channel(Generic[Received]):
-    """`on_message` gets each message with the sockets that came with it; `on_lost` is called once, unless we close."""
+    """`on_message` gets each message with its sockets; `on_lost` is called once, but not after `close`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Channel(Generic[Received]):
         self._socket, self._decoder = connection, json.Decoder(kind)
         self._on_message, self._on_lost = on_message, on_lost
         self._received, self._searched = bytearray(), 0
-        self._arrived: deque[int] = deque()
+        self._fds: deque[int] = deque()
         self._unsent: deque[Piece] = deque()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection.fileno(), self._read)
@@ -50,7 +50,7 @@ class Channel(Generic[Received]):
         return self._socket.fileno() < 0
 
     def send(self, message: Struct, sockets: Sequence[socket.socket] = ()) -> None:
-        """Queued when the other side is slow; lost when the channel is closed, since the next listener is told anew."""
+        """Send or queue a message; dropped if the channel is closed: a new connection starts with the current state."""
         if self.closed:
             return
         waiting = bool(self._unsent)
@@ -65,10 +65,10 @@ class Channel(Generic[Received]):
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         self._unsent.clear()
-        while self._arrived:
-            os.close(self._arrived.popleft())
+        while self._fds:
+            os.close(self._fds.popleft())
 
-    def _lose(self) -> None:
+    def _close_lost(self) -> None:
         self.close()
         self._on_lost()
 
@@ -79,17 +79,17 @@ class Channel(Generic[Received]):
                 sent = self._socket.sendmsg([piece], _rights(sockets))
                 self._unsent.popleft()
                 if sent < len(piece):
-                    self._unsent.appendleft((piece[sent:], ()))  # descriptors went with the first byte
+                    self._unsent.appendleft((piece[sent:], ()))  # descriptors are sent with the first byte
         except BlockingIOError:
             self._loop.add_writer(self._socket.fileno(), self._write)
         except OSError:
-            self._loop.call_soon(self._lose_if_open)
+            self._loop.call_soon(self._on_lost_if_open)
         else:
             self._loop.remove_writer(self._socket.fileno())
 
-    def _lose_if_open(self) -> None:
+    def _on_lost_if_open(self) -> None:
         if not self.closed:
-            self._lose()
+            self._close_lost()
 
     def _read(self) -> None:
         try:
@@ -97,10 +97,10 @@ class Channel(Generic[Received]):
         except BlockingIOError:
             return None
         except OSError:
-            return self._lose()
-        self._arrived.extend(_descriptors(ancillary))
-        if not data or flags & socket.MSG_CTRUNC:  # truncated: this process may open no more files
-            return self._lose()
+            return self._close_lost()
+        self._fds.extend(_descriptors(ancillary))
+        if not data or flags & socket.MSG_CTRUNC:  # truncated: the limit of open files is reached
+            return self._close_lost()
         self._received += data
         return self._deliver()
 
@@ -111,19 +111,17 @@ class Channel(Generic[Received]):
             self._searched = 0
             try:
                 message = self._decoder.decode(line)
-                sockets = self._take(len(getattr(message, "held", ())))
+                count = len(getattr(message, "held", ()))
+                sockets = [socket.socket(fileno=self._fds.popleft()) for _ in range(count)]
             except (MsgspecError, IndexError):
-                return self._lose()
+                return self._close_lost()
             self._on_message(message, sockets)
         self._searched = len(self._received)
         return None
 
-    def _take(self, count: int) -> list[socket.socket]:
-        return [socket.socket(fileno=self._arrived.popleft()) for _ in range(count)]
-
 
 def pieces(line: bytes, sockets: Sequence[socket.socket]) -> Iterator[Piece]:
-    """The line cut so that each batch of descriptors has a byte to travel with."""
+    """Split the line so that each batch of descriptors has a byte to be sent with."""
     view, position = memoryview(line), 0
     batches = [sockets[start : start + BATCH] for start in range(0, len(sockets), BATCH)] or [()]
     for batch in batches[:-1]:
@@ -133,7 +131,7 @@ def pieces(line: bytes, sockets: Sequence[socket.socket]) -> Iterator[Piece]:
 
 
 def connect(path: Path) -> socket.socket | None:
-    """To whoever listens there; None: nobody does."""
+    """Return a connection; None: no process listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with unix_address(path) as address:

@@ -1,9 +1,9 @@
-"""How a router chooses among the endpoints of a component. Pure: loads and the request's beginning in, a name out.
+"""Strategies of a router to pick an endpoint. Pure: loads and the beginning of the body in, a name out.
 
 round_robin      each in turn
-least_loaded     whoever has the fewest requests; equals take turns
-cache_aware      the same beginning goes to the same endpoint, whose cache may know it, unless it is overloaded
-prefill_decode   as least_loaded, among the decoders and apart from that among the prefill engines
+least_loaded     the fewest requests; ties by round robin
+cache_aware      the same prompt prefix goes to the same endpoint, for its KV cache, unless that is overloaded
+prefill_decode   least_loaded, among the decoders and separately among the prefill engines
 """
 
 import hashlib
@@ -11,18 +11,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-PREFIX: Final = 256  # bytes of the prompt that tell one conversation from another
-LOOKED_AT: Final = 4096  # bytes of the body in which the prompt is looked for
+PROMPT_PREFIX_BYTES: Final = 256  # that identify a conversation
+PROMPT_SEARCH_BYTES: Final = 4096  # of the body
 OVERLOADED: Final = 1.5  # times the average
 
-# Where prompts begin in the dialects of engines; the first one of a chat is the system's, which many requests share.
+# Start of the prompt in the engines' APIs; in a chat that is the system prompt, which many requests share.
 _PROMPT: Final = re.compile(rb'"(?:prompt|content|text_input|input|text)"\s*:\s*')
 
 Loads = Mapping[str, int]  # requests at each endpoint, by its name
 
 
-class Choice:
-    """Remembers whose turn it is."""
+class EndpointPicker:
+    """Applies one strategy; keeps the position of the round robin."""
 
     def __init__(self, strategy: str) -> None:
         self.reads_body = strategy == "cache_aware"
@@ -32,8 +32,8 @@ class Choice:
             "cache_aware": self._cache_aware,
         }.get(strategy, self._least_loaded)
 
-    def of(self, loads: Loads, beginning: bytes = b"") -> str:
-        """One of `loads`, which are not empty; `beginning` is what there is of the body."""
+    def pick(self, loads: Loads, beginning: bytes = b"") -> str:
+        """Return one of `loads`, which must not be empty; `beginning` is the buffered part of the body."""
         return self._choose(loads, beginning)
 
     def _round_robin(self, loads: Loads, beginning: bytes) -> str:
@@ -47,24 +47,24 @@ class Choice:
 
     def _cache_aware(self, loads: Loads, beginning: bytes) -> str:
         prefix = prompt_prefix(beginning)
-        favourite = preferred(prefix, loads) if prefix else ""
-        if not favourite or overloaded(loads[favourite], loads):
+        preferred_name = preferred(prefix, loads) if prefix else ""
+        if not preferred_name or overloaded(loads[preferred_name], loads):
             return self._least_loaded(loads, beginning)
-        return favourite
+        return preferred_name
 
 
 def prompt_prefix(beginning: bytes) -> bytes:
-    """The prompt's first bytes, or the body's where no prompt is seen."""
-    found = _PROMPT.search(beginning, 0, LOOKED_AT)
-    start = found.end() if found else 0
-    return beginning[start : start + PREFIX]
+    """Return the first bytes of the prompt, or of the body if no prompt is recognized."""
+    match = _PROMPT.search(beginning, 0, PROMPT_SEARCH_BYTES)
+    start = match.end() if match else 0
+    return beginning[start : start + PROMPT_PREFIX_BYTES]
 
 
 def preferred(prefix: bytes, names: Loads) -> str:
-    """The same for the same prefix; when an endpoint comes or goes, only its own share moves."""
+    """Return an endpoint by rendezvous hashing: when one comes or goes, only its own share moves."""
     return max(names, key=lambda name: hashlib.blake2b(prefix, key=name.encode()[:64], digest_size=8).digest())
 
 
 def overloaded(load: int, loads: Loads) -> bool:
-    """One more than it has, against one more than the average: a handful of requests is no overload."""
+    """Whether the load is far above the average; one is added to both, so that a few requests are no overload."""
     return load + 1 > OVERLOADED * (sum(loads.values()) / len(loads) + 1)

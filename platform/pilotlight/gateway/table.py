@@ -1,7 +1,7 @@
-"""What the gateway knows: where each service lives and who gets which share. Made by the control side, sent as JSON.
+"""Routing table of the gateway: routes, backends and their weights. Built by the control process, sent as JSON.
 
-A table is complete: it replaces the one before it. Replicas that are missing from it get no further request and
-finish those they have; a backend without replicas holds its requests until a later table brings one.
+A table is complete and replaces the one before. Replicas missing from it get no new requests and finish those in
+flight; a backend without replicas holds its requests until a later table has one.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ HOLD_LIMIT: Final = 1000
 
 
 class Replica(Struct, frozen=True):
-    """A process that is ready. `id` stays the same over its life, whatever else of it changes."""
+    """A replica that is ready. `id` stays the same for its lifetime."""
 
     id: str
     port: int
@@ -21,38 +21,38 @@ class Replica(Struct, frozen=True):
 
 
 class Backend(Struct, frozen=True):
-    """One revision. `weight` is its share in percent; 0: reached by one of its tags or its name only."""
+    """One revision. `weight` is its traffic share in percent; 0: reachable by its tags or its name only."""
 
     revision: str
     workload: str
     weight: int
     replicas: tuple[Replica, ...] = ()
     tags: tuple[str, ...] = ()
-    concurrency: int = 0  # requests that one replica may have at a time; 0: no limit
-    hold_s: float = 300.0  # how long a request waits for a replica
-    hold_limit: int = HOLD_LIMIT  # how many may wait
-    unavailable: str = ""  # why no replica will come (a model that cannot be loaded): requests are not held, but 503
+    concurrency: int = 0  # requests in flight per replica; 0: no limit
+    hold_s: float = 300.0  # maximum time that a request is held
+    hold_limit: int = HOLD_LIMIT  # maximum number of held requests
+    unavailable: str = ""  # why no replica will come (a model that cannot be loaded): requests get 503 at once
 
 
 class Jwt(Struct, frozen=True):
-    """`keys` is a JWKS document as text; only the algorithms listed are believed."""
+    """`keys` is a JWKS document as text; other algorithms than those listed are rejected."""
 
     keys: str
     issuer: str = ""
     audience: str = ""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
-    scope: str = ""  # that a token must have; empty: any
+    scope: str = ""  # required of a token; empty: any
 
 
 class Access(Struct, frozen=True):
-    """Who may ask: bearer tokens, kept as SHA-256 in hex, or JWTs. Neither: everybody who reaches the port."""
+    """Accepted credentials: bearer tokens, as SHA-256 in hex, or JWTs. Neither: no authentication."""
 
     tokens: tuple[str, ...] = ()
     jwt: Jwt | None = None
 
 
 class Rate(Struct, frozen=True):
-    """Per client: the subject of its token, else its address."""
+    """Rate limit per client: by the subject of its token, else by its address."""
 
     requests: int
     seconds: float = 60.0
@@ -60,19 +60,19 @@ class Rate(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A service, or one workload behind it (`internal`: only processes of the platform itself may ask).
+    """A service, or one workload behind it (`internal`: for processes of the platform only).
 
-    They are told the `key` of an internal route and put it where a tag stands, `/{namespace}/{name}@{key}/…`. An
-    address alone would let everybody past the tokens that the service asks for.
+    Clients of an internal route send its `key` in place of a tag, `/{namespace}/{name}@{key}/…`. Without a key, any
+    local process could bypass the authentication of the service.
     """
 
     namespace: str
     name: str
     backends: tuple[Backend, ...] = ()
     hosts: tuple[str, ...] = ()
-    port: int = 0  # of its own; 0: none
+    port: int = 0  # dedicated to this route; 0: none
     grpc_port: int = 0
-    timeout_s: float = 300.0  # from the first byte sent to a replica to the last byte of its answer
+    timeout_s: float = 300.0  # from the first byte sent to a replica to the last byte of its response
     access: Access | None = None
     rate: Rate | None = None
     internal: bool = False

@@ -1,11 +1,11 @@
-"""After `101 Switching Protocols`: bytes pass both ways as they are, WebSocket or anything else, until a side ends."""
+"""Tunnel after 101 Switching Protocols (WebSocket and others): bytes pass unchanged until both sides close."""
 
 import asyncio
 from collections.abc import Callable
 
 
-class Side(asyncio.Protocol):
-    """Reads from one connection and writes to the other; whoever is written to faster than it reads stops the other."""
+class TunnelEnd(asyncio.Protocol):
+    """Reads from one connection and writes to the other, with flow control."""
 
     def __init__(self, other: asyncio.Transport, on_end: Callable[[], None]) -> None:
         self._other = other
@@ -25,18 +25,20 @@ class Side(asyncio.Protocol):
         self._on_end()
 
 
-def join(client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]) -> None:
-    """`early` is what the client sent before it knew of the agreement. `on_end` is called once both are closed."""
-    open_sides = 2
+def start_tunnel(
+    client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]
+) -> None:
+    """Join two connections. `early`: bytes already read from the client; `on_end` is called once both are closed."""
+    open_ends = 2
 
     def ended() -> None:
-        nonlocal open_sides
-        open_sides -= 1
-        if not open_sides:
+        nonlocal open_ends
+        open_ends -= 1
+        if not open_ends:
             on_end()
 
-    client.set_protocol(Side(upstream, ended))
-    upstream.set_protocol(Side(client, ended))
+    client.set_protocol(TunnelEnd(upstream, ended))
+    upstream.set_protocol(TunnelEnd(client, ended))
     if early:
         upstream.write(early)
     client.resume_reading()

@@ -1,91 +1,110 @@
-"""A connection to a replica: sends a request, passes its answer to the client as it comes, and is kept for the next.
+"""Connection to a replica: sends a request, streams its response to the sink, and returns to the idle pool.
 
-An answer whose head and counted body are here at once goes out as the very bytes that came in. Anything longer passes
-piece by piece; who reads slowly stops who writes.
+A response whose head and body arrive in one read is forwarded unchanged. Anything longer is forwarded piece by piece,
+with flow control in both directions.
 """
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from pilotlight.gateway.delivery import never_delivered
-from pilotlight.gateway.pacing import Paced
+from pilotlight.gateway.pacing import FlowControlledProtocol
 from pilotlight.gateway.replica import LiveReplica
-from pilotlight.wire.bodies import Body, Chunked, UntilClose, body_of
+from pilotlight.wire.bodies import BodyReader, ChunkedBody, UntilCloseBody, new_body
 from pilotlight.wire.heads import CHUNKED, MAX_HEAD, UNTIL_CLOSE, Malformed, ResponseHead, parse_response
 from pilotlight.wire.http1 import END
 
-if TYPE_CHECKING:
-    from pilotlight.gateway.exchange import Exchange
-
 BODILESS: Final = frozenset({204, 304})
-JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write apart
+JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write separately
 
 
-class Upstream(Paced):
+class ResponseSink(Protocol):
+    """The request that receives the response of an upstream connection."""
+
+    method: str
+    minor: int  # of the client's HTTP/1.x
+    body_complete: bool
+
+    def now(self) -> float: ...
+    def forward_response(self, head: ResponseHead, data: bytes, end: int) -> None: ...
+    def forward_head(self, head: ResponseHead, raw: bytes, length: int) -> None: ...
+    def forward_interim(self, raw: bytes) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def start_tunnel(self, upstream: "Upstream", head: bytes, rest: bytes) -> None: ...
+    def finish(self, status: int, now: float) -> None: ...
+    def on_connection_lost(self, never_delivered: bool) -> None: ...
+    def pause_body(self) -> None: ...
+    def resume_body(self) -> None: ...
+
+
+class Upstream(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_ended", "_probe", "_reusable", "_sent", "_sent_before", "_status", "closing", "exchange",
-        "idle_since", "replica",
+        "_body", "_buffer", "_eof", "_reusable", "_sent", "_sent_before", "_socket", "_status", "closing",
+        "idle_since", "replica", "sink",
     )  # fmt: skip
 
     def __init__(self, replica: LiveReplica) -> None:
         super().__init__()
         self.replica = replica
-        self.exchange: Exchange | None = None
+        self.sink: ResponseSink | None = None
         self.closing = False
         self.idle_since = 0.0
-        self._probe: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._sent = self._sent_before = 0
-        self._ended = False  # by the replica, and not by a reset
+        self._eof = False  # the replica closed its side, without a reset
         self._buffer = b""
-        self._body: Body | None = None
+        self._body: BodyReader | None = None
         self._status = 0
         self._reusable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         opened = transport.get_extra_info("socket")
-        # The loop has closed its descriptor by the time it tells of a lost connection; this one can still be asked.
-        self._probe = socket.socket(fileno=socket.dup(opened.fileno())) if opened is not None else None
+        # The event loop closes its descriptor before connection_lost; a duplicate still gives the kernel's TCP_INFO.
+        self._socket = socket.socket(fileno=socket.dup(opened.fileno())) if opened is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
-        self.replica.forget(self)
-        exchange, self.exchange = self.exchange, None
-        # A broken pipe is what a writer gets for a reset that came after the end; without the end it is told "reset".
-        ended = self._ended or isinstance(exc, BrokenPipeError)
-        unread = exchange is not None and self._never_delivered(ended)
-        self._drop_probe()
-        if exchange is None:
+        self.replica.remove_idle(self)
+        sink, self.sink = self.sink, None
+        # A write after FIN and RST fails with EPIPE; after RST alone it fails with ECONNRESET.
+        eof = self._eof or isinstance(exc, BrokenPipeError)
+        # With any byte of a response the request was received.
+        no_response = self._body is None and not self._buffer
+        undelivered = (
+            sink is not None
+            and no_response
+            and self._socket is not None
+            and never_delivered(self._socket, self._sent_before, eof)
+        )
+        self._close_socket()
+        if sink is None:
             return
-        if exc is None and isinstance(self._body, UntilClose):
-            exchange.finish(self._status, exchange.now())
+        if exc is None and isinstance(self._body, UntilCloseBody):
+            sink.finish(self._status, sink.now())
         else:
-            exchange.lost(unread)
+            sink.on_connection_lost(undelivered)
 
-    def hand_over(self) -> asyncio.Transport:
-        """For whatever its two ends have agreed to speak; another protocol hears of its end."""
-        self.exchange = None
+    def detach(self) -> asyncio.Transport:
+        """Return the transport for a tunnel; its protocol is replaced by the caller."""
+        self.sink = None
         self.closing = True
-        self._drop_probe()
+        self._close_socket()
         return self.transport
 
-    def _drop_probe(self) -> None:
-        if self._probe is not None:
-            self._probe.close()
-            self._probe = None
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def eof_received(self) -> bool:
-        self.closing = self._ended = True
+        self.closing = self._eof = True
         return False
 
-    def _never_delivered(self, ended: bool) -> bool:
-        nothing_came = self._body is None and not self._buffer
-        return nothing_came and self._probe is not None and never_delivered(self._probe, self._sent_before, ended)
-
-    def send(self, exchange: "Exchange", parts: list[bytes]) -> None:
-        """A request's head with what there is of its body."""
-        self.exchange = exchange
+    def send(self, sink: ResponseSink, parts: list[bytes]) -> None:
+        """Send a request's head with the part of its body that is buffered."""
+        self.sink = sink
         self._sent_before = self._sent
         self._status, self._reusable = 0, True
         length = sum(map(len, parts))
@@ -95,20 +114,20 @@ class Upstream(Paced):
         else:
             self.transport.writelines(parts)
 
-    def send_more(self, piece: bytes) -> None:
+    def send_body(self, piece: bytes) -> None:
         self._sent += len(piece)
         self.transport.write(piece)
 
     def data_received(self, data: bytes) -> None:
-        exchange = self.exchange
-        if exchange is None:
-            self.close()  # nobody has asked
+        sink = self.sink
+        if sink is None:
+            self.close()  # data without a request
         elif self._body is not None:
-            self._pass(exchange, self._body, data)
+            self._forward(sink, self._body, data)
         else:
-            self._read_head(exchange, self._buffer + data if self._buffer else data)
+            self._read_head(sink, self._buffer + data if self._buffer else data)
 
-    def _read_head(self, exchange: "Exchange", data: bytes) -> None:
+    def _read_head(self, sink: ResponseSink, data: bytes) -> None:
         end = data.find(END)
         if end < 0 and len(data) <= MAX_HEAD:
             self._buffer = data
@@ -117,85 +136,84 @@ class Upstream(Paced):
         try:
             head = parse_response(data[: max(end, 0)])
         except Malformed:
-            self._spoiled(exchange)
+            self._fail_malformed(sink)
             return
         status = head.status
         if status < 200:
-            self._on_interim(exchange, head, data, end)
+            self._on_interim(sink, head, data, end)
             return
         self._status, self._reusable = status, head.keep_alive
-        length = 0 if status in BODILESS or exchange.method == "HEAD" else head.length
+        length = 0 if status in BODILESS or sink.method == "HEAD" else head.length
         if head.plain and len(data) == end + 4 + length:
-            exchange.pass_plain(head, data, end)
-            self._complete(exchange)
+            sink.forward_response(head, data, end)
+            self._complete(sink)
         else:
-            self._begin(exchange, head, data, end, length)
+            self._start_streaming(sink, head, data, end, length)
 
-    def _on_interim(self, exchange: "Exchange", head: ResponseHead, data: bytes, end: int) -> None:
-        """100 Continue and the like pass; 101 hands the connection over to whatever was agreed on."""
+    def _on_interim(self, sink: ResponseSink, head: ResponseHead, data: bytes, end: int) -> None:
+        """Forward 100 Continue and the like; 101 turns the connection into a tunnel."""
         rest = data[end + 4 :]
         if head.status == 101:
-            exchange.tunnel(self, data[: end + 4], rest)
+            sink.start_tunnel(self, data[: end + 4], rest)
             return
-        exchange.pass_interim(data[: end + 4])
+        sink.forward_interim(data[: end + 4])
         if rest:
-            self._read_head(exchange, rest)
+            self._read_head(sink, rest)
 
-    def _begin(self, exchange: "Exchange", head: ResponseHead, data: bytes, end: int, length: int) -> None:
-        """A streamed answer: its head, then the body as it comes."""
-        exchange.pass_head(head, data[:end], length)
-        opened = length == CHUNKED and exchange.minor == 0
-        self._body = body = Chunked(collect=True) if opened else body_of(length)
+    def _start_streaming(self, sink: ResponseSink, head: ResponseHead, data: bytes, end: int, length: int) -> None:
+        sink.forward_head(head, data[:end], length)
+        unchunked = length == CHUNKED and sink.minor == 0
+        self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
         if length == UNTIL_CLOSE:
             self._reusable = False
-        self._pass(exchange, body, data[end + 4 :])
+        self._forward(sink, body, data[end + 4 :])
 
-    def _pass(self, exchange: "Exchange", body: Body, data: bytes) -> None:
+    def _forward(self, sink: ResponseSink, body: BodyReader, data: bytes) -> None:
         try:
             used = body.feed(data)
         except Malformed:
-            self._spoiled(exchange)
+            self._fail_malformed(sink)
             return
         if used < len(data):
-            self._reusable = False  # bytes that nobody asked for
+            self._reusable = False  # bytes beyond the response
             data = data[:used]
-        if isinstance(body, Chunked) and body.collecting:
-            data = body.taken()
+        if isinstance(body, ChunkedBody) and body.collecting:
+            data = body.take_payload()
         if data:
-            exchange.write(data)
+            sink.write(data)
         if body.done:
-            self._complete(exchange)
+            self._complete(sink)
 
-    def _complete(self, exchange: "Exchange") -> None:
-        """Kept before the exchange ends: whoever waits for the place finds the connection with it."""
-        self.exchange = self._body = None
-        now = exchange.now()
+    def _complete(self, sink: ResponseSink) -> None:
+        self.sink = self._body = None
+        now = sink.now()
         if self._paused:
             self.resume()
-        if self._reusable and exchange.whole:
-            self.replica.keep(self, now)
+        # Before `finish`, which may dispatch a queued request to this replica: it then reuses the connection.
+        if self._reusable and sink.body_complete:
+            self.replica.put_idle(self, now)
         else:
             self.close()
-        exchange.finish(self._status, now)
+        sink.finish(self._status, now)
 
-    def _spoiled(self, exchange: "Exchange") -> None:
-        self.exchange = None
+    def _fail_malformed(self, sink: ResponseSink) -> None:
+        self.sink = None
         self.abort()
-        exchange.lost(False)
+        sink.on_connection_lost(False)
 
     def pause_writing(self) -> None:
-        if self.exchange is not None:
-            self.exchange.client.pause()
+        if self.sink is not None:
+            self.sink.pause_body()
 
     def resume_writing(self) -> None:
-        if self.exchange is not None:
-            self.exchange.client.resume()
+        if self.sink is not None:
+            self.sink.resume_body()
 
     def close(self) -> None:
         self.closing = True
         self.transport.close()
 
     def abort(self) -> None:
-        """The replica learns that nobody waits any more."""
+        """Reset the connection, so that the replica can cancel its work."""
         self.closing = True
         self.transport.abort()

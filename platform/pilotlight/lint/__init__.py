@@ -1,6 +1,6 @@
-"""Explains what is dangerous in ScaledObjects, Knative Services, and the Deployments and HPAs beside them; anybody's.
+"""Linter for ScaledObjects, Knative Services, and the Deployments and HPAs related to them.
 
-Not on the way of a deployment: `validate` and `render` judge our documents, this judges manifests, ours among them.
+Checks any Kubernetes manifests; not part of a deployment, whose documents `validate` and `render` check.
 """
 
 from pilotlight.lint.check import lint

@@ -1,13 +1,12 @@
-"""Linting what stands in files: the only part of the linter that reads any."""
+"""Linting of files: the only part of the linter that reads the file system."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.lint.check import lint
 from pilotlight.lint.rule import Finding
-from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.problems import InvalidDocument, Problems, SourceLocation
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -15,7 +14,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 def lint_files(
     paths: Sequence[str], *, stdin: TextIO | None = None, model_bytes: Mapping[str, int] | None = None
 ) -> list[Finding]:
-    """Files, directories and `-` (standard input), linted together. What cannot be read is an InvalidDocument."""
+    """Lint files, directories and `-` (standard input) together. Raise InvalidDocument for unreadable ones."""
     from pilotlight.spec.nodes import parse
 
     problems = Problems()
@@ -26,20 +25,19 @@ def lint_files(
 
 
 def _texts(paths: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
-    for given in paths:
-        if given == "-":
+    for name in paths:
+        if name == "-":
             yield "<stdin>", stdin.read() if stdin is not None else ""
             continue
-        files = _files(Path(given))
+        folder = Path(name)
+        files = (
+            [folder] if not folder.is_dir() else sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+        )
         if not files:
-            problems.error("PL112", Place(given), "", f"is a directory without {', '.join(SUFFIXES)} files")
+            problems.error("PL112", SourceLocation(name), "", f"is a directory without {', '.join(SUFFIXES)} files")
         for path in files:
             try:
                 yield str(path), path.read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-                problems.error("PL112", Place(str(path)), "", f"cannot be read: {reason}")
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(child for child in path.iterdir() if child.suffix in SUFFIXES) if path.is_dir() else [path]
+                problems.error("PL112", SourceLocation(str(path)), "", f"cannot be read: {reason}")

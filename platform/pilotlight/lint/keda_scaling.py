@@ -1,4 +1,4 @@
-"""Rules for a KEDA ScaledObject as a whole: bounds, fallback, formula, and who else scales its target."""
+"""Rules for a KEDA ScaledObject: bounds, fallback, formula, conflicting autoscalers."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from pilotlight.lint.keda_triggers import RESOURCE_TYPES, latency_triggers, triggers
 from pilotlight.lint.objects import AUTOSCALERS, name, target_key
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import Beside, Hits, kind_of, rule
+from pilotlight.lint.rule import Hits, LintContext, kind_of, rule
 
 DEFAULT_MAXIMUM: Final = 100
 PAUSES: Final = tuple(
@@ -29,7 +29,7 @@ def modifiers(scaled: Part) -> Part:
     fix="""
         fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}""",
 )  # fmt: skip
-def no_fallback(scaled: Part, _: Beside) -> Hits:
+def no_fallback(scaled: Part, _: LintContext) -> Hits:
     polled = [trigger for trigger in triggers(scaled) if trigger.get("type").text() not in {*RESOURCE_TYPES, "cron"}]
     if polled and not scaled.get("spec", "fallback"):
         yield scaled.get("spec"), "no fallback: when the triggers cannot be read, the replica count is frozen"
@@ -42,7 +42,7 @@ def no_fallback(scaled: Part, _: Beside) -> Hits:
     fix="""
         # delete spec.fallback, or add a trigger that KEDA itself reads (prometheus, external-push, …)""",
 )  # fmt: skip
-def fallback_on_resources(scaled: Part, _: Beside) -> Hits:
+def fallback_on_resources(scaled: Part, _: LintContext) -> Hits:
     fallback, types = scaled.get("spec", "fallback"), {trigger.get("type").text() for trigger in triggers(scaled)}
     if fallback and types and types <= RESOURCE_TYPES:
         yield fallback, f"fallback has no effect on {' and '.join(sorted(types))} triggers; delete it"
@@ -56,7 +56,7 @@ def fallback_on_resources(scaled: Part, _: Beside) -> Hits:
         advanced:
           scalingModifiers: {formula: "p95 * 1000", target: "500"}    # milliseconds, not 0.5 seconds""",
 )  # fmt: skip
-def fractional_target(scaled: Part, _: Beside) -> Hits:
+def fractional_target(scaled: Part, _: LintContext) -> Hits:
     target = modifiers(scaled).get("target")
     if scaled.get("spec", "fallback") and target and not re.fullmatch(r"\+?0*[1-9]\d*", target.text()):
         message = f"target = {target.text()}, must be a whole number above 0 for the fallback; scale the formula"
@@ -70,11 +70,11 @@ def fractional_target(scaled: Part, _: Beside) -> Hits:
         minReplicaCount: 1
         maxReplicaCount: 4""",
 )  # fmt: skip
-def min_above_max(scaler: Part, _: Beside) -> Hits:
+def min_above_max(scaler: Part, _: LintContext) -> Hits:
     suffix, most = ("Count", DEFAULT_MAXIMUM) if kind_of(scaler) == "ScaledObject" else ("s", 0)
     low, high = scaler.get("spec", f"minReplica{suffix}"), scaler.get("spec", f"maxReplica{suffix}")
-    maximum = high.whole(most)
-    if low and maximum and low.whole(0) > maximum:
+    maximum = high.integer(most)
+    if low and maximum and low.integer(0) > maximum:
         yield low, f"{low.key} = {low.text()} is above {high.key} = {maximum}"
 
 
@@ -85,11 +85,11 @@ def min_above_max(scaler: Part, _: Beside) -> Hits:
     fix="""
         kubectl annotate scaledobject my-model autoscaling.keda.sh/paused-""",
 )  # fmt: skip
-def paused(scaled: Part, _: Beside) -> Hits:
+def paused(scaled: Part, _: LintContext) -> Hits:
     for key in PAUSES:
-        given = scaled.get("metadata", "annotations", key)
-        if given and (key.endswith("-replicas") or given.flag(default=True)):
-            yield given, f"{key} = {given.text()} stops autoscaling; remove it from the file when the pause is over"
+        pause = scaled.get("metadata", "annotations", key)
+        if pause and (key.endswith("-replicas") or pause.boolean(default=True)):
+            yield pause, f"{key} = {pause.text()} stops autoscaling; remove it from the file when the pause is over"
 
 
 @rule(
@@ -99,7 +99,7 @@ def paused(scaled: Part, _: Beside) -> Hits:
     fix="""
         maxReplicaCount: 4""",
 )  # fmt: skip
-def no_maximum(scaled: Part, _: Beside) -> Hits:
+def no_maximum(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec") and not scaled.get("spec", "maxReplicaCount"):
         yield scaled.get("spec"), f"maxReplicaCount is not set and counts as {DEFAULT_MAXIMUM}; set what you can afford"
 
@@ -116,7 +116,7 @@ def no_maximum(scaled: Part, _: Beside) -> Hits:
               scaleUp: {policies: [{type: Pods, value: 1, periodSeconds: 120}]}
               scaleDown: {stabilizationWindowSeconds: 600}""",
 )  # fmt: skip
-def unbounded_latency(scaled: Part, _: Beside) -> Hits:
+def unbounded_latency(scaled: Part, _: LintContext) -> Hits:
     config = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig")
     if any(latency_triggers(scaled)) and not config.get("behavior", "scaleUp", "policies"):
         message = "a latency trigger without behavior.scaleUp.policies can run away to the maximum; bound its steps"
@@ -136,7 +136,7 @@ def unbounded_latency(scaled: Part, _: Beside) -> Hits:
           rules: [{hosts: [my-model.example.com]}]
           scalingMetric: {concurrency: {targetValue: 10}}""",
 )  # fmt: skip
-def http_scaled_object(scaled: Part, _: Beside) -> Hits:
+def http_scaled_object(scaled: Part, _: LintContext) -> Hits:
     message = "deprecated; write an InterceptorRoute and a ScaledObject with an external-push trigger"
     yield scaled.get("kind"), message
 
@@ -148,10 +148,10 @@ def http_scaled_object(scaled: Part, _: Beside) -> Hits:
     fix="""
         # delete the HPA and add its metrics as triggers: {type: cpu, metricType: Utilization, …}""",
 )  # fmt: skip
-def hpa_beside(hpa: Part, beside: Beside) -> Hits:
+def hpa_conflict(hpa: Part, context: LintContext) -> Hits:
     if hpa.get("metadata", "annotations", "validations.keda.sh/hpa-ownership").text() == "false":
         return
-    for other, earlier in rivals(hpa, beside):
+    for other, earlier in rivals(hpa, context):
         if kind_of(other) == "ScaledObject" or earlier:
             message = f"{target_text(hpa)} is also scaled by {kind_of(other)} {name(other)}; keep one of them"
             yield hpa.get("spec", "scaleTargetRef"), message
@@ -164,8 +164,8 @@ def hpa_beside(hpa: Part, beside: Beside) -> Hits:
     fix="""
         # one ScaledObject with the triggers of both: the largest count of any trigger wins""",
 )  # fmt: skip
-def two_scaled_objects(scaled: Part, beside: Beside) -> Hits:
-    for other, earlier in rivals(scaled, beside):
+def two_scaled_objects(scaled: Part, context: LintContext) -> Hits:
+    for other, earlier in rivals(scaled, context):
         if kind_of(other) == "ScaledObject" and earlier:
             message = f"{target_text(scaled)} is also scaled by ScaledObject {name(other)}; merge their triggers"
             yield scaled.get("spec", "scaleTargetRef"), message
@@ -179,7 +179,7 @@ def two_scaled_objects(scaled: Part, beside: Beside) -> Hits:
         advanced: {scalingModifiers: {formula: "max(p95, queue)", target: "10"}}
         triggers: [{name: p95, …}, {name: queue, …}]""",
 )  # fmt: skip
-def formula_names(scaled: Part, _: Beside) -> Hits:
+def formula_names(scaled: Part, _: LintContext) -> Hits:
     formula, target = modifiers(scaled).get("formula"), modifiers(scaled).get("target")
     named = {
         trigger.get("name").text() for trigger in triggers(scaled) if trigger.get("type").text() not in RESOURCE_TYPES
@@ -197,18 +197,18 @@ def formula_names(scaled: Part, _: Beside) -> Hits:
     fix="""
         advanced: {horizontalPodAutoscalerConfig: {name: short-name}}""",
 )  # fmt: skip
-def long_name(scaled: Part, _: Beside) -> Hits:
-    given = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig", "name")
-    length = len(given.text() or f"keda-hpa-{name(scaled)}")
+def long_name(scaled: Part, _: LintContext) -> Hits:
+    hpa_name = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig", "name")
+    length = len(hpa_name.text() or f"keda-hpa-{name(scaled)}")
     if length > 63:
         message = f"the HPA's name has {length} characters, at most 63 are allowed"
-        yield given or scaled.get("metadata", "name"), message
+        yield hpa_name or scaled.get("metadata", "name"), message
 
 
-def rivals(scaler: Part, beside: Beside) -> Iterator[tuple[Part, bool]]:
-    """Other autoscalers of the same target, and whether each is written before this one: a pair is reported once."""
+def rivals(scaler: Part, context: LintContext) -> Iterator[tuple[Part, bool]]:
+    """Yield other autoscalers of the same target, and whether each comes first: a pair is reported once."""
     wanted, earlier = target_key(scaler), True
-    for other in beside.of_kind(*AUTOSCALERS):
+    for other in context.of_kind(*AUTOSCALERS):
         if other is scaler:
             earlier = False
         elif wanted[2] and target_key(other) == wanted:

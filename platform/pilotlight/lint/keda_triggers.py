@@ -1,4 +1,4 @@
-"""Rules for the triggers of a KEDA ScaledObject: what each one measures, and which of its settings have an effect."""
+"""Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pilotlight.lint import queries
 from pilotlight.lint.objects import containers, target_of
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import Beside, Hits, rule
+from pilotlight.lint.rule import Hits, LintContext, rule
 from pilotlight.lint.trigger_keys import TYPES
 
 RESOURCE_TYPES = frozenset({"cpu", "memory"})
@@ -27,7 +27,7 @@ def latency_triggers(scaled: Part) -> Iterator[Part]:
 
 
 def least(scaled: Part) -> int:
-    return scaled.get("spec", "minReplicaCount").whole(0)
+    return scaled.get("spec", "minReplicaCount").integer(0)
 
 
 @rule(
@@ -39,7 +39,7 @@ def least(scaled: Part) -> int:
           serverAddress: http://prometheus-operated.monitoring.svc:9090
           activationThreshold: "1"      # not activationTreshold""",
 )  # fmt: skip
-def unknown_key(scaled: Part, _: Beside) -> Hits:
+def unknown_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
         if known is None or known.open:
@@ -61,7 +61,7 @@ def unknown_key(scaled: Part, _: Beside) -> Hits:
           metricType: Utilization       # not metadata.type
           metadata: {value: "70"}""",
 )  # fmt: skip
-def removed_key(scaled: Part, _: Beside) -> Hits:
+def removed_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
@@ -79,13 +79,15 @@ def removed_key(scaled: Part, _: Beside) -> Hits:
           threshold: "1"
           query: 10 / clamp_min(sum(rate(tokens_total[1m])), 0.001)   # inverted: falls while the rate rises""",
 )  # fmt: skip
-def operator_key(scaled: Part, _: Beside) -> Hits:
+def operator_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
-        found = trigger.get("metadata", "operator")
+        operator = trigger.get("metadata", "operator")
         known = TYPES.get(trigger.get("type").text())
-        if found and known and not known.open:
-            message = f"operator = {found.text()} has no effect: KEDA scales up above the threshold; invert the query"
-            yield found, message
+        if operator and known and not known.open:
+            message = (
+                f"operator = {operator.text()} has no effect: KEDA scales up above the threshold; invert the query"
+            )
+            yield operator, message
 
 
 @rule(
@@ -96,12 +98,12 @@ def operator_key(scaled: Part, _: Beside) -> Hits:
         - type: prometheus
           metadata: {serverAddress: …, query: …, threshold: "0.5"}""",
 )  # fmt: skip
-def missing_key(scaled: Part, _: Beside) -> Hits:
+def missing_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         kind = trigger.get("type").text()
         metadata = trigger.get("metadata")
-        given = {entry.key for entry in metadata.entries()}
-        missing = sorted(TYPES[kind].required - given) if kind in TYPES else []
+        present = {entry.key for entry in metadata.entries()}
+        missing = sorted(TYPES[kind].required - present) if kind in TYPES else []
         if missing:
             yield metadata or trigger, f"the {kind} trigger needs {', '.join(missing)}"
 
@@ -113,12 +115,12 @@ def missing_key(scaled: Part, _: Beside) -> Hits:
     fix="""
         metadata: {threshold: "0.5"}      # seconds, not 500ms""",
 )  # fmt: skip
-def threshold_not_number(scaled: Part, _: Beside) -> Hits:
+def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.numbers and entry.number() is None:
-                yield entry, f"{entry.key} = {entry.shown}, must be a plain number without a unit"
+                yield entry, f"{entry.key} = {entry.display}, must be a plain number without a unit"
 
 
 @rule(
@@ -128,11 +130,11 @@ def threshold_not_number(scaled: Part, _: Beside) -> Hits:
     fix="""
         metadata: {threshold: "5", ignoreNullValues: "false"}""",
 )  # fmt: skip
-def value_not_text(scaled: Part, _: Beside) -> Hits:
+def value_not_text(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         for entry in trigger.get("metadata").entries():
             if not isinstance(entry.value, str):
-                message = f"{entry.key} = {entry.shown}, must be a text in quotes"
+                message = f"{entry.key} = {entry.display}, must be a text in quotes"
                 yield entry, message
 
 
@@ -146,19 +148,21 @@ def value_not_text(scaled: Part, _: Beside) -> Hits:
           metricType: Value
           metadata: {query: histogram_quantile(0.95, …), threshold: "0.5"}""",
 )  # fmt: skip
-def average_of_latency(scaled: Part, _: Beside) -> Hits:
+def average_of_latency(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec", "advanced", "scalingModifiers", "formula"):
         return
     for trigger in triggers(scaled, "prometheus"):
         latency = queries.is_latency(query_of(trigger))
-        given = trigger.get("metricType")
-        if given.text("AverageValue") == "AverageValue" and (latency or queries.is_utilisation(query_of(trigger))):
+        metric_type = trigger.get("metricType")
+        if metric_type.text("AverageValue") == "AverageValue" and (
+            latency or queries.is_utilisation(query_of(trigger))
+        ):
             what = "a latency" if latency else "a utilisation"
             message = (
-                f"metricType AverageValue{'' if given else ' (the default)'} on {what} ignores the current number of"
-                " replicas; write metricType: Value"
+                f"metricType AverageValue{'' if metric_type else ' (the default)'} on {what} ignores the current"
+                " number of replicas; write metricType: Value"
             )
-            yield given or trigger, message
+            yield metric_type or trigger, message
 
 
 @rule(
@@ -171,13 +175,13 @@ def average_of_latency(scaled: Part, _: Beside) -> Hits:
         # and on the ScaledObject:
         fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}""",
 )  # fmt: skip
-def null_is_zero(scaled: Part, _: Beside) -> Hits:
+def null_is_zero(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled):
-        given = trigger.get("metadata", "ignoreNullValues")
-        if given.flag(default=True):
-            state = f"= {given.text()}" if given else "is not set (default true)"
-            place = given if given else trigger.get("metadata")
-            yield place, f'ignoreNullValues {state}: a broken scrape reads as latency 0; write "false"'
+        setting = trigger.get("metadata", "ignoreNullValues")
+        if setting.boolean(default=True):
+            state = f"= {setting.text()}" if setting else "is not set (default true)"
+            part = setting if setting else trigger.get("metadata")
+            yield part, f'ignoreNullValues {state}: a broken scrape reads as latency 0; write "false"'
 
 
 @rule(
@@ -190,7 +194,7 @@ def null_is_zero(scaled: Part, _: Beside) -> Hits:
           (histogram_quantile(0.95, sum by (le) (rate(x_bucket[2m]))) >= 0
            and on() sum(rate(x_count[2m])) > 0) or 0 * sum(up{job="x"})""",
 )  # fmt: skip
-def unguarded_nan(scaled: Part, _: Beside) -> Hits:
+def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
         if queries.may_be_nan(query_of(trigger)):
             message = "the query divides 0 by 0 while idle; keep only values `>= 0` and end in `or` a real zero"
@@ -206,7 +210,7 @@ def unguarded_nan(scaled: Part, _: Beside) -> Hits:
     fix="""
         query: (…) or 0 * sum(up{job="my-model"})""",
 )  # fmt: skip
-def zero_hides_lost_scrape(scaled: Part, _: Beside) -> Hits:
+def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
         if queries.ends_in_zero(query_of(trigger)):
             message = (
@@ -223,7 +227,7 @@ def zero_hides_lost_scrape(scaled: Part, _: Beside) -> Hits:
     fix="""
         query: sum(my_requests_in_flight{service="m"})      # not my_requests_in_flight{service="m"}""",
 )  # fmt: skip
-def several_series(scaled: Part, _: Beside) -> Hits:
+def several_series(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
         names = queries.several_series(query_of(trigger))
         if names:
@@ -238,14 +242,17 @@ def several_series(scaled: Part, _: Beside) -> Hits:
     fix="""
         - {type: cpu, metricType: Utilization, metadata: {value: "70"}}""",
 )  # fmt: skip
-def metric_type_of_trigger(scaled: Part, _: Beside) -> Hits:
+def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
-        given = trigger.get("metricType")
+        metric_type = trigger.get("metricType")
         resource = trigger.get("type").text() in RESOURCE_TYPES
         allowed = ("Utilization", "AverageValue") if resource else ("AverageValue", "Value")
-        if given and given.text() not in allowed:
-            yield given, f"metricType = {given.text()}, must be {' or '.join(allowed)} for {trigger.get('type').text()}"
-        elif resource and not given and not trigger.get("metadata", "type"):
+        if metric_type and metric_type.text() not in allowed:
+            yield (
+                metric_type,
+                f"metricType = {metric_type.text()}, must be {' or '.join(allowed)} for {trigger.get('type').text()}",
+            )
+        elif resource and not metric_type and not trigger.get("metadata", "type"):
             yield trigger, f"the {trigger.get('type').text()} trigger needs a metricType: {' or '.join(allowed)}"
 
 
@@ -256,7 +263,7 @@ def metric_type_of_trigger(scaled: Part, _: Beside) -> Hits:
     fix="""
         triggers: [{name: p95, …}, {name: queue, …}]""",
 )  # fmt: skip
-def same_name(scaled: Part, _: Beside) -> Hits:
+def same_name(scaled: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for trigger in triggers(scaled):
         name = trigger.get("name")
@@ -272,8 +279,8 @@ def same_name(scaled: Part, _: Beside) -> Hits:
     fix="""
         resources: {requests: {cpu: "1", memory: 2Gi}}      # in every container of the workload""",
 )  # fmt: skip
-def resource_without_request(scaled: Part, beside: Beside) -> Hits:
-    target = target_of(scaled, beside)
+def resource_without_request(scaled: Part, context: LintContext) -> Hits:
+    target = target_of(scaled, context)
     for trigger in triggers(scaled, *RESOURCE_TYPES) if target else ():
         resource, only = trigger.get("type").text(), trigger.get("metadata", "containerName").text()
         for container in containers(target) if target else ():
@@ -288,8 +295,8 @@ def resource_without_request(scaled: Part, beside: Beside) -> Hits:
     fix="""
         - type: cron                # without useCachedMetrics""",
 )  # fmt: skip
-def cache_without_polling(scaled: Part, _: Beside) -> Hits:
+def cache_without_polling(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "cron", *RESOURCE_TYPES):
         cached = trigger.get("useCachedMetrics")
-        if cached.flag(default=False):
+        if cached.boolean(default=False):
             yield cached, f"useCachedMetrics is not supported for {trigger.get('type').text()}; delete it"

@@ -1,11 +1,11 @@
-"""Rules for a KEDA ScaledObject on its way to zero and back: what can wake it, and how long each step takes."""
+"""Rules for scaling a KEDA ScaledObject to and from zero: activation, cooldown, polling."""
 
 from typing import Final
 
 from pilotlight.lint.keda_triggers import RESOURCE_TYPES, latency_triggers, least, triggers
 from pilotlight.lint.objects import startup_budget, target_of
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import Beside, Hits, rule
+from pilotlight.lint.rule import Hits, LintContext, rule
 
 DEFAULT_POLLING: Final = 30
 DEFAULT_COOLDOWN: Final = 300
@@ -22,16 +22,16 @@ DEFAULT_COOLDOWN: Final = 300
           metadata: {scalerAddress: "keda-add-ons-http-external-scaler.keda:9090", interceptorRoute: my-model}
         - {type: prometheus, metricType: Value, metadata: {…}}        # or else: minReplicaCount: 1""",
 )  # fmt: skip
-def latency_cannot_wake(scaled: Part, _: Beside) -> Hits:
+def latency_cannot_wake(scaled: Part, _: LintContext) -> Hits:
     latency, every = list(latency_triggers(scaled)), list(triggers(scaled))
     idle = scaled.get("spec", "idleReplicaCount")
-    if latency and len(latency) == len(every) and (least(scaled) == 0 or idle.whole(1) == 0):
-        given = scaled.get("spec", "minReplicaCount")
+    if latency and len(latency) == len(every) and (least(scaled) == 0 or idle.integer(1) == 0):
+        minimum = scaled.get("spec", "minReplicaCount")
         message = (
-            f"minReplicaCount {least(scaled)}{'' if given else ' (the default)'} with latency triggers only: at zero"
+            f"minReplicaCount {least(scaled)}{'' if minimum else ' (the default)'} with latency triggers only: at zero"
             " replicas there is no latency, so nothing ever wakes it; add a trigger that counts requests"
         )
-        yield given or scaled.get("spec"), message
+        yield minimum or scaled.get("spec"), message
 
 
 @rule(
@@ -41,12 +41,12 @@ def latency_cannot_wake(scaled: Part, _: Beside) -> Hits:
     fix="""
         minReplicaCount: 1""",
 )  # fmt: skip
-def resources_cannot_wake(scaled: Part, _: Beside) -> Hits:
+def resources_cannot_wake(scaled: Part, _: LintContext) -> Hits:
     types = {trigger.get("type").text() for trigger in triggers(scaled)}
     if types and types <= RESOURCE_TYPES and least(scaled) == 0:
-        given = scaled.get("spec", "minReplicaCount")
+        minimum = scaled.get("spec", "minReplicaCount")
         message = "minReplicaCount 0 with cpu/memory triggers only never scales to zero; write 1"
-        yield given or scaled.get("spec"), message
+        yield minimum or scaled.get("spec"), message
 
 
 @rule(
@@ -57,9 +57,9 @@ def resources_cannot_wake(scaled: Part, _: Beside) -> Hits:
         idleReplicaCount: 0
         minReplicaCount: 2""",
 )  # fmt: skip
-def idle_count(scaled: Part, _: Beside) -> Hits:
+def idle_count(scaled: Part, _: LintContext) -> Hits:
     idle = scaled.get("spec", "idleReplicaCount")
-    if idle and idle.whole(-1) != 0:
+    if idle and idle.integer(-1) != 0:
         yield idle, f"idleReplicaCount = {idle.text()}, must be 0: the HPA overrides anything above"
     elif idle and least(scaled) <= 0:
         yield idle, f"idleReplicaCount = 0 must be below minReplicaCount = {least(scaled)}; delete it"
@@ -72,16 +72,16 @@ def idle_count(scaled: Part, _: Beside) -> Hits:
     fix="""
         cooldownPeriod: 900         # longer than the startup probe allows""",
 )  # fmt: skip
-def short_cooldown(scaled: Part, beside: Beside) -> Hits:
-    target, cooldown = target_of(scaled, beside), scaled.get("spec", "cooldownPeriod")
+def short_cooldown(scaled: Part, context: LintContext) -> Hits:
+    target, cooldown = target_of(scaled, context), scaled.get("spec", "cooldownPeriod")
     budget = startup_budget(target) if target else 0.0
-    if least(scaled) == 0 and cooldown.whole(DEFAULT_COOLDOWN) < budget:
-        place = cooldown if cooldown else scaled.get("spec")
+    if least(scaled) == 0 and cooldown.integer(DEFAULT_COOLDOWN) < budget:
+        part = cooldown if cooldown else scaled.get("spec")
         message = (
-            f"cooldownPeriod {cooldown.whole(DEFAULT_COOLDOWN)} s is shorter than the {budget:g} s that the startup"
+            f"cooldownPeriod {cooldown.integer(DEFAULT_COOLDOWN)} s is shorter than the {budget:g} s that the startup"
             " probe of its target allows; make it longer"
         )
-        yield place, message
+        yield part, message
 
 
 @rule(
@@ -91,17 +91,19 @@ def short_cooldown(scaled: Part, beside: Beside) -> Hits:
     fix="""
         initialCooldownPeriod: 900      # longer than the first load of the model""",
 )  # fmt: skip
-def no_initial_cooldown(scaled: Part, beside: Beside) -> Hits:
-    target, given = target_of(scaled, beside), scaled.get("spec", "initialCooldownPeriod")
+def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
+    target, cooldown = target_of(scaled, context), scaled.get("spec", "initialCooldownPeriod")
     budget = startup_budget(target) if target else 0.0
     if least(scaled) > 0:
         return
-    if given.whole(0) <= 0:
+    if cooldown.integer(0) <= 0:
         message = "initialCooldownPeriod is 0: goes to zero during its first load; set it longer than the load takes"
-        yield given or scaled.get("spec"), message
-    elif given.whole(0) < budget:
-        message = f"initialCooldownPeriod {given.whole(0)} s is shorter than its target's startup budget, {budget:g} s"
-        yield given, message
+        yield cooldown or scaled.get("spec"), message
+    elif cooldown.integer(0) < budget:
+        message = (
+            f"initialCooldownPeriod {cooldown.integer(0)} s is shorter than its target's startup budget, {budget:g} s"
+        )
+        yield cooldown, message
 
 
 @rule(
@@ -111,13 +113,13 @@ def no_initial_cooldown(scaled: Part, beside: Beside) -> Hits:
     fix="""
         pollingInterval: 15""",
 )  # fmt: skip
-def polling(scaled: Part, _: Beside) -> Hits:
-    given = scaled.get("spec", "pollingInterval")
-    interval = given.whole(DEFAULT_POLLING)
-    if given and interval < 5:
-        yield given, f"pollingInterval = {interval}, asks more often than metrics are scraped; write 5 or more"
-    elif given and interval > 60 and least(scaled) == 0 and not any(triggers(scaled, "external-push")):
-        yield given, f"pollingInterval = {interval}, adds up to {interval} s to each cold start; write 30 or less"
+def polling(scaled: Part, _: LintContext) -> Hits:
+    setting = scaled.get("spec", "pollingInterval")
+    interval = setting.integer(DEFAULT_POLLING)
+    if setting and interval < 5:
+        yield setting, f"pollingInterval = {interval}, asks more often than metrics are scraped; write 5 or more"
+    elif setting and interval > 60 and least(scaled) == 0 and not any(triggers(scaled, "external-push")):
+        yield setting, f"pollingInterval = {interval}, adds up to {interval} s to each cold start; write 30 or less"
 
 
 @rule(
@@ -129,9 +131,9 @@ def polling(scaled: Part, _: Beside) -> Hits:
           horizontalPodAutoscalerConfig:
             behavior: {scaleDown: {stabilizationWindowSeconds: 600}}""",
 )  # fmt: skip
-def timing_without_effect(scaled: Part, _: Beside) -> Hits:
+def timing_without_effect(scaled: Part, _: LintContext) -> Hits:
     spec = scaled.get("spec")
-    cached = any(trigger.get("useCachedMetrics").flag(default=False) for trigger in triggers(scaled))
+    cached = any(trigger.get("useCachedMetrics").boolean(default=False) for trigger in triggers(scaled))
     if least(scaled) < 1 or spec.get("idleReplicaCount"):
         return
     if spec.get("cooldownPeriod"):

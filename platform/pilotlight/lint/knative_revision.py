@@ -1,4 +1,4 @@
-"""Rules for the revision template of a Knative Service: its start, its limits, what is reserved or needs a flag."""
+"""Rules for the revision template of a Knative Service: start, limits, reserved names, feature flags."""
 
 from typing import Final
 
@@ -6,7 +6,8 @@ from pilotlight import quantities
 from pilotlight.lint.knative_scaling import annotation
 from pilotlight.lint.objects import containers, gpus, startup_budget
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
+from pilotlight.lint.rule import KNATIVE, Hits, LintContext, rule
+from pilotlight.pod_flags import POD_FLAGS, VOLUME_FLAGS
 
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 DEFAULT_PROGRESS_DEADLINE: Final = 600.0
@@ -16,32 +17,9 @@ RESERVED_PORTS: Final = {8012, 8013, 8022, 9090, 9091, 8008}
 RESERVED_VARIABLES: Final = {"PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"}
 PORT_NAMES: Final = ("http1", "h2c")
 
-# Pod fields behind a flag of config-features, off in a fresh installation.
-POD_FEATURES: Final = {
-    "affinity": "affinity",
-    "dnsConfig": "dnsconfig",
-    "dnsPolicy": "dnspolicy",
-    "hostAliases": "hostaliases",
-    "hostIPC": "hostipc",
-    "hostNetwork": "hostnetwork",
-    "hostPID": "hostpid",
-    "initContainers": "init-containers",
-    "nodeSelector": "nodeselector",
-    "priorityClassName": "priorityclassname",
-    "runtimeClassName": "runtimeclassname",
-    "schedulerName": "schedulername",
-    "securityContext": "securitycontext",
-    "shareProcessNamespace": "shareprocessnamespace",
-    "tolerations": "tolerations",
-    "topologySpreadConstraints": "topologyspreadconstraints",
-}
-VOLUME_FEATURES: Final = {
-    "csi": "volumes-csi",
-    "ephemeral": "volumes-ephemeral",
-    "hostPath": "volumes-hostpath",
-    "image": "volumes-image",
-    "persistentVolumeClaim": "persistent-volume-claim",
-}
+# Pod fields behind a flag of config-features; all are off by default.
+POD_FEATURES: Final = dict(sorted(POD_FLAGS.items()))
+VOLUME_FEATURES: Final = dict(sorted(VOLUME_FLAGS.items()))
 REFUSED_POD_FIELDS: Final = (
     "activeDeadlineSeconds", "hostname", "nodeName", "priority", "readinessGates", "restartPolicy", "subdomain",
     "terminationGracePeriodSeconds",
@@ -63,15 +41,18 @@ def revision(service: Part) -> Part:
             metadata:
               annotations: {serving.knative.dev/progress-deadline: 1800s}""",
 )  # fmt: skip
-def short_deadline(service: Part, _: Beside) -> Hits:
-    given = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
-    deadline, budget = quantities.seconds(given.text()) if given else DEFAULT_PROGRESS_DEADLINE, startup_budget(service)
+def short_deadline(service: Part, _: LintContext) -> Hits:
+    setting = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
+    deadline, budget = (
+        quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE,
+        startup_budget(service),
+    )
     if deadline is not None and deadline < budget:
         message = (
             f"the startup probe allows {budget:g} s, but the progress deadline is {deadline:g} s"
-            f"{'' if given else ' (the default)'}; set {PROGRESS_DEADLINE} above it"
+            f"{'' if setting else ' (the default)'}; set {PROGRESS_DEADLINE} above it"
         )
-        yield given or service.get("spec", "template"), message
+        yield setting or service.get("spec", "template"), message
 
 
 @rule(
@@ -83,11 +64,14 @@ def short_deadline(service: Part, _: Beside) -> Hits:
         readinessProbe: {httpGet: {path: /v2/health/ready}}     # no periodSeconds, no startupProbe
         # the time to load goes into the annotation serving.knative.dev/progress-deadline""",
 )  # fmt: skip
-def slow_probe(service: Part, _: Beside) -> Hits:
+def slow_probe(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         period, startup = container.get("readinessProbe", "periodSeconds"), container.get("startupProbe")
-        if period.whole(0) > 0:
-            yield period, f"periodSeconds = {period.whole(0)} switches off Knative's probing every 50 ms; leave it out"
+        if period.integer(0) > 0:
+            yield (
+                period,
+                f"periodSeconds = {period.integer(0)} switches off Knative's probing every 50 ms; leave it out",
+            )
         if startup:
             message = "the kubelet runs a startupProbe in whole seconds; leave it out and set the progress deadline"
             yield startup, message
@@ -100,10 +84,13 @@ def slow_probe(service: Part, _: Beside) -> Hits:
     fix="""
         timeoutSeconds: 600""",
 )  # fmt: skip
-def long_timeout(service: Part, _: Beside) -> Hits:
-    given = revision(service).get("timeoutSeconds")
-    if given and not 0 <= given.whole(-1) <= MAX_TIMEOUT:
-        yield given, f"timeoutSeconds = {given.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more"
+def long_timeout(service: Part, _: LintContext) -> Hits:
+    timeout = revision(service).get("timeoutSeconds")
+    if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
+        yield (
+            timeout,
+            f"timeoutSeconds = {timeout.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more",
+        )
 
 
 @rule(
@@ -113,12 +100,12 @@ def long_timeout(service: Part, _: Beside) -> Hits:
     fix="""
         ports: [{name: h2c, containerPort: 8081}]       # gRPC; metrics are scraped without declaring their port""",
 )  # fmt: skip
-def ports(service: Part, _: Beside) -> Hits:
+def ports(service: Part, _: LintContext) -> Hits:
     serving = [container for container in containers(service) if any(container.get("ports").each())]
     for container in containers(service):
         declared = list(container.get("ports").each())
         for port in declared:
-            if port.get("containerPort").whole(0) in RESERVED_PORTS:
+            if port.get("containerPort").integer(0) in RESERVED_PORTS:
                 message = f"port {port.get('containerPort').text()} is reserved by Knative; use another, as 8080"
                 yield port.get("containerPort"), message
             if port.get("name") and port.get("name").text() not in PORT_NAMES:
@@ -136,7 +123,7 @@ def ports(service: Part, _: Beside) -> Hits:
     fix="""
         ports: [{containerPort: 8000}]      # sets PORT""",
 )  # fmt: skip
-def variables(service: Part, _: Beside) -> Hits:
+def variables(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         for variable in container.get("env").each():
             if variable.get("name").text() in RESERVED_VARIABLES:
@@ -150,7 +137,7 @@ def variables(service: Part, _: Beside) -> Hits:
     fix="""
         containers: [{name: predictor, …}]""",
 )  # fmt: skip
-def container_name(service: Part, _: Beside) -> Hits:
+def container_name(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         if container.get("name").text() == "queue-proxy":
             yield container.get("name"), "queue-proxy is the name of Knative's sidecar; use another"
@@ -163,11 +150,11 @@ def container_name(service: Part, _: Beside) -> Hits:
     fix="""
         readinessProbe: {httpGet: {path: /v2/health/ready}}""",
 )  # fmt: skip
-def threshold_without_period(service: Part, _: Beside) -> Hits:
+def threshold_without_period(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         probe = container.get("readinessProbe")
         for key in ("failureThreshold", "timeoutSeconds"):
-            if probe.get("periodSeconds").whole(0) == 0 and probe.get(key).whole(0) != 0:
+            if probe.get("periodSeconds").integer(0) == 0 and probe.get(key).integer(0) != 0:
                 yield probe.get(key), f"{key} is refused without periodSeconds; leave it out"
 
 
@@ -177,10 +164,10 @@ def threshold_without_period(service: Part, _: Beside) -> Hits:
     fix="""
         containerConcurrency: 10""",
 )  # fmt: skip
-def concurrency(service: Part, _: Beside) -> Hits:
-    given = revision(service).get("containerConcurrency")
-    if given and not 0 <= given.whole(-1) <= MAX_CONCURRENCY:
-        yield given, f"containerConcurrency = {given.text()}, must be 0 to {MAX_CONCURRENCY}"
+def concurrency(service: Part, _: LintContext) -> Hits:
+    limit = revision(service).get("containerConcurrency")
+    if limit and not 0 <= limit.integer(-1) <= MAX_CONCURRENCY:
+        yield limit, f"containerConcurrency = {limit.text()}, must be 0 to {MAX_CONCURRENCY}"
 
 
 @rule(
@@ -191,7 +178,7 @@ def concurrency(service: Part, _: Beside) -> Hits:
         kubectl patch configmap/config-features -n knative-serving --type merge \\
           -p '{"data": {"kubernetes.podspec-nodeselector": "enabled"}}'""",
 )  # fmt: skip
-def features(service: Part, _: Beside) -> Hits:
+def features(service: Part, _: LintContext) -> Hits:
     pod = revision(service)
     for field, flag in POD_FEATURES.items():
         if pod.get(field):
@@ -201,7 +188,7 @@ def features(service: Part, _: Beside) -> Hits:
             if volume.get(field):
                 yield volume.get(field), f"{field} needs kubernetes.podspec-{flag}: enabled in config-features"
         claim = volume.get("persistentVolumeClaim")
-        if claim and not claim.get("readOnly").flag(default=False):
+        if claim and not claim.get("readOnly").boolean(default=False):
             message = "a writable claim needs kubernetes.podspec-persistent-volume-write: enabled, or readOnly: true"
             yield claim, message
     for container in containers(service):
@@ -218,7 +205,7 @@ def features(service: Part, _: Beside) -> Hits:
     fix="""
         timeoutSeconds: 300         # instead of terminationGracePeriodSeconds""",
 )  # fmt: skip
-def refused_field(service: Part, _: Beside) -> Hits:
+def refused_field(service: Part, _: LintContext) -> Hits:
     for field in REFUSED_POD_FIELDS:
         if revision(service).get(field):
             yield revision(service).get(field), f"{field} is refused in a Knative Service; delete it"
@@ -236,10 +223,10 @@ def refused_field(service: Part, _: Beside) -> Hits:
         # keep one replica's GPUs free, scale the old revision to zero first (min-scale "0", no traffic),
         # or use a Deployment with strategy: {type: Recreate}""",
 )  # fmt: skip
-def double_gpus(service: Part, _: Beside) -> Hits:
+def double_gpus(service: Part, _: LintContext) -> Hits:
     each = sum(gpus(container) for container in containers(service))
-    replicas = max(annotation(service, "min-scale").whole(0), 1)
+    replicas = max(annotation(service, "min-scale").integer(0), 1)
     if each:
-        place = next(container for container in containers(service) if gpus(container))
+        gpu_container = next(container for container in containers(service) if gpus(container))
         message = f"a rollout runs both revisions: {2 * each * replicas:g} GPUs instead of {each * replicas:g}"
-        yield place.get("resources"), message
+        yield gpu_container.get("resources"), message

@@ -1,4 +1,4 @@
-"""Rules for the autoscaling annotations of a Knative Service, which Knative checks late or not at all."""
+"""Rules for the autoscaling annotations of a Knative Service."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from typing import Final
 
 from pilotlight import quantities
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
+from pilotlight.lint.rule import KNATIVE, Hits, LintContext, rule
 
 GROUP: Final = "autoscaling.knative.dev/"
 KPA: Final = "kpa.autoscaling.knative.dev"
@@ -17,7 +17,7 @@ KEYS: Final = frozenset({
     "panic-threshold-percentage", "panic-window-percentage", "scale-down-delay", "scale-to-zero-pod-retention-period",
     "target", "target-burst-capacity", "target-utilization-percentage", "window",
 })  # fmt: skip
-# Least and greatest; -1 for the burst capacity means: the activator always stays in the path.
+# Minimum and maximum; a burst capacity of -1 keeps the activator in the path.
 NUMBERS: Final[dict[str, tuple[float, float]]] = {
     "target": (0.01, float("inf")),
     "target-utilization-percentage": (1, 100),
@@ -28,7 +28,7 @@ NUMBERS: Final[dict[str, tuple[float, float]]] = {
     "max-scale": (0, 2**31 - 1),
     "initial-scale": (0, 2**31 - 1),
 }
-# Least and greatest in seconds, and whether fractions of a second are refused.
+# Minimum and maximum in seconds, and whether fractions of a second are rejected.
 DURATIONS: Final[dict[str, tuple[float, float, bool]]] = {
     "window": (6, 3600, True),
     "scale-down-delay": (0, 3600, True),
@@ -37,14 +37,14 @@ DURATIONS: Final[dict[str, tuple[float, float, bool]]] = {
 
 
 def annotation(service: Part, key: str) -> Part:
-    """The kebab-case name, or the legacy one where only that is written."""
+    """Return an annotation by its kebab-case name, or its legacy one if only that is set."""
     annotations = service.get("spec", "template", "metadata", "annotations")
-    found = annotations.get(GROUP + key)
-    return found if found else annotations.get(GROUP + camel(key))
+    current = annotations.get(GROUP + key)
+    return current if current else annotations.get(GROUP + camel(key))
 
 
 def annotations(service: Part) -> Iterator[tuple[str, Part]]:
-    """The autoscaling annotations of the template, by their name without the group."""
+    """Yield the autoscaling annotations of the template, by name without the group."""
     for entry in service.get("spec", "template", "metadata", "annotations").entries():
         if entry.key.startswith(GROUP):
             yield entry.key.removeprefix(GROUP), entry
@@ -68,7 +68,7 @@ LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
             metadata:
               annotations: {autoscaling.knative.dev/min-scale: "0"}""",
 )  # fmt: skip
-def on_the_service(service: Part, _: Beside) -> Hits:
+def on_the_service(service: Part, _: LintContext) -> Hits:
     for entry in service.get("metadata", "annotations").entries():
         if entry.key.startswith(GROUP):
             yield entry, f"{entry.key} has no effect here; move it to spec.template.metadata.annotations"
@@ -81,7 +81,7 @@ def on_the_service(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/min-scale: "0"      # not minScale""",
 )  # fmt: skip
-def legacy_name(service: Part, _: Beside) -> Hits:
+def legacy_name(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key in LEGACY:
             yield entry, f"{entry.key} is the legacy name; write {GROUP}{LEGACY[key]}"
@@ -94,7 +94,7 @@ def legacy_name(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/scale-down-delay: 5m""",
 )  # fmt: skip
-def unknown_annotation(service: Part, _: Beside) -> Hits:
+def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
             near = get_close_matches(key, KEYS, n=1)
@@ -110,9 +110,9 @@ def unknown_annotation(service: Part, _: Beside) -> Hits:
         autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
         autoscaling.knative.dev/min-scale: "1" """,
 )  # fmt: skip
-def hpa_at_zero(service: Part, _: Beside) -> Hits:
+def hpa_at_zero(service: Part, _: LintContext) -> Hits:
     least = annotation(service, "min-scale")
-    if annotation(service, "class").text() == HPA and least.whole(0) == 0:
+    if annotation(service, "class").text() == HPA and least.integer(0) == 0:
         message = 'class hpa never scales to zero; write min-scale "1" or use the kpa class'
         yield least or annotation(service, "class"), message
 
@@ -125,13 +125,13 @@ def hpa_at_zero(service: Part, _: Beside) -> Hits:
         autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
         autoscaling.knative.dev/metric: cpu""",
 )  # fmt: skip
-def metric_of_class(service: Part, _: Beside) -> Hits:
-    metric, given = annotation(service, "metric"), annotation(service, "class").text(KPA)
-    if metric and given == KPA and metric.text() not in KPA_METRICS:
+def metric_of_class(service: Part, _: LintContext) -> Hits:
+    metric, class_name = annotation(service, "metric"), annotation(service, "class").text(KPA)
+    if metric and class_name == KPA and metric.text() not in KPA_METRICS:
         message = f"metric = {metric.text()}, must be concurrency or rps with the kpa class; cpu and memory need {HPA}"
         yield metric, message
-    elif given.endswith(".knative.dev") and given not in (KPA, HPA):
-        yield annotation(service, "class"), f"class = {given}, must be {KPA} or {HPA}"
+    elif class_name.endswith(".knative.dev") and class_name not in (KPA, HPA):
+        yield annotation(service, "class"), f"class = {class_name}, must be {KPA} or {HPA}"
 
 
 @rule(
@@ -142,7 +142,7 @@ def metric_of_class(service: Part, _: Beside) -> Hits:
         autoscaling.knative.dev/target: "10"
         autoscaling.knative.dev/target-utilization-percentage: "70" """,
 )  # fmt: skip
-def numbers(service: Part, _: Beside) -> Hits:
+def numbers(service: Part, _: LintContext) -> Hits:
     for key, (least, most) in NUMBERS.items():
         entry = annotation(service, key)
         number = entry.number()
@@ -162,13 +162,13 @@ def numbers(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/window: 60s""",
 )  # fmt: skip
-def durations(service: Part, _: Beside) -> Hits:
+def durations(service: Part, _: LintContext) -> Hits:
     bounded = [(annotation(service, key), *bounds) for key, bounds in DURATIONS.items()]
     template = service.get("spec", "template", "metadata", "annotations")
     bounded.append((template.get("serving.knative.dev/progress-deadline"), 0, 2**31 - 1, True))
     bounded.append((service.get("metadata", "annotations", "serving.knative.dev/rollout-duration"), 0, 2**31 - 1, True))
     for entry, least, most, whole in bounded:
-        seconds = quantities.seconds(entry.text())
+        seconds = quantities.parse_duration(entry.text())
         if entry and (seconds is None or not least <= seconds <= most or (whole and not seconds.is_integer())):
             bounds = f"{least:g}s to {most:g}s" if most <= 3600 else "not negative"
             bounds += ", in whole seconds" if whole else ""
@@ -183,11 +183,11 @@ def durations(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/activation-scale: "2" """,
 )  # fmt: skip
-def activation_scale(service: Part, _: Beside) -> Hits:
-    given, least, most = (annotation(service, key) for key in ("activation-scale", "min-scale", "max-scale"))
-    count = given.whole(0)
-    if given and (count < 2 or count < least.whole(0) or 0 < most.whole(0) < count):
-        yield given, f"activation-scale = {given.text()}, must be at least 2 and between min-scale and max-scale"
+def activation_scale(service: Part, _: LintContext) -> Hits:
+    scale, least, most = (annotation(service, key) for key in ("activation-scale", "min-scale", "max-scale"))
+    count = scale.integer(0)
+    if scale and (count < 2 or count < least.integer(0) or 0 < most.integer(0) < count):
+        yield scale, f"activation-scale = {scale.text()}, must be at least 2 and between min-scale and max-scale"
 
 
 @rule(
@@ -197,9 +197,9 @@ def activation_scale(service: Part, _: Beside) -> Hits:
         autoscaling.knative.dev/min-scale: "1"
         autoscaling.knative.dev/max-scale: "4" """,
 )  # fmt: skip
-def max_below_min(service: Part, _: Beside) -> Hits:
+def max_below_min(service: Part, _: LintContext) -> Hits:
     least, most = annotation(service, "min-scale"), annotation(service, "max-scale")
-    if 0 < most.whole(0) < least.whole(0):
+    if 0 < most.integer(0) < least.integer(0):
         yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}"
 
 
@@ -212,11 +212,11 @@ def max_below_min(service: Part, _: Beside) -> Hits:
         containerConcurrency: 10
         # and the annotation autoscaling.knative.dev/target: "7" """,
 )  # fmt: skip
-def target_above_limit(service: Part, _: Beside) -> Hits:
+def target_above_limit(service: Part, _: LintContext) -> Hits:
     target, limit = annotation(service, "target"), service.get("spec", "template", "spec", "containerConcurrency")
     concurrency = annotation(service, "metric").text("concurrency") == "concurrency"
-    if concurrency and limit.whole(0) > 0 and (target.number() or 0.0) > limit.whole(0):
-        yield target, f"target = {target.text()} has no effect above containerConcurrency = {limit.whole(0)}"
+    if concurrency and limit.integer(0) > 0 and (target.number() or 0.0) > limit.integer(0):
+        yield target, f"target = {target.text()} has no effect above containerConcurrency = {limit.integer(0)}"
 
 
 @rule(
@@ -226,11 +226,11 @@ def target_above_limit(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/max-scale: "4" """,
 )  # fmt: skip
-def no_max_scale(service: Part, _: Beside) -> Hits:
-    if service.get("spec", "template") and annotation(service, "max-scale").whole(0) == 0:
-        given = annotation(service, "max-scale")
+def no_max_scale(service: Part, _: LintContext) -> Hits:
+    if service.get("spec", "template") and annotation(service, "max-scale").integer(0) == 0:
+        maximum = annotation(service, "max-scale")
         message = "max-scale is not set: the number of pods has no limit"
-        yield given or service.get("spec", "template"), message
+        yield maximum or service.get("spec", "template"), message
 
 
 @rule(
@@ -240,8 +240,8 @@ def no_max_scale(service: Part, _: Beside) -> Hits:
     fix="""
         autoscaling.knative.dev/initial-scale: "1" """,
 )  # fmt: skip
-def initial_scale(service: Part, _: Beside) -> Hits:
-    given = annotation(service, "initial-scale")
-    if given and given.whole(1) == 0:
+def initial_scale(service: Part, _: LintContext) -> Hits:
+    scale = annotation(service, "initial-scale")
+    if scale and scale.integer(1) == 0:
         message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler and leaves the revision untried"
-        yield given, message
+        yield scale, message

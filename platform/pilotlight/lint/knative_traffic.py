@@ -1,11 +1,11 @@
-"""Rules for names and traffic of a Knative Service: shares, tags, and revisions that must exist to be named."""
+"""Rules for the traffic of a Knative Service: percentages, tags, revision names."""
 
 import re
 from typing import Final
 
 from pilotlight.lint.objects import name
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import KNATIVE, Beside, Hits, rule
+from pilotlight.lint.rule import KNATIVE, Hits, LintContext, rule
 
 LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_LABEL: Final = 63
@@ -28,13 +28,13 @@ def revision_name(service: Part) -> Part:
         - {revisionName: m-00001, percent: 90}
         - {revisionName: m-00002, percent: 10, tag: canary}""",
 )  # fmt: skip
-def percentages(service: Part, _: Beside) -> Hits:
+def percentages(service: Part, _: LintContext) -> Hits:
     entries = traffic(service)
-    total = sum(entry.get("percent").whole(0) for entry in entries)
+    total = sum(entry.get("percent").integer(0) for entry in entries)
     if entries and total != 100:
         yield service.get("spec", "traffic"), f"the percentages add up to {total}, must be 100"
     for entry in entries:
-        if not 0 <= entry.get("percent").whole(0) <= 100:
+        if not 0 <= entry.get("percent").integer(0) <= 100:
             yield entry.get("percent"), f"percent = {entry.get('percent').text()}, must be 0 to 100"
 
 
@@ -48,8 +48,8 @@ def percentages(service: Part, _: Beside) -> Hits:
           template: {metadata: {name: m-v2}}
           traffic: [{revisionName: m-v2, percent: 100}]""",
 )  # fmt: skip
-def unnamed_revision(service: Part, _: Beside) -> Hits:
-    latest = any(entry.get("latestRevision").flag(default=False) for entry in traffic(service))
+def unnamed_revision(service: Part, _: LintContext) -> Hits:
+    latest = any(entry.get("latestRevision").boolean(default=False) for entry in traffic(service))
     for entry in traffic(service):
         if entry.get("revisionName") and not latest and not revision_name(service):
             message = (
@@ -65,7 +65,7 @@ def unnamed_revision(service: Part, _: Beside) -> Hits:
     fix="""
         traffic: [{tag: stable, …}, {tag: canary, …}]""",
 )  # fmt: skip
-def same_tag(service: Part, _: Beside) -> Hits:
+def same_tag(service: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for entry in traffic(service):
         tag = entry.get("tag").text()
@@ -82,7 +82,7 @@ def same_tag(service: Part, _: Beside) -> Hits:
     fix="""
         tag: canary""",
 )  # fmt: skip
-def tag_label(service: Part, _: Beside) -> Hits:
+def tag_label(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         tag = entry.get("tag")
         host = f"{tag.text()}-{name(service)}"
@@ -100,13 +100,15 @@ def tag_label(service: Part, _: Beside) -> Hits:
         metadata: {name: m}
         spec: {template: {metadata: {name: m-v2}}}""",
 )  # fmt: skip
-def revision_prefix(service: Part, _: Beside) -> Hits:
-    given, prefix = revision_name(service), f"{name(service)}-"
-    if given and not given.text().startswith(prefix):
-        yield given, f"template.metadata.name = {given.text()}, must start with {prefix}"
-    elif given and (len(given.text()) > LONGEST_LABEL or not LABEL.fullmatch(given.text())):
-        message = f"template.metadata.name = {given.text()}, must be a DNS label of at most {LONGEST_LABEL} characters"
-        yield given, message
+def revision_prefix(service: Part, _: LintContext) -> Hits:
+    revision, prefix = revision_name(service), f"{name(service)}-"
+    if revision and not revision.text().startswith(prefix):
+        yield revision, f"template.metadata.name = {revision.text()}, must start with {prefix}"
+    elif revision and (len(revision.text()) > LONGEST_LABEL or not LABEL.fullmatch(revision.text())):
+        message = (
+            f"template.metadata.name = {revision.text()}, must be a DNS label of at most {LONGEST_LABEL} characters"
+        )
+        yield revision, message
 
 
 @rule(
@@ -116,10 +118,10 @@ def revision_prefix(service: Part, _: Beside) -> Hits:
     fix="""
         traffic: [{latestRevision: true, percent: 100}]""",
 )  # fmt: skip
-def contradiction(service: Part, _: Beside) -> Hits:
+def contradiction(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         pinned, latest = entry.get("revisionName"), entry.get("latestRevision")
-        if latest and bool(pinned.text()) == latest.flag(default=False):
+        if latest and bool(pinned.text()) == latest.boolean(default=False):
             message = f"latestRevision = {latest.text()} contradicts revisionName {pinned.text() or 'none'}; keep one"
             yield latest, message
         if entry.get("configurationName"):

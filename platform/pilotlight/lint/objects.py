@@ -1,19 +1,19 @@
-"""What stands inside objects and between them: pod templates, containers, probes, GPUs, who scales whom."""
+"""Access to parts of objects and their relations: pod templates, containers, probes, GPUs, scale targets."""
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import KNATIVE, WORKLOADS, Beside, kind_of
-from pilotlight.quantities import number
+from pilotlight.lint.rule import KNATIVE, WORKLOADS, LintContext, kind_of
+from pilotlight.quantities import quantity_or_zero
 
 GPU_SUFFIXES: Final = ("/gpu", "/gpu.shared", "/gaudi", "/tpu")
 PODS: Final = (*WORKLOADS, KNATIVE)
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
-# Components of an InferenceService that pass requests on.
+# Components of an InferenceService that forward requests.
 GATEWAY_ROLES: Final = frozenset(("router", "transformer", "explainer"))
-# What gives a model away in a pod's labels, images, arguments and mounts: nobody names a web shop's frontend like this.
+# Words in labels, images, arguments and mounts that identify a model server.
 MODEL_WORDS: Final = re.compile(
     r"inferenceservice|base-model|predictor|models?\b|vllm|sglang|triton|tensorrt|trtllm|mlserver|torchserve|"
     r"tensorflow|text-generation|onnx|sklearn|xgboost|lightgbm|huggingface|\bnim\b|llm",
@@ -22,7 +22,7 @@ MODEL_WORDS: Final = re.compile(
 
 
 def pod_specs(part: Part) -> Iterator[Part]:
-    """The pod specs of a workload: one, or leader and worker."""
+    """Yield the pod specs of a workload: one, or leader and worker."""
     if kind_of(part) == "LeaderWorkerSet":
         group = part.get("spec", "leaderWorkerTemplate")
         yield from (group.get(name, "spec") for name in ("leaderTemplate", "workerTemplate") if group.get(name))
@@ -44,48 +44,49 @@ def name(part: Part) -> str:
 
 
 def target_key(scaler: Part) -> tuple[str, str, str]:
-    """Namespace, kind and name of what an autoscaler scales."""
+    """Return namespace, kind and name of an autoscaler's target."""
     reference = scaler.get("spec", "scaleTargetRef")
     return (namespace(scaler), reference.get("kind").text("Deployment"), reference.get("name").text())
 
 
-def target_of(scaler: Part, beside: Beside) -> Part | None:
+def target_of(scaler: Part, context: LintContext) -> Part | None:
     wanted = target_key(scaler)
-    for part in beside.objects:
+    for part in context.objects:
         if (namespace(part), kind_of(part), name(part)) == wanted:
             return part
     return None
 
 
-def autoscalers_of(workload: Part, beside: Beside) -> list[Part]:
+def autoscalers_of(workload: Part, context: LintContext) -> list[Part]:
     wanted = (namespace(workload), kind_of(workload), name(workload))
-    return [scaler for scaler in beside.of_kind(*AUTOSCALERS) if target_key(scaler) == wanted]
+    return [scaler for scaler in context.of_kind(*AUTOSCALERS) if target_key(scaler) == wanted]
 
 
 def startup_budget(part: Part) -> float:
-    """The longest that a startup probe lets any container take: delay + failures × period. 0: no startup probe."""
+    """Return the longest startup probe budget of the containers, in seconds; 0 without one."""
     return max((probe_budget(container.get("startupProbe")) for container in containers(part)), default=0.0)
 
 
 def probe_budget(probe: Part) -> float:
+    """Return the seconds until a probe fails: delay + failures × period; 0 without a probe."""
     if not probe:
         return 0.0
     delay, period, failures = (
-        probe.get(field).whole(default)
+        probe.get(field).integer(default)
         for field, default in (("initialDelaySeconds", 0), ("periodSeconds", 10), ("failureThreshold", 3))
     )
     return float(delay + (period or 10) * (failures or 3))
 
 
-def serves_model(workload: Part, beside: Beside) -> bool:
-    """Whether it loads a model: it has a GPU, its size is known, or its labels, images, arguments or mounts say so."""
-    if name(workload) in beside.model_bytes or any(gpus(container) for container in containers(workload)):
+def serves_model(workload: Part, context: LintContext) -> bool:
+    """Return whether a workload loads a model: by GPU, known size, or words in labels, images, arguments, mounts."""
+    if name(workload) in context.model_bytes or any(gpus(container) for container in containers(workload)):
         return True
     labels = workload.get("spec", "template", "metadata", "labels")
-    told = [entry.key for entry in labels.entries()] + [entry.text() for entry in labels.entries()]
-    if GATEWAY_ROLES & set(told):
+    words = [entry.key for entry in labels.entries()] + [entry.text() for entry in labels.entries()]
+    if GATEWAY_ROLES & set(words):
         return False
-    return any(MODEL_WORDS.search(text) for text in (*told, *_texts(workload)))
+    return any(MODEL_WORDS.search(text) for text in (*words, *_texts(workload)))
 
 
 def _texts(workload: Part) -> Iterator[str]:
@@ -100,11 +101,11 @@ def gpus(container: Part) -> float:
 
 
 def gpu_entries(resources: Part) -> Iterator[Part]:
-    """`nvidia.com/gpu`, `amd.com/gpu`, MIG slices and their like."""
+    """Yield GPU resources: `nvidia.com/gpu`, `amd.com/gpu`, MIG slices and the like."""
     for entry in resources.entries():
         if entry.key.endswith(GPU_SUFFIXES) or "/mig-" in entry.key:
             yield entry
 
 
 def amount(part: Part) -> float:
-    return float(number(part.text()))
+    return float(quantity_or_zero(part.text()))

@@ -1,4 +1,4 @@
-"""docs/lint.md from the table of rules: `python -m pilotlight.lint.page > docs/lint.md`."""
+"""Generator of docs/lint.md from the table of rules: `python -m pilotlight.lint.page > docs/lint.md`."""
 
 import sys
 from typing import Final

@@ -1,50 +1,49 @@
-"""A document as the rules see it: any value at any path without a type check, and where each key is written.
+"""Documents as the rules read them: any value at any path, with its source location.
 
-Rules read documents that nobody has validated. A `Part` therefore never raises: what is missing or of another type is
-an empty part, whose place is that of the nearest parent that exists.
+The documents are not validated, so a `Part` never raises: a missing value, or one of another type, is an empty part
+located at its nearest existing parent.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from pilotlight.spec.problems import Place
+from pilotlight.spec.paths import child_path
+from pilotlight.spec.problems import SourceLocation
 
 Path = tuple[str | int, ...]
-SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object as parsed, with the place of each key and list item; without places it came from no file."""
+    """One parsed object, with the location of each key and list item unless it came from no file."""
 
     value: Mapping[str, Any]
-    places: Mapping[Path, Place] = field(default_factory=dict)
+    locations: Mapping[Path, SourceLocation] = field(default_factory=dict)
 
-    def place(self, path: Path) -> Place:
-        """Where the path is written, or the nearest parent of it that is."""
+    def location(self, path: Path) -> SourceLocation:
+        """Return the location of a path, or of its nearest parent that has one."""
         for end in range(len(path), -1, -1):
-            if path[:end] in self.places:
-                return self.places[path[:end]]
-        return Place()
+            if path[:end] in self.locations:
+                return self.locations[path[:end]]
+        return SourceLocation()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What stands at a path of a document. `value` is None when nothing does."""
+    """Value at a path of a document; None if there is none."""
 
     document: Document
     path: Path = ()
     value: Any = None
 
     @property
-    def place(self) -> Place:
-        return self.document.place(self.path)
+    def location(self) -> SourceLocation:
+        return self.document.location(self.path)
 
     @property
     def name(self) -> str:
-        """The path as people write it: `spec.triggers[0].metadata.query`."""
+        """Path as text: `spec.triggers[0].metadata.query`."""
         return path_text(self.path)
 
     @property
@@ -62,56 +61,51 @@ class Part:
         return part
 
     def each(self) -> "Iterator[Part]":
-        """The items of a list; of anything else, none."""
+        """Yield the items of a list; nothing for other values."""
         if isinstance(self.value, Sequence) and not isinstance(self.value, str | bytes):
             for index, item in enumerate(self.value):
                 yield Part(self.document, (*self.path, index), item)
 
     def entries(self) -> "Iterator[Part]":
-        """The entries of a mapping, each a part whose `key` is the entry's."""
+        """Yield the entries of a mapping, each a part with its `key`."""
         if isinstance(self.value, Mapping):
             for key, value in self.value.items():
                 yield Part(self.document, (*self.path, str(key)), value)
 
     def text(self, default: str = "") -> str:
-        """A scalar as the text that Kubernetes would be sent."""
+        """Return a scalar as the text sent to Kubernetes."""
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return str(self.value) if isinstance(self.value, str | int | float) else default
 
     @property
-    def shown(self) -> str:
-        """The value in a message."""
+    def display(self) -> str:
+        """Value as shown in a message."""
         if isinstance(self.value, Mapping):
             return "a map"
         return "null" if self.value is None else self.text("a list")
 
     def number(self) -> float | None:
-        """A number, or a text that is one: annotations and trigger metadata are texts."""
+        """Return a number, also of a text: annotations and trigger metadata are texts."""
         try:
             return None if isinstance(self.value, bool) or not self else float(self.text("nothing"))
         except ValueError:
             return None
 
-    def whole(self, default: int) -> int:
+    def integer(self, default: int) -> int:
         number = self.number()
         return int(number) if number is not None and number.is_integer() else default
 
-    def flag(self, default: bool) -> bool:
-        """As Go's ParseBool reads a text, so far as people write it."""
+    def boolean(self, default: bool) -> bool:
+        """Return a boolean as Go's ParseBool reads it, ignoring case."""
         return {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}.get(
             self.text().lower(), default
         )
 
 
 def path_text(path: Path) -> str:
-    """As `--set` takes it: `metadata.annotations["a.b/c"]` where a dot would mislead."""
+    """Return the path as `--set` takes it: `metadata.annotations["a.b/c"]` for a key with a dot."""
     text = ""
     for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif not SIMPLE_NAME.fullmatch(step):
-            text += f'["{step}"]'
-        else:
-            text += f".{step}" if text else step
+        text = f"{text}[{step}]" if isinstance(step, int) else child_path(text, step)
     return text

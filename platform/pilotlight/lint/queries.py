@@ -1,7 +1,7 @@
-"""What a PromQL text is about, as far as a linter must know: latency, NaN, an empty result, how many series.
+"""Heuristics on PromQL text: latency or not, NaN, empty results, number of series.
 
-No parser: a query is cut into tokens, and each metric is judged by the calls around it. Where the text does not tell,
-the answer is the one that raises no alarm, except for the number of series, where silence would hide an outage.
+Not a parser: a query is split into tokens, and each metric is classified by the calls around it. Unclear cases give no
+finding, except for the number of series, where a missed finding would hide an outage.
 """
 
 import re
@@ -16,7 +16,7 @@ AGGREGATIONS: Final = frozenset({
     "avg", "bottomk", "count", "count_values", "group", "limit_ratio", "limitk", "max", "min", "quantile", "stddev",
     "stdvar", "sum", "topk",
 })  # fmt: skip
-# These keep the series that they pick, one for each: no aggregation to one.
+# These return one series per selected element, so they do not aggregate to one.
 PICKING: Final = frozenset({"topk", "bottomk", "count_values", "limitk", "limit_ratio"})
 ONE_BY_NATURE: Final = frozenset({"scalar", "absent", "absent_over_time", "vector"})
 MODIFIERS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
@@ -31,12 +31,12 @@ COMPARISON: Final = re.compile(r"[<>]=?|==|!=")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A selector: its name, the labels pinned to one value, and the calls around it, outermost first."""
+    """A selector: its name, the labels with an equality matcher, and the calls around it, outermost first."""
 
     name: str
     pinned: frozenset[str] = frozenset()
     calls: tuple[str, ...] = ()
-    groupings: tuple[frozenset[str] | None, ...] = ()  # of each call; None: by nothing
+    groupings: tuple[frozenset[str] | None, ...] = ()  # of each call; None: no grouping
 
     @property
     def is_one_series(self) -> bool:
@@ -52,7 +52,7 @@ class Metric:
 
 
 def is_latency(query: str) -> bool:
-    """Seconds per request. A rate of `_count` is traffic, and a rate of `_sum` alone is concurrency (Little's law)."""
+    """Return whether a query measures latency. A rate of `_count` is traffic, of `_sum` alone concurrency (Little)."""
     text = STRING.sub('""', query)
     if "histogram_quantile" in text:
         return True
@@ -61,13 +61,13 @@ def is_latency(query: str) -> bool:
 
 
 def is_utilisation(query: str) -> bool:
-    """A share that does not grow with the replicas. Summed, it does."""
-    found = [metric for metric in metrics(query) if UTILISATION.search(metric.name)]
-    return any("sum" not in metric.calls for metric in found)
+    """Return whether a query measures a ratio that does not grow with the replicas; a sum does."""
+    utilisations = [metric for metric in metrics(query) if UTILISATION.search(metric.name)]
+    return any("sum" not in metric.calls for metric in utilisations)
 
 
 def may_be_nan(query: str) -> bool:
-    """0/0 while idle: a quantile of no observations or an average over none, with no comparison that drops NaN."""
+    """Return whether a query is 0/0 while idle: a quantile or average without a comparison that drops NaN."""
     text = re.sub(r"\{[^}]*\}", "", STRING.sub('""', query))
     divides = "histogram_quantile" in text or re.search(r"/\s*[^\d\s.]", text) is not None
     return divides and not COMPARISON.search(text) and "clamp_min" not in text
@@ -78,7 +78,7 @@ def ends_in_zero(query: str) -> bool:
 
 
 def several_series(query: str) -> list[str]:
-    """Metrics that no aggregation brings down to one series."""
+    """Return the metrics that no aggregation reduces to one series."""
     return sorted({metric.name for metric in metrics(query) if not metric.is_one_series})
 
 
@@ -88,7 +88,7 @@ def metrics(query: str) -> list[Metric]:
 
 @dataclass(slots=True)
 class _Level:
-    """One pair of parentheses: the call that it belongs to, and whether only the presence of its series matters."""
+    """One pair of parentheses: its call, and whether only the presence of its series matters."""
 
     call: str = ""
     grouping: frozenset[str] | None = None
@@ -112,7 +112,7 @@ class _Reader:
             elif word == ")":
                 levels = levels[:-1] or [_Level()]
             elif word in {"and", "unless", "or"}:
-                # `a and b` has the series of a: b only decides which of them stay.
+                # `a and b` returns series of a: b only filters them.
                 levels[-1].presence_only = word != "or" or (len(levels) > 1 and levels[-2].presence_only)
             elif word[0].isalpha() or word[0] in "_:{":
                 yield from self._word(word, levels)
@@ -130,7 +130,7 @@ class _Reader:
             self._pinned(word)
 
     def _open(self, call: str, levels: list[_Level]) -> None:
-        """`sum by (a) (x)` and `sum(x) by (a)` mean the same: the second is found behind the closing parenthesis."""
+        """Open a call; its grouping may precede the parentheses, `sum by (a) (x)`, or follow them, `sum(x) by (a)`."""
         grouping = None
         if self._peek() in {"by", "without"}:
             grouping = self._grouping()
@@ -144,7 +144,7 @@ class _Reader:
             levels.append(_Level(call, grouping, levels[-1].presence_only))
 
     def _grouping(self) -> frozenset[str]:
-        """The labels that stay. `without` keeps unknown ones: a name that no selector can pin stands for them."""
+        """Return the remaining labels. Those of `without` are unknown: a name that no selector pins represents them."""
         kind = self.tokens[self.at]
         self.at += 1
         labels = self._labels()
@@ -160,7 +160,7 @@ class _Reader:
         return frozenset(labels - {"(", ","})
 
     def _pinned(self, word: str) -> frozenset[str]:
-        """Steps over `{…}`; the labels in it that equal one value."""
+        """Skip `{…}` and return its labels with an equality matcher."""
         if word != "{":
             if self._peek() != "{":
                 return frozenset()
@@ -173,7 +173,7 @@ class _Reader:
         return frozenset(label for label, sign in pairwise(inside) if sign == "=")
 
     def _closing(self) -> int:
-        """The index behind the parenthesis that closes the one before `at`."""
+        """Return the index after the parenthesis that closes the one before `at`."""
         depth, index = 1, self.at
         while index < len(self.tokens) and depth:
             depth += {"(": 1, ")": -1}.get(self.tokens[index], 0)

@@ -1,11 +1,11 @@
-"""Rules for what a model's containers ask for: GPUs, memory, CPU, shared memory."""
+"""Rules for the resources of a model's containers: GPUs, memory, CPU, shared memory."""
 
 import re
 from typing import Final
 
 from pilotlight.lint.objects import PODS, amount, containers, gpu_entries, gpus, name
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import Beside, Hits, rule
+from pilotlight.lint.rule import Hits, LintContext, rule
 from pilotlight.spec import sizes
 
 GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
@@ -21,7 +21,7 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
     fix="""
         resources: {limits: {nvidia.com/gpu: "1"}}""",
 )  # fmt: skip
-def gpu_request(workload: Part, _: Beside) -> Hits:
+def gpu_request(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         for entry in gpu_entries(container.get("resources", "requests")):
             limit = container.get("resources", "limits", entry.key)
@@ -38,14 +38,14 @@ def gpu_request(workload: Part, _: Beside) -> Hits:
     fix="""
         resources: {requests: {memory: 32Gi}, limits: {memory: 32Gi}}     # a model of 16 GB""",
 )  # fmt: skip
-def small_memory(workload: Part, beside: Beside) -> Hits:
-    size = size_of(workload, beside)
+def small_memory(workload: Part, context: LintContext) -> Hits:
+    size = size_of(workload, context)
     for container in list(containers(workload))[:1] if size else ():
         resources = container.get("resources")
-        given = resources.get("limits", "memory") or resources.get("requests", "memory")
-        if given and size and amount(given) < 2 * size:
-            message = f"memory = {given.text()}, must be twice the model's {gigabytes(size)}: {gigabytes(2 * size)}"
-            yield given, message
+        memory = resources.get("limits", "memory") or resources.get("requests", "memory")
+        if memory and size and amount(memory) < 2 * size:
+            message = f"memory = {memory.text()}, must be twice the model's {gigabytes(size)}: {gigabytes(2 * size)}"
+            yield memory, message
 
 
 @rule(
@@ -55,7 +55,7 @@ def small_memory(workload: Part, beside: Beside) -> Hits:
     fix="""
         resources: {limits: {nvidia.com/gpu: "1"}}""",
 )  # fmt: skip
-def gpu_image(workload: Part, _: Beside) -> Hits:
+def gpu_image(workload: Part, _: LintContext) -> Hits:
     every = list(containers(workload))
     for container in every if not any(gpus(each) for each in every) else ():
         image = container.get("image").text()
@@ -70,13 +70,13 @@ def gpu_image(workload: Part, _: Beside) -> Hits:
     fix="""
         resources: {requests: {cpu: "4"}, limits: {nvidia.com/gpu: "1"}}""",
 )  # fmt: skip
-def little_cpu(workload: Part, _: Beside) -> Hits:
+def little_cpu(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         count, resources = gpus(container), container.get("resources")
-        given = resources.get("requests", "cpu") or resources.get("limits", "cpu")
-        if count and amount(given) < LEAST_CPU_PER_GPU * count:
-            message = f"cpu = {given.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
-            yield given or resources, message
+        cpu = resources.get("requests", "cpu") or resources.get("limits", "cpu")
+        if count and amount(cpu) < LEAST_CPU_PER_GPU * count:
+            message = f"cpu = {cpu.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
+            yield cpu or resources, message
 
 
 @rule(
@@ -87,13 +87,13 @@ def little_cpu(workload: Part, _: Beside) -> Hits:
         strategy: {type: Recreate}
         # or: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}""",
 )  # fmt: skip
-def surge_gpus(deployment: Part, _: Beside) -> Hits:
+def surge_gpus(deployment: Part, _: LintContext) -> Hits:
     each, strategy = sum(gpus(container) for container in containers(deployment)), deployment.get("spec", "strategy")
     surge = strategy.get("rollingUpdate", "maxSurge").text("25%")
     if each and strategy.get("type").text("RollingUpdate") == "RollingUpdate" and surge not in {"0", "0%"}:
-        place = strategy if strategy else deployment.get("spec")
+        part = strategy if strategy else deployment.get("spec")
         message = f"a rolling update needs {each:g} spare GPUs; write Recreate or maxSurge: 0 where there are none"
-        yield place, message
+        yield part, message
 
 
 @rule(
@@ -104,7 +104,7 @@ def surge_gpus(deployment: Part, _: Beside) -> Hits:
         volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]
         volumeMounts: [{name: shm, mountPath: /dev/shm}]""",
 )  # fmt: skip
-def shared_memory(workload: Part, _: Beside) -> Hits:
+def shared_memory(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         mounts = {mount.get("mountPath").text() for mount in container.get("volumeMounts").each()}
         if gpus(container) > 1 and SHARED_MEMORY not in mounts:
@@ -112,15 +112,15 @@ def shared_memory(workload: Part, _: Beside) -> Hits:
             yield container, message
 
 
-def size_of(workload: Part, beside: Beside) -> int | None:
-    """The model's bytes: told by the caller, or from the BaseModel beside it that the pod's label names."""
-    if name(workload) in beside.model_bytes:
-        return beside.model_bytes[name(workload)]
+def size_of(workload: Part, context: LintContext) -> int | None:
+    """Return the model's bytes: given by the caller, or of the linted BaseModel that the pod's label names."""
+    if name(workload) in context.model_bytes:
+        return context.model_bytes[name(workload)]
     called = workload.get("spec", "template", "metadata", "labels", "ome.io/base-model-name").text()
-    for model in beside.of_kind("BaseModel", "ClusterBaseModel") if called else ():
+    for model in context.of_kind("BaseModel", "ClusterBaseModel") if called else ():
         spec = model.get("spec")
         if name(model) == called:
-            return sizes.size_of(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
+            return sizes.weights_size(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
     return None
 
 

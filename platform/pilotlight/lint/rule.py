@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds. Each rule is a small function under `@rule(...)`; table.py lists them all."""
+"""Rule and Finding. Each rule is a small function under `@rule(...)`; table.py lists them all."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from textwrap import dedent
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.lint.parts import Part
-from pilotlight.spec.problems import Place
+from pilotlight.spec.problems import SourceLocation
 
 Severity = Literal["error", "warning", "info"]
 Hit = tuple[Part, str]
 Hits = Iterable[Hit]
 
-# Kinds as rules name them. Only Knative's needs its group: the core has a Service as well.
+# Kinds as rules name them; only Knative's needs its group, since core has a Service too.
 KNATIVE: Final = "serving.knative.dev/Service"
 WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """All objects that are linted together, and what else is known of them."""
+class LintContext:
+    """All objects that are linted together, and known model sizes."""
 
     objects: tuple[Part, ...] = ()
     model_bytes: Mapping[str, int] = field(default_factory=dict)  # by the workload's name
@@ -28,36 +28,36 @@ class Beside:
         return [part for part in self.objects if kind_of(part) in kinds]
 
 
-Check = Callable[[Part, Beside], Hits]
+Check = Callable[[Part, LintContext], Hits]
 
 
 class Finding(NamedTuple):
-    """One danger at one place. `fix` is a snippet to write, `why` stands in the rule."""
+    """One finding. `fix` is a snippet; the reason is the rule's `why`."""
 
     rule: str
     severity: Severity
-    place: Place
+    location: SourceLocation
     path: str
     message: str
     fix: str
     object: str
 
     def __str__(self) -> str:
-        where = f"{self.place}: " if str(self.place) else ""
+        where = f"{self.location}: " if str(self.location) else ""
         return f"{where}{self.severity} {self.rule}: {self.path or self.object}: {self.message}"
 
     def as_json(self) -> dict[str, Any]:
-        """The shape of `platformctl lint -o json`: these keys, always all of them."""
+        """Return the entry of `platformctl lint -o json`; always all keys."""
         return {
             "rule": self.rule, "severity": self.severity, "object": self.object, "path": self.path,
-            "file": self.place.file, "line": self.place.line, "column": self.place.column,
+            "file": self.location.file, "line": self.location.line, "column": self.location.column,
             "message": self.message, "fix": self.fix,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`error`: refused, or does something else than it says. `warning`: dangerous. `info`: worth knowing."""
+    """One rule. `error`: rejected, or without the written effect; `warning`: dangerous; `info`: worth knowing."""
 
     id: str
     severity: Severity
@@ -67,27 +67,27 @@ class Rule:
     fix: str
     check: Check
 
-    def findings(self, part: Part, beside: Beside) -> list[Finding]:
+    def findings(self, part: Part, context: LintContext) -> list[Finding]:
         if self.kinds and kind_of(part) not in self.kinds:
             return []
         return [
-            Finding(self.id, self.severity, hit.place, hit.name, message, self.fix, object_text(part))
-            for hit, message in self.check(part, beside)
+            Finding(self.id, self.severity, hit.location, hit.name, message, self.fix, object_text(part))
+            for hit, message in self.check(part, context)
         ]
 
 
 def rule(
-    id: str,  # noqa: A002 - the word for it
+    id: str,  # noqa: A002
     severity: Severity,
     title: str,
     *kinds: str,
     why: str,
     fix: str,
 ) -> Callable[[Check], Rule]:
-    def made(check: Check) -> Rule:
+    def decorate(check: Check) -> Rule:
         return Rule(id, severity, title, kinds, " ".join(why.split()), dedent(fix).strip(), check)
 
-    return made
+    return decorate
 
 
 def kind_of(part: Part) -> str:

@@ -1,4 +1,4 @@
-"""Every rule, in one table. A rule is a function in its kind's file and a line here; docs/lint.md is made of it."""
+"""Table of all rules. A rule is a function in its kind's module and a line here; docs/lint.md is generated from it."""
 
 from typing import Final
 
@@ -45,7 +45,7 @@ RULES: Final[tuple[Rule, ...]] = (
     keda_scaling.no_maximum,
     keda_scaling.unbounded_latency,
     keda_scaling.http_scaled_object,
-    keda_scaling.hpa_beside,
+    keda_scaling.hpa_conflict,
     keda_scaling.two_scaled_objects,
     keda_scaling.formula_names,
     keda_scaling.long_name,

@@ -1,7 +1,7 @@
-"""The metadata keys that KEDA 2.21 reads for each trigger type, and those it reads no more.
+"""Metadata keys of each trigger type in KEDA 2.21, and the keys that it has removed.
 
-KEDA drops a key that it does not know without a word (unless its operator runs with
-KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS), so a typing error costs the setting. Types that are not listed are not judged.
+KEDA silently ignores unknown keys (unless its operator runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS). Types that are
+not listed are not checked.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _AUTH: Final = frozenset({"authModes", "authMode", "apiKey", "method", "keyParam
 
 @dataclass(frozen=True, slots=True)
 class TriggerType:
-    """`open`: other keys are passed on to a scaler of one's own. `numbers`: keys that must read as numbers."""
+    """Keys of a trigger type. `open`: other keys are passed to an external scaler. `numbers`: numeric keys."""
 
     required: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()

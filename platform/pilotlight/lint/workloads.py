@@ -1,4 +1,4 @@
-"""Rules for Deployments, StatefulSets, LeaderWorkerSets and HPAs: who owns the count, probes, rollouts, drains."""
+"""Rules for Deployments, StatefulSets, LeaderWorkerSets and HPAs: replica counts, probes, rollouts, drains."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,10 +14,10 @@ from pilotlight.lint.objects import (
     startup_budget,
 )
 from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import WORKLOADS, Beside, Hits, kind_of, rule
+from pilotlight.lint.rule import WORKLOADS, Hits, LintContext, kind_of, rule
 
 DEFAULT_PROGRESS_DEADLINE: Final = 600
-# A model of a few GB is read and warmed up in about this time; a liveness probe that gives up earlier kills the load.
+# Time to load a model of a few GB; a liveness probe that fails earlier kills the load.
 LOADING_SECONDS: Final = 120
 
 
@@ -28,12 +28,12 @@ LOADING_SECONDS: Final = 120
     fix="""
         annotations: {autoscaling.knative.dev/min-scale: "0"}""",
 )  # fmt: skip
-def value_not_text(part: Part, _: Beside) -> Hits:
+def value_not_text(part: Part, _: LintContext) -> Hits:
     for metadata in (part.get("metadata"), part.get("spec", "template", "metadata")):
         for field in ("annotations", "labels"):
             for entry in metadata.get(field).entries():
                 if not isinstance(entry.value, str):
-                    message = f"{entry.key} = {entry.shown}, must be a text in quotes"
+                    message = f"{entry.key} = {entry.display}, must be a text in quotes"
                     yield entry, message
 
 
@@ -45,11 +45,13 @@ def value_not_text(part: Part, _: Beside) -> Hits:
         spec:
           # replicas: left out, the autoscaler owns it""",
 )  # fmt: skip
-def replicas_owned(workload: Part, beside: Beside) -> Hits:
-    given = workload.get("spec", "replicas")
-    for scaler in autoscalers_of(workload, beside) if given else ():
-        message = f"replicas = {given.text()} fights {kind_of(scaler)} {name(scaler)} at each apply; delete the field"
-        yield given, message
+def replicas_owned(workload: Part, context: LintContext) -> Hits:
+    replicas = workload.get("spec", "replicas")
+    for scaler in autoscalers_of(workload, context) if replicas else ():
+        message = (
+            f"replicas = {replicas.text()} fights {kind_of(scaler)} {name(scaler)} at each apply; delete the field"
+        )
+        yield replicas, message
 
 
 @rule(
@@ -60,7 +62,7 @@ def replicas_owned(workload: Part, beside: Beside) -> Hits:
         readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
         livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}, failureThreshold: 6}""",
 )  # fmt: skip
-def same_probes(workload: Part, _: Beside) -> Hits:
+def same_probes(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         live, ready = container.get("livenessProbe"), container.get("readinessProbe")
         for action in ("httpGet", "exec", "grpc"):
@@ -78,15 +80,15 @@ def same_probes(workload: Part, _: Beside) -> Hits:
         kind: PodDisruptionBudget
         spec: {maxUnavailable: 1, selector: {matchLabels: {app: my-model}}}""",
 )  # fmt: skip
-def no_budget(workload: Part, beside: Beside) -> Hits:
+def no_budget(workload: Part, context: LintContext) -> Hits:
     labels = workload.get("spec", "template", "metadata", "labels").value
     counts = [
-        scaler.get("spec", field).whole(0)
-        for scaler in autoscalers_of(workload, beside)
+        scaler.get("spec", field).integer(0)
+        for scaler in autoscalers_of(workload, context)
         for field in ("minReplicaCount", "minReplicas")
     ]
-    least = max([workload.get("spec", "replicas").whole(1 if not counts else 0), *counts])
-    if least >= 2 and not any(selects(budget, labels) for budget in budgets(workload, beside)):
+    least = max([workload.get("spec", "replicas").integer(1 if not counts else 0), *counts])
+    if least >= 2 and not any(selects(budget, labels) for budget in budgets(workload, context)):
         message = f"{least} replicas and no PodDisruptionBudget beside them: a drain takes all at once"
         yield workload.get("metadata", "name"), message
 
@@ -98,15 +100,15 @@ def no_budget(workload: Part, beside: Beside) -> Hits:
     fix="""
         progressDeadlineSeconds: 1800""",
 )  # fmt: skip
-def short_deadline(deployment: Part, _: Beside) -> Hits:
-    given, budget = deployment.get("spec", "progressDeadlineSeconds"), startup_budget(deployment)
-    deadline = given.whole(DEFAULT_PROGRESS_DEADLINE)
+def short_deadline(deployment: Part, _: LintContext) -> Hits:
+    setting, budget = deployment.get("spec", "progressDeadlineSeconds"), startup_budget(deployment)
+    deadline = setting.integer(DEFAULT_PROGRESS_DEADLINE)
     if deadline < budget:
         message = (
             f"the startup probe allows {budget:g} s, but progressDeadlineSeconds is {deadline}"
-            f"{'' if given else ' (the default)'}; set it above"
+            f"{'' if setting else ' (the default)'}; set it above"
         )
-        yield given or deployment.get("spec"), message
+        yield setting or deployment.get("spec"), message
 
 
 @rule(
@@ -116,8 +118,8 @@ def short_deadline(deployment: Part, _: Beside) -> Hits:
     fix="""
         readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}""",
 )  # fmt: skip
-def no_readiness(workload: Part, beside: Beside) -> Hits:
-    every = list(containers(workload)) if serves_model(workload, beside) else []
+def no_readiness(workload: Part, context: LintContext) -> Hits:
+    every = list(containers(workload)) if serves_model(workload, context) else []
     if every and not any(container.get("readinessProbe") for container in every):
         yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded"
 
@@ -129,11 +131,11 @@ def no_readiness(workload: Part, beside: Beside) -> Hits:
     fix="""
         startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}""",
 )  # fmt: skip
-def liveness_kills_load(workload: Part, beside: Beside) -> Hits:
-    for container in containers(workload) if serves_model(workload, beside) else ():
+def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
+    for container in containers(workload) if serves_model(workload, context) else ():
         live = container.get("livenessProbe")
         budget = probe_budget(live)
-        if live and not container.get("startupProbe") and budget < LOADING_SECONDS and asks_for_readiness(live):
+        if live and not container.get("startupProbe") and budget < LOADING_SECONDS and may_fail_while_loading(live):
             message = f"restarts the container {budget:g} s after its start, while the model loads; add a startupProbe"
             yield live, message
 
@@ -145,19 +147,19 @@ def liveness_kills_load(workload: Part, beside: Beside) -> Hits:
     fix="""
         minReplicas: 1""",
 )  # fmt: skip
-def hpa_at_zero(hpa: Part, _: Beside) -> Hits:
-    given = hpa.get("spec", "minReplicas")
-    if given and given.whole(1) == 0:
-        yield given, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
+def hpa_at_zero(hpa: Part, _: LintContext) -> Hits:
+    minimum = hpa.get("spec", "minReplicas")
+    if minimum and minimum.integer(1) == 0:
+        yield minimum, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
 
 
-def asks_for_readiness(probe: Part) -> bool:
-    """A path that answers at once while the model loads is harmless; `/live` and its like promise just that."""
+def may_fail_while_loading(probe: Part) -> bool:
+    """Return whether a liveness probe may fail during the load; `/live` and the like respond at once."""
     return "live" not in probe.get("httpGet", "path").text()
 
 
-def budgets(workload: Part, beside: Beside) -> Iterator[Part]:
-    return (part for part in beside.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
+def budgets(workload: Part, context: LintContext) -> Iterator[Part]:
+    return (part for part in context.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
 
 
 def selects(budget: Part, labels: object) -> bool:

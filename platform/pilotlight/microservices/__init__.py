@@ -1,1 +1,1 @@
-"""Inference microservices: one model behind one address, started, asked, watched and stopped on any platform."""
+"""Inference microservices: one model behind one URL, started, queried, monitored and stopped on any platform."""

@@ -1,8 +1,8 @@
-"""Which network architectures there are: their sidecar files, read into one Arch each. First step of a start.
+"""Network architectures, read from their config files. First step of a start.
 
-`{network_arch}.config.json` names the image's key, whether the model is a folder, which container command it takes and
-which secrets it may need. Those of this package lie in reference/archs; a folder in PILOTLIGHT_ARCHS adds to them and
-wins, with a versions.yaml and a service.json of its own where it has them.
+`{network_arch}.config.json` has the image key, whether the model is a folder, the container command and the secrets it
+may need. The package's own are in reference/archs; a folder in PILOTLIGHT_ARCHS extends and overrides them, also with
+a versions.yaml and a service.json.
 """
 
 import json
@@ -17,7 +17,7 @@ from pilotlight.errors import UsageError
 
 ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
-DEFAULT_IMAGE_KEY: Final = "COSMOS_RL"  # of an arch whose file is missing or names none
+DEFAULT_IMAGE_KEY: Final = "COSMOS_RL"  # if the config file is missing or names none
 SUFFIX: Final = ".config.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -27,11 +27,11 @@ class Arch(Struct, frozen=True):
     image_key: str = DEFAULT_IMAGE_KEY
     command: str = ""  # a row of inner_command.COMMANDS
     folder: bool = False  # its model is a directory
-    secrets: tuple[str, ...] = ()  # names of variables that it takes where they are set
+    secrets: tuple[str, ...] = ()  # names of variables that are passed if set
 
 
 def arch(name: str, environ: Mapping[str, str]) -> Arch:
-    """Whatever its file says; one without a file gets the default image. Which command it takes is judged later."""
+    """Return the architecture, with the default image if it has no config file. The command is checked later."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
     document = _document(name, environ)
@@ -47,22 +47,22 @@ def arch(name: str, environ: Mapping[str, str]) -> Arch:
 
 
 def names(environ: Mapping[str, str]) -> list[str]:
-    """Of all that have a file."""
-    found = {path.name.removesuffix(SUFFIX) for folder in _folders(environ) for path in folder.glob(f"*{SUFFIX}")}
-    return sorted(found)
+    """Return the names of all architectures with a config file."""
+    known = {path.name.removesuffix(SUFFIX) for folder in _folders(environ) for path in folder.glob(f"*{SUFFIX}")}
+    return sorted(known)
 
 
 def reference(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """service.json or versions.yaml: this package's, with the user's own laid over it."""
+    """Return service.json or versions.yaml of the package, merged with the user's own."""
     merged: dict[str, Any] = {}
     for folder in (OWN, *_own_folder(environ)):
         if (folder / file).is_file():
-            merged = _laid_over(merged, _read(folder / file))
+            merged = _merge(merged, _read(folder / file))
     return merged
 
 
 def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The user's first."""
+    """Yield folders of config files, the user's first."""
     yield from _own_folder(environ)
     yield OWN / "archs"
 
@@ -96,9 +96,9 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(below.get(key), dict)
-        merged[key] = _laid_over(below[key], value) if both else value
+        merged[key] = _merge(below[key], value) if both else value
     return merged

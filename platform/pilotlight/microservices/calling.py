@@ -1,14 +1,14 @@
-"""One HTTP exchange with a running microservice, over the address that its platform gives. Blocking."""
+"""One HTTP request to a running microservice, over the URL of its platform. Blocking."""
 
 import json
 from collections.abc import Mapping
 
-from pilotlight.conversation import FAILURES, Conversation
+from pilotlight.conversation import FAILURES, HttpClient
 from pilotlight.errors import PlatformError
 
 
-class AskingFailed(PlatformError):
-    """The microservice answered with an error, or not at all (`status` 0)."""
+class InferenceFailed(PlatformError):
+    """The microservice returned an error, or no response (`status` 0)."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -24,21 +24,23 @@ def call(
 def exchange(
     url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
 ) -> tuple[Mapping[str, str], bytes]:
-    sent = {"Content-Type": "application/json", **(headers or {})}
+    all_headers = {"Content-Type": "application/json", **(headers or {})}
     try:
-        with Conversation(url, timeout) as conversation:
-            answer = conversation.ask(method, path, body, sent)
+        with HttpClient(url, timeout) as conversation:
+            response = conversation.request(method, path, body, all_headers)
     except TimeoutError:
-        raise AskingFailed(f"the microservice did not answer within {timeout:g} s") from None
+        raise InferenceFailed(f"the microservice did not answer within {timeout:g} s") from None
     except FAILURES as error:
-        raise AskingFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
-    if answer.status != 200:
-        raise AskingFailed(_message(answer.body) or f"the microservice answered {answer.status}", answer.status)
-    return answer.headers, answer.body
+        raise InferenceFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
+    if response.status != 200:
+        raise InferenceFailed(
+            _message(response.body) or f"the microservice answered {response.status}", response.status
+        )
+    return response.headers, response.body
 
 
 def _message(content: bytes) -> str:
-    """Of an error in the shape of V2 or of OpenAI."""
+    """Return the message of an error body of V2 or OpenAI."""
     try:
         error = json.loads(content)["error"]
     except (ValueError, KeyError, TypeError):

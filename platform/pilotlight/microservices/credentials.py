@@ -1,8 +1,7 @@
-"""Values of a workspace's credentials, read where they are used and kept nowhere.
+"""Credentials of a workspace, resolved where they are used and not stored.
 
 A workspace has references: `env:NAME` is a variable of this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR,
-such as a mounted secret. Who registers a workspace must not be able to name just any variable or file of this process:
-only those that carry credentials of stores.
+such as a mounted Secret. Only variables and files for credentials of stores may be referenced.
 """
 
 import os
@@ -23,7 +22,7 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-
 
 
 def check(workspace: Workspace) -> None:
-    """Raises where a reference can never be followed; asked when a workspace is registered."""
+    """Raise for an invalid reference; called when a workspace is registered."""
     for name, reference in workspace.credentials.items():
         if name not in NAMES:
             raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(NAMES))}")
@@ -38,19 +37,19 @@ def check(workspace: Workspace) -> None:
 
 
 def values(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The credentials themselves; a missing one is an error that names the reference."""
+    """Return the values. Raise with the reference of a missing one."""
     check(workspace)
     return {name: _value(name, reference, environ) for name, reference in workspace.credentials.items()}
 
 
 def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
     kind, _, rest = reference.partition(":")
-    found = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
-    if not found:
+    value = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
+    if not value:
         raise UsageError(
             f"credentials.{name}: {reference} is not set where this runs", "set it for the process that serves the API"
         )
-    return found
+    return value
 
 
 def _from_file(name: str, environ: Mapping[str, str]) -> str:
@@ -58,7 +57,7 @@ def _from_file(name: str, environ: Mapping[str, str]) -> str:
     if not folder:
         raise UsageError(f"file:{name}: {ENV_SECRETS_DIR} is not set where this runs")
     root = Path(folder).resolve()
-    path = (root / name).resolve()  # a mounted secret is a link into a folder beside it
+    path = (root / name).resolve()  # a mounted Secret is a symlink
     if not path.is_relative_to(root):
         raise UsageError(f"file:{name} leads out of {ENV_SECRETS_DIR}")
     try:

@@ -1,7 +1,7 @@
 """The directory: workspaces, experiments and jobs of every org, in one SQLite file of the home folder.
 
-Filled by REST and by `platformctl microservice register`; a microservice is started from what it says. Each method is
-one transaction and is used from the thread that opened it. Instants are texts that the caller brings.
+Written by REST and by `platformctl microservice register`; microservices are started from its records. Each method is
+one transaction, called from the thread that opened it. Timestamps are strings of the caller.
 """
 
 # ruff: noqa: A002, S608 - `id` is its name everywhere, and the parts of each statement are constants of this module
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.microservices.records import THERE, Experiment, JobRecord, Kind, Status, StoredWorkspace
+from pilotlight.microservices.records import NOT_STOPPED, Experiment, JobRecord, Kind, Status, StoredWorkspace
 from pilotlight.microservices.tables import MIGRATIONS
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.store.database import Database
@@ -43,7 +43,7 @@ class Directory:
 
     def add_workspace(self, workspace: StoredWorkspace) -> StoredWorkspace:
         with self.database.change(durable=True) as connection:
-            _fresh(connection, "workspaces", "workspace", workspace.org, workspace.id)
+            _check_unused(connection, "workspaces", "workspace", workspace.org, workspace.id)
             row = (workspace.org, workspace.id, json.encode(workspace))
             connection.execute("INSERT INTO workspaces VALUES (?, ?, ?)", row)
         return workspace
@@ -68,7 +68,7 @@ class Directory:
         if experiment.workspace:
             self.workspace(experiment.org, experiment.workspace)
         with self.database.change(durable=True) as connection:
-            _fresh(connection, "experiments", "experiment", experiment.org, experiment.id)
+            _check_unused(connection, "experiments", "experiment", experiment.org, experiment.id)
             row = (experiment.org, experiment.id, experiment.workspace, json.encode(experiment))
             connection.execute("INSERT INTO experiments VALUES (?, ?, ?, ?)", row)
         return experiment
@@ -85,15 +85,15 @@ class Directory:
             for job, status, kind in connection.execute(
                 "SELECT id, status, kind FROM jobs WHERE org = ? AND experiment = ?", (org, id)
             ).fetchall():
-                _refuse_living(job, status, kind)
+                _check_stopped(job, status, kind)
                 connection.execute("INSERT OR IGNORE INTO retired VALUES (?, ?)", (org, job))
             connection.execute(f"DELETE FROM experiments {_OF}", (org, id))
 
     def add_job(self, job: JobRecord) -> JobRecord:
         self.experiment(job.org, job.experiment)
         with self.database.change(durable=True) as connection:
-            _fresh(connection, "jobs", "job", job.org, job.id)
-            _fresh(connection, "retired", "job", job.org, job.id)
+            _check_unused(connection, "jobs", "job", job.org, job.id)
+            _check_unused(connection, "retired", "job", job.org, job.id)
             row = (job.org, job.id, job.experiment, job.kind, job.status, json.encode(job))
             connection.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row)
         return job
@@ -106,26 +106,26 @@ class Directory:
         sql = "SELECT value FROM jobs WHERE org = ? AND experiment = ? ORDER BY rowid"
         return self._all(sql, (org, experiment), JobRecord)
 
-    def of_kind(self, kind: Kind, *statuses: Status) -> Sequence[JobRecord]:
-        """Of every org: what a fresh process takes up again."""
-        found = self._all("SELECT value FROM jobs WHERE kind = ? ORDER BY rowid", (kind,), JobRecord)
-        return [job for job in found if job.status in statuses]
+    def jobs_of_kind(self, kind: Kind, *statuses: Status) -> Sequence[JobRecord]:
+        """Return jobs of all orgs by kind and status, for a restarted process to restore."""
+        jobs = self._all("SELECT value FROM jobs WHERE kind = ? ORDER BY rowid", (kind,), JobRecord)
+        return [job for job in jobs if job.status in statuses]
 
     def update_job(self, org: str, id: str, now: str, **changes: Any) -> JobRecord:
-        """The record as it is then; fields by their names."""
+        """Change fields of a record and return it."""
         with self.database.change(durable=True) as connection:
             row = connection.execute(f"SELECT value FROM jobs {_OF}", (org, id)).fetchone()
             if not row:
                 raise _unknown("job", org, id)
-            kept = json.decode(row[0], type=JobRecord)
-            job = msgspec.structs.replace(kept, updated_at=now, **changes)
+            record = json.decode(row[0], type=JobRecord)
+            job = msgspec.structs.replace(record, updated_at=now, **changes)
             connection.execute(f"UPDATE jobs SET status = ?, value = ? {_OF}", (job.status, json.encode(job), org, id))
         return job
 
     def delete_job(self, org: str, id: str) -> None:
-        """Its id is spent: nothing is ever called so again."""
+        """Delete a job. Its id cannot be used again."""
         job = self.job(org, id)
-        _refuse_living(job.id, job.status, job.kind)
+        _check_stopped(job.id, job.status, job.kind)
         with self.database.change(durable=True) as connection:
             connection.execute(f"DELETE FROM jobs {_OF}", (org, id))
             connection.execute("INSERT OR IGNORE INTO retired VALUES (?, ?)", (org, id))
@@ -140,15 +140,15 @@ class Directory:
         return [json.decode(value, type=kind) for (value,) in self.database.rows(sql, values)]
 
 
-def _fresh(connection: sqlite3.Connection, table: str, what: str, org: str, id: str) -> None:
+def _check_unused(connection: sqlite3.Connection, table: str, what: str, org: str, id: str) -> None:
     if connection.execute(f"SELECT 1 FROM {table} {_OF}", (org, id)).fetchone():
         raise Conflict(
             f"{what} {id} is there already, or was: ids are used once", "leave the id out to get a fresh one"
         )
 
 
-def _refuse_living(id: str, status: str, kind: str) -> None:
-    if kind == "inference_microservice" and status in THERE:
+def _check_stopped(id: str, status: str, kind: str) -> None:
+    if kind == "inference_microservice" and status in NOT_STOPPED:
         raise Conflict(f"microservice {id} has not been stopped", "stop it first")
     if kind == "batch" and status in ("pending", "running"):
         raise Conflict(f"batch job {id} was under way when it was last looked at", "ask for its status, or cancel it")

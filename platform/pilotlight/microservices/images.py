@@ -1,8 +1,8 @@
-"""From a network architecture to the URI of its container image. Pure, but for the tables that archs.py reads.
+"""Resolution of a network architecture to the URI of its container image. Pure, but for the tables of archs.py.
 
     config file → key → IMAGE_<KEY> of the environment, else the table of defaults → versions.yaml → URI
 
-A value with a slash or a colon is a URI and passes unchanged, wherever in the chain it stands.
+A value with a slash or a colon is a URI and is returned unchanged, at any step.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ def resolve(network_arch: str, environ: Mapping[str, str]) -> str:
     key = archs.arch(network_arch, environ).image_key
     service = archs.reference("service.json", environ)
     mapping = (service.get("docker_image_defaults") or {}).get("mapping") or {}
-    return resolved(key, mapping, archs.reference("versions.yaml", environ), environ)
+    return resolve_key(key, mapping, archs.reference("versions.yaml", environ), environ)
 
 
-def resolved(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """`key` may itself be a URI."""
+def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Resolve an image key, or return it if it is a URI."""
     if is_uri(key):
         return key
     override = environ.get(f"IMAGE_{key}", "").strip()
@@ -36,10 +36,10 @@ def is_uri(value: str) -> bool:
 
 
 def _version(dotted: str, versions: Mapping[str, Any], where: str, key: str) -> str:
-    """`group.name` below `images` of versions.yaml."""
+    """Return the image of `group.name` below `images` of versions.yaml."""
     group, _, name = dotted.partition(".")
-    found = ((versions.get("images") or {}).get(group) or {}).get(name)
-    if not isinstance(found, str) or not found:
+    image = ((versions.get("images") or {}).get(group) or {}).get(name)
+    if not isinstance(image, str) or not image:
         message = f"{where} = {dotted}, which versions.yaml does not have below images"
         raise UsageError(message, f"set IMAGE_{key} to the URI of an image")
-    return found
+    return image

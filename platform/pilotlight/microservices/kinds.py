@@ -1,7 +1,7 @@
-"""Kinds of models, as data: which parameters each takes, how it is asked, and how what it says is to be read.
+"""Kinds of models, as data: parameters, inference protocol, and how outputs are interpreted.
 
-kinds.yaml is the table of kinds and networks. A model's own `parameters.yaml` beside it says what differs: parameters,
-labels, names of outputs, how images become numbers. parameters.py holds requests against a `Schema`.
+kinds.yaml is the table of kinds and networks. A `parameters.yaml` next to a model overrides it: parameters, labels,
+names of outputs, image preprocessing. parameters.py validates requests against a `Schema`.
 """
 
 from collections.abc import Mapping, Set
@@ -15,11 +15,11 @@ from msgspec import Struct
 from pilotlight.errors import UsageError
 
 FILE: Final = "parameters.yaml"
-Asking = Literal["chat", "tensors"]
+InferenceProtocol = Literal["chat", "tensors"]
 
 
 class Parameter(Struct, frozen=True, forbid_unknown_fields=True):
-    """`role` is what it is to the model, whatever it is called; `sampling` are those that a person is asked for."""
+    """One parameter of a request. `role`: its meaning to the model; `sampling`: the command line prompts for it."""
 
     type: Literal["string", "integer", "number", "boolean", "json"]
     help: str
@@ -34,28 +34,28 @@ class Parameter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
-    """How an image becomes numbers: divided by `scale`, then less `mean` and divided by `std`, channel by channel."""
+    """Preprocessing of an image: divided by `scale`, minus `mean`, divided by `std`, per channel."""
 
-    size: tuple[int, int] | None = None  # width and height, where the model's own shape leaves them open
+    size: tuple[int, int] | None = None  # width and height, where the model's shape is dynamic
     scale: float = 255.0
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 class Schema(Struct, frozen=True):
-    """What one model takes, and how what it says is to be read."""
+    """Request schema of one model, and how to interpret its outputs."""
 
     kind: str
-    asked: Asking
+    protocol: InferenceProtocol
     needs: tuple[tuple[str, ...], ...]
     parameters: Mapping[str, Parameter]
     labels: tuple[str, ...] = ()
-    outputs: Mapping[str, str] = {}  # boxes, scores, classes …: what the model calls them
+    outputs: Mapping[str, str] = {}  # the model's names of boxes, scores, classes …
     prepare: Preparation = Preparation()
 
 
 class _Kind(Struct, frozen=True, forbid_unknown_fields=True):
-    asked: Asking
+    protocol: InferenceProtocol
     takes: tuple[str, ...]
     needs: tuple[tuple[str, ...], ...] = ()
     change: Mapping[str, Mapping[str, Any]] = {}
@@ -68,7 +68,7 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Declaration(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model's own file; `parameters` are added to those of its kind, or stand in their place."""
+    """A model's own file; `parameters` are added to those of its kind, or replace them."""
 
     kind: str = ""
     parameters: Mapping[str, Parameter] = {}
@@ -80,7 +80,7 @@ class _Declaration(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def schema(network_arch: str, declared: str = "") -> Schema:
-    """Of a network; `declared` is the text of the file beside the model, empty where there is none."""
+    """Return the schema of a network. `declared`: text of the model's parameters.yaml, or empty."""
     own = _read(declared) if declared.strip() else _Declaration()
     kind = own.kind or _table().archs.get(network_arch, network_arch)
     if kind not in _table().kinds:
@@ -88,27 +88,27 @@ def schema(network_arch: str, declared: str = "") -> Schema:
             f"network_arch = {network_arch}: no kind of model is known for it; put a {FILE} with its `kind` beside the"
             f" model: {', '.join(_table().kinds)}"
         )
-    base = _of_kind(kind)
-    kept = {name: each for name, each in base.parameters.items() if name not in own.without}
+    base = _kind_schema(kind)
+    inherited = {name: each for name, each in base.parameters.items() if name not in own.without}
     needs = base.needs if own.needs is None else own.needs
     return msgspec.structs.replace(
         base,
-        parameters={**kept, **own.parameters},
-        needs=_without_strangers(needs, kept.keys() | own.parameters.keys()),
+        parameters={**inherited, **own.parameters},
+        needs=_known_needs(needs, inherited.keys() | own.parameters.keys()),
         labels=own.labels,
         outputs=own.outputs,
         prepare=own.prepare,
     )
 
 
-def _without_strangers(needs: tuple[tuple[str, ...], ...], known: Set[str]) -> tuple[tuple[str, ...], ...]:
-    """A request cannot be asked for what the model does not take."""
+def _known_needs(needs: tuple[tuple[str, ...], ...], known: Set[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the required parameters without those that the model does not have."""
     left = (tuple(name for name in names if name in known) for names in needs)
     return tuple(names for names in left if names)
 
 
-def beside(model: Path) -> str:
-    """The declaration of a model on this machine: in its folder, or in the folder of its file."""
+def read_declaration(model: Path) -> str:
+    """Return the text of parameters.yaml of a model on this machine, or empty."""
     folder = model if model.is_dir() else model.parent
     try:
         return (folder / FILE).read_text()
@@ -126,13 +126,14 @@ def _table() -> _Table:
 
 
 @cache
-def _of_kind(kind: str) -> Schema:
+def _kind_schema(kind: str) -> Schema:
     table = _table()
-    found = table.kinds[kind]
+    definition = table.kinds[kind]
     parameters = {
-        name: msgspec.structs.replace(table.parameters[name], **found.change.get(name, {})) for name in found.takes
+        name: msgspec.structs.replace(table.parameters[name], **definition.change.get(name, {}))
+        for name in definition.takes
     }
-    return Schema(kind, found.asked, found.needs, parameters)
+    return Schema(kind, definition.protocol, definition.needs, parameters)
 
 
 def _read(text: str) -> _Declaration:

@@ -1,7 +1,7 @@
-"""Microservices from start to stop: what a client asked for is written down first, then done in threads, then noted.
+"""Lifecycle of microservices: requests are recorded in the directory, executed in threads, and their result recorded.
 
-A start is answered at once and goes on here; what runs is looked at again after a restart of this process. For each
-job one thing happens at a time, so that a stop during a start waits for it and then takes it back.
+A start runs in the background; unfinished operations are restored after a restart of this process. Operations of one
+job are serialised: a stop during a start waits for it and then stops what it started.
 """
 
 import asyncio
@@ -15,237 +15,238 @@ from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, Throttled
 from pilotlight.microservices import starting, workspaces
-from pilotlight.microservices.calling import AskingFailed
+from pilotlight.microservices.calling import InferenceFailed
 from pilotlight.microservices.directory import Directory
 from pilotlight.microservices.media.limits import limits_from
-from pilotlight.microservices.model import Entry, Seen
+from pilotlight.microservices.model import Entry, PlatformStatus
 from pilotlight.microservices.platforms import Platform, platform
-from pilotlight.microservices.records import LIVING, THERE, JobRecord
+from pilotlight.microservices.records import ACTIVE, NOT_STOPPED, JobRecord
 from pilotlight.microservices.registry import registry
-from pilotlight.microservices.secrets import redacted
-from pilotlight.microservices.starting import Wish
-from pilotlight.microservices.ways import Ways, not_there
-from pilotlight.microservices.wishes import Place, known_options, options_of
+from pilotlight.microservices.secrets import redact
+from pilotlight.microservices.starting import StartRequest
+from pilotlight.microservices.ways import RouteCache, not_running
+from pilotlight.microservices.wishes import PlatformSettings, platform_options, supported_options
 from pilotlight.targets.local.chronicle import utc
 
 T = TypeVar("T")
 
-THREADS: Final = 16  # platforms are programs and clusters: whoever asks them waits
-STARTS: Final = 16  # threads of their own, since an image may be pulled for an hour; and as many for stops
-STARTS_OF_AN_ORG: Final = 4  # at once: its further ones wait, and nobody else's behind them
-ASKERS: Final = 64  # each waits for a model's answer
-WAITING: Final = 256  # more than that are told to come again, instead of a longer line
+THREADS: Final = 16  # calls to platforms block
+START_THREADS: Final = 16  # a separate pool, since pulling an image may take an hour; stops have one of the same size
+STARTS_PER_ORG: Final = 4  # further starts of the org wait, without blocking other orgs
+INFERENCE_THREADS: Final = 64  # each waits for a response of a model
+MAX_INFLIGHT: Final = 256  # further requests get 429
 
 log = logging.getLogger("pilotlight.microservices")
 
 
 class Lifecycle:
-    """Used from one event loop; the directory too."""
+    """Starts, stops and queries microservices. It and the directory are used from one event loop."""
 
-    def __init__(self, directory: Directory, place: Place, now: Callable[[], str] = utc) -> None:
+    def __init__(self, directory: Directory, settings: PlatformSettings, now: Callable[[], str] = utc) -> None:
         self.directory = directory
-        self.place = place
+        self.settings = settings
         self._now = now
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="microservices")
-        self._starts = ThreadPoolExecutor(STARTS, thread_name_prefix="starts")
-        self._stops = ThreadPoolExecutor(STARTS, thread_name_prefix="stops")
-        self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="inference")
-        self._lanes: dict[str, asyncio.Semaphore] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._asking = 0
+        self._starts = ThreadPoolExecutor(START_THREADS, thread_name_prefix="starts")
+        self._stops = ThreadPoolExecutor(START_THREADS, thread_name_prefix="stops")
+        self._inference_pool = ThreadPoolExecutor(INFERENCE_THREADS, thread_name_prefix="inference")
+        self._start_slots: dict[str, asyncio.Semaphore] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._inflight = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._doing: dict[str, str] = {}
+        self._operations: dict[str, str] = {}
         self._platforms: dict[str, Platform] = {}
-        self._ways = Ways(self._platform, self._blocking)
+        self._routes = RouteCache(self._platform, self._blocking)
 
-    def start(self, record: JobRecord, wish: Wish, secret: Mapping[str, str]) -> None:
-        """Returns at once; how it went is in the record. `secret` has values, which only the process itself gets."""
-        self._go(self._start(record, wish, secret))
+    def start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
+        """Start in the background; the result is in the record. `secret` has values, passed to the process only."""
+        self._spawn(self._start(record, request, secret))
 
-    async def _start(self, record: JobRecord, wish: Wish, secret: Mapping[str, str]) -> None:
-        lane = self._lanes.setdefault(record.org, asyncio.Semaphore(STARTS_OF_AN_ORG))
-        async with lane, self._turn(record.id, "its start"):
-            if self._gone(record):
+    async def _start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
+        slot = self._start_slots.setdefault(record.org, asyncio.Semaphore(STARTS_PER_ORG))
+        async with slot, self._exclusive(record.id, "its start"):
+            if self._is_stopped(record):
                 return
             try:
-                entry = await self._blocking(self._started, record, wish, secret, pool=self._starts)
+                entry = await self._blocking(self._start_blocking, record, request, secret, pool=self._starts)
             except PlatformError as error:
                 text = f"{error}; {error.hint}" if error.hint else str(error)
-                self._note(record, status="error", message=redacted(text, secret, tuple(secret)))
+                self._update(record, status="error", message=redact(text, secret, tuple(secret)))
                 log.warning("microservice %s of %s did not start", record.id, record.org)
             except Exception:
                 log.exception("microservice %s could not be started", record.id)
-                self._note(record, status="error", message="the platform failed; the log of the API has the reason")
+                self._update(record, status="error", message="the platform failed; the log of the API has the reason")
             else:
-                self._note(record, status="running", entry=entry, platform=wish.platform)
-                log.info("microservice %s of %s started on %s", record.id, record.org, wish.platform)
+                self._update(record, status="running", entry=entry, platform=request.platform)
+                log.info("microservice %s of %s started on %s", record.id, record.org, request.platform)
 
-    def _started(self, record: JobRecord, wish: Wish, secret: Mapping[str, str]) -> Entry:
-        workspaces.check_stores(wish.model_path, wish.env, limits_from(self.place.environ))
-        environ = {**self.place.environ, **secret}
-        at = platform(wish.platform, environ)
-        values, missing = starting.options(at.options, known_options(at, wish.options), environ)
-        starting.refuse_missing(missing, at.name)
-        job = starting.job(replace(wish, options=values), environ, record.id)
-        return starting.start(job, at, registry(self.place.environ))
+    def _start_blocking(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> Entry:
+        workspaces.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
+        environ = {**self.settings.environ, **secret}
+        target = platform(request.platform, environ)
+        values, missing = starting.resolve_options(target.options, supported_options(target, request.options), environ)
+        starting.check_missing(missing, target.name)
+        job = starting.build_job(replace(request, options=values), environ, record.id)
+        return starting.start(job, target, registry(self.settings.environ))
 
     def _platform(self, name: str) -> Platform:
-        """One for all looks: to connect to a cluster costs more than to ask it."""
+        """Return the cached platform: connecting to a cluster is expensive."""
         if name not in self._platforms:
-            self._platforms[name] = platform(name, self.place.environ)
+            self._platforms[name] = platform(name, self.settings.environ)
         return self._platforms[name]
 
     async def stop(self, record: JobRecord) -> None:
-        """Returns once nothing of it is left. Two at once are one; whoever comes later finds it stopped."""
-        already = self.directory.job(record.org, record.id).status
-        if already not in THERE:
-            raise not_there(record.id)
-        if already != "stopping":
-            self._note(record, status="stopping", message="")  # why a start failed is no reason against its stop
-        async with self._turn(record.id, "its stop"):
-            kept = self.directory.job(record.org, record.id)
-            if kept.status == "stopped":
+        """Stop a microservice and wait until it is removed. Concurrent stops are one."""
+        status = self.directory.job(record.org, record.id).status
+        if status not in NOT_STOPPED:
+            raise not_running(record.id)
+        if status != "stopping":
+            self._update(record, status="stopping", message="")  # clear the reason of a failed start
+        async with self._exclusive(record.id, "its stop"):
+            current = self.directory.job(record.org, record.id)
+            if current.status == "stopped":
                 return
-            await self._ways.forget(record.id)
-            entry = kept.entry or self._left(kept.id)
+            await self._routes.close_route(record.id)
+            entry = current.entry or self._registered_entry(current.id)
             if entry is not None:
-                await self._ended_there(kept, entry)
-            self._note(kept, status="stopped", message="")
+                await self._stop_on_platform(current, entry)
+            self._update(current, status="stopped", message="")
             log.info("microservice %s of %s stopped", record.id, record.org)
 
-    async def _ended_there(self, record: JobRecord, entry: Entry) -> None:
-        """What its platform says against it is kept, for a status to tell."""
+    async def _stop_on_platform(self, record: JobRecord, entry: Entry) -> None:
+        """Stop on the platform; record the error for the status."""
         try:
-            await self._blocking(self._stopped, record, entry, pool=self._stops)
+            await self._blocking(self._stop_blocking, record, entry, pool=self._stops)
         except PlatformError as error:
-            self._note(record, message=f"it could not be stopped: {error}")
+            self._update(record, message=f"it could not be stopped: {error}")
             raise
 
-    def _left(self, job_id: str) -> Entry | None:
-        """Of a start that failed, where what it had made could not be ended either."""
-        return registry(self.place.environ).read().entries.get(job_id)
+    def _registered_entry(self, job_id: str) -> Entry | None:
+        """Return the registry entry of a failed start that could not be rolled back."""
+        return registry(self.settings.environ).read().entries.get(job_id)
 
-    def _stopped(self, record: JobRecord, entry: Entry) -> None:
+    def _stop_blocking(self, record: JobRecord, entry: Entry) -> None:
         self._platform(record.platform or entry.platform).stop(record.id, entry)
-        registry(self.place.environ).remove(record.id)
+        registry(self.settings.environ).remove(record.id)
 
     def operations(self, job_id: str) -> tuple[str, ...]:
-        """What goes on for it at the moment."""
-        return (self._doing[job_id],) if job_id in self._doing else ()
+        """Return the running operations of a job."""
+        return (self._operations[job_id],) if job_id in self._operations else ()
 
-    async def look(self, record: JobRecord) -> Seen | None:
-        """None: its platform has not been asked to start it yet."""
-        if record.entry is None:
+    async def platform_status(self, record: JobRecord) -> PlatformStatus | None:
+        """Return the status on the platform; None: not started there yet."""
+        entry = record.entry
+        if entry is None:
             return None
-        return await self._blocking(self._seen, record, record.entry)
+        # in the thread as a whole, since the first use of a platform connects to it
+        return await self._blocking(lambda: self._platform(record.platform).status(record.id, entry))
 
-    def _seen(self, record: JobRecord, entry: Entry) -> Seen:
-        return self._platform(record.platform).look(record.id, entry)
-
-    async def ask(self, record: JobRecord, question: Callable[[str], T]) -> T:
-        """Asked in a thread, over the way that is there; one on which nobody answered is not gone twice."""
-        if self._asking >= WAITING:
-            raise Throttled(f"{WAITING} requests wait for their answers already; ask again", retry_after_s=1)
-        url = await self.way(record)
-        self._asking += 1
+    async def run_inference(self, record: JobRecord, question: Callable[[str], T]) -> T:
+        """Call `question` with the URL in a thread. The cached route is closed after a connection failure."""
+        if self._inflight >= MAX_INFLIGHT:
+            raise Throttled(f"{MAX_INFLIGHT} requests wait for their answers already; ask again", retry_after_s=1)
+        url = await self.url(record)
+        self._inflight += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._askers, question, url)
-        except AskingFailed as error:
+            return await asyncio.get_running_loop().run_in_executor(self._inference_pool, question, url)
+        except InferenceFailed as error:
             if not error.status:
-                await self.forget_way(record.id)
+                await self.close_route(record.id)
             raise
         finally:
-            self._asking -= 1
+            self._inflight -= 1
 
-    async def way(self, record: JobRecord) -> str:
-        return await self._ways.to(record)
+    async def url(self, record: JobRecord) -> str:
+        return await self._routes.url(record)
 
-    async def forget_way(self, job_id: str) -> None:
-        await self._ways.forget(job_id)
+    async def close_route(self, job_id: str) -> None:
+        await self._routes.close_route(job_id)
 
-    def take_up(self, wish_of: Callable[[JobRecord], tuple[Wish, Mapping[str, str]]]) -> None:
-        """After a restart: a start or a stop that was under way is done again, what runs is left as it is."""
-        for record in self.directory.of_kind("inference_microservice", "stopping"):
-            self._go(self._finish_stop(record))
-        for record in self.directory.of_kind("inference_microservice", "pending"):
-            self._go(self._start_again(record, wish_of))
+    def restore(self, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]) -> None:
+        """Repeat starts and stops that the previous process did not finish; running microservices are not touched."""
+        for record in self.directory.jobs_of_kind("inference_microservice", "stopping"):
+            self._spawn(self._finish_stop(record))
+        for record in self.directory.jobs_of_kind("inference_microservice", "pending"):
+            self._spawn(self._start_again(record, build_request))
 
     async def _finish_stop(self, record: JobRecord) -> None:
         with suppress(PlatformError):
             await self._sweep(record)
-        await self._ended(record)
+        await self._stop_logged(record)
 
     async def _start_again(
-        self, record: JobRecord, wish_of: Callable[[JobRecord], tuple[Wish, Mapping[str, str]]]
+        self, record: JobRecord, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]
     ) -> None:
         try:
-            wish, secret = wish_of(record)
+            request, secret = build_request(record)
         except PlatformError as error:
-            self._note(record, status="error", message=str(error))
+            self._update(record, status="error", message=str(error))
             return
         with suppress(PlatformError):
             await self._sweep(record)
-        await self._start(record, wish, secret)
+        await self._start(record, request, secret)
 
     async def _sweep(self, record: JobRecord) -> None:
-        """What an earlier process may have started without writing down where: its id is the name of what runs."""
+        """Stop what the previous process may have started without recording it, by the job id."""
         if record.entry is None:
-            await self._blocking(self._swept, record, pool=self._stops)
+            await self._blocking(self._sweep_blocking, record, pool=self._stops)
 
-    def _swept(self, record: JobRecord) -> None:
-        at = self._platform(record.platform)
-        given = known_options(at, options_of(self.place, record.org))
-        values, _ = starting.options(at.options, given, self.place.environ)
-        self._stopped(record, self._left(record.id) or starting.begun(at.name, values))
+    def _sweep_blocking(self, record: JobRecord) -> None:
+        target = self._platform(record.platform)
+        options = supported_options(target, platform_options(self.settings, record.org))
+        values, _ = starting.resolve_options(target.options, options, self.settings.environ)
+        self._stop_blocking(
+            record, self._registered_entry(record.id) or starting.provisional_entry(target.name, values)
+        )
 
     async def stop_all(self) -> None:
-        """With the platform ends what it runs."""
-        living = self.directory.of_kind("inference_microservice", *THERE)
-        await asyncio.gather(*(self._ended(record) for record in living))
+        """Stop all microservices, at the end of the embedded platform."""
+        records = self.directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+        await asyncio.gather(*(self._stop_logged(record) for record in records))
 
-    async def _ended(self, record: JobRecord) -> None:
+    async def _stop_logged(self, record: JobRecord) -> None:
         try:
             await self.stop(record)
         except PlatformError as error:
             log.warning("microservice %s could not be stopped: %s", record.id, error)
 
     async def close(self) -> None:
-        """What was begun is finished, within the patience of whoever ends this process; microservices go on."""
+        """Finish running operations, for at most 10 s. Microservices continue to run."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=10)
-            for task in late:  # its record says what is to be taken up again
+            for task in late:  # restored from its record by the next process
                 task.cancel()
-        await self._ways.close()
-        for pool in (self._threads, self._starts, self._stops, self._askers):
+        await self._routes.close()
+        for pool in (self._threads, self._starts, self._stops, self._inference_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _gone(self, record: JobRecord) -> bool:
+    def _is_stopped(self, record: JobRecord) -> bool:
         try:
-            return self.directory.job(record.org, record.id).status not in LIVING
+            return self.directory.job(record.org, record.id).status not in ACTIVE
         except NotFound:
             return True
 
-    def _note(self, record: JobRecord, **changes: Any) -> None:
-        """A stop that was asked for meanwhile stands."""
-        kept = self.directory.job(record.org, record.id)
-        if kept.status == "stopping" and changes.get("status") != "stopped":
+    def _update(self, record: JobRecord, **changes: Any) -> None:
+        """Update the record, except for the status of a job that is being stopped."""
+        current = self.directory.job(record.org, record.id)
+        if current.status == "stopping" and changes.get("status") != "stopped":
             changes = {name: value for name, value in changes.items() if name != "status"}
         self.directory.update_job(record.org, record.id, self._now(), **changes)
 
     @asynccontextmanager
-    async def _turn(self, job_id: str, what: str) -> AsyncIterator[None]:
-        """One thing at a time for each job."""
-        async with self._turns.setdefault(job_id, asyncio.Lock()):
-            self._doing[job_id] = what
+    async def _exclusive(self, job_id: str, operation: str) -> AsyncIterator[None]:
+        """Serialise the operations of one job."""
+        async with self._locks.setdefault(job_id, asyncio.Lock()):
+            self._operations[job_id] = operation
             try:
                 yield
             finally:
-                self._doing.pop(job_id, None)
+                self._operations.pop(job_id, None)
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _blocking(self, call: Callable[..., T], *given: Any, pool: ThreadPoolExecutor | None = None) -> T:
-        return await asyncio.get_running_loop().run_in_executor(pool or self._threads, call, *given)
+    async def _blocking(self, call: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool or self._threads, call, *arguments)

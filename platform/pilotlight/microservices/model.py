@@ -1,18 +1,18 @@
-"""What a microservice is to those who start it, keep it in a registry and look after it. Values only."""
+"""Data types of a microservice: job, registry entry, platform status, workspace."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
-State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: its platform does not answer
+State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: the platform is unreachable
 
 
 class Job(Struct, frozen=True):
-    """One microservice to be started. `command` is the inner shell command, the same on every platform.
+    """One microservice to start. `command` is the shell command in the container, the same on every platform.
 
-    `secrets` are names of environment variables: their values are read where the process or object is made, and
-    travel by the environment alone.
+    `secrets` are names of environment variables; their values are read where the process or object is created, and
+    passed by the environment only.
     """
 
     id: str  # a uuid4: the name of the container, and the registry's key
@@ -23,15 +23,15 @@ class Job(Struct, frozen=True):
     env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
     num_gpus: int = 1
-    port: int = 8080  # where it listens in its container
-    host_port: int = 0  # where it is reached on this machine; 0: the platform has an address of its own for it
-    options: Mapping[str, str] = {}  # of the platform: partition, namespace, instance_id …
+    port: int = 8080  # in the container
+    host_port: int = 0  # on this machine; 0: the platform assigns an address
+    options: Mapping[str, str] = {}  # platform options: partition, namespace, instance_id …
     folder: bool = False  # whether the model at `model_path` is a directory
-    closed: bool = False  # only who started it shall reach it: it asks nobody for a token itself
+    closed: bool = False  # listen on loopback only: it does not authenticate requests itself
 
 
 class Entry(Struct, frozen=True):
-    """A microservice as the registry keeps it; the fields are those of the registry file."""
+    """A microservice in the registry; the fields are those of the registry file."""
 
     platform: str
     network_arch: str
@@ -43,24 +43,24 @@ class Entry(Struct, frozen=True):
     namespace: str | None = None
 
 
-class Seen(Struct, frozen=True):
-    """What the platform says of it; what the model says of itself is asked of its own address."""
+class PlatformStatus(Struct, frozen=True):
+    """Status of a microservice as its platform reports it; the model's own status is read from its URL."""
 
     state: State
     pod_name: str = ""
-    pod_status: str = ""  # Pending, Running, Failed …, in the platform's own word
-    reason: str = ""  # why it is pending or failed, in one sentence
+    pod_status: str = ""  # Pending, Running, Failed …, the platform's own term
+    reason: str = ""  # why it is pending or failed
     tail: tuple[str, ...] = ()  # last lines of its log
 
 
 class Workspace(Struct, frozen=True):
     """A team's storage. `credentials` are references, never values: `env:NAME` or `file:NAME` for each of
 
-    access_key, secret_key, session_token (S3) and account_key, sas_token (Azure); none at all: what is public.
+    access_key, secret_key, session_token (S3) and account_key, sas_token (Azure); without any, anonymous access.
     """
 
     uri: str  # s3://bucket/prefix, az://container/prefix, or a path
-    endpoint: str = ""  # of a store that is not Amazon's or Azure's own
+    endpoint: str = ""  # of a store other than Amazon's or Azure's
     region: str = "us-east-1"
-    account: str = ""  # of Azure
+    account: str = ""  # Azure storage account
     credentials: Mapping[str, str] = {}

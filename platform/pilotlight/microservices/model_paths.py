@@ -1,4 +1,4 @@
-"""Where a microservice's model may lie: on the Hugging Face Hub, or in the files that its container sees. Pure."""
+"""Model paths of microservices: the Hugging Face Hub, a path in the container, or cloud storage. Pure."""
 
 import re
 from typing import Final, Literal
@@ -23,7 +23,7 @@ class ModelPath(Struct, frozen=True):
 
 
 def parse(text: str, *, remote: bool = False) -> ModelPath:
-    """`remote`: whether whoever starts it sees to the storage's credentials, as the control API does for workspaces."""
+    """Parse a model path. `remote`: allow cloud storage, for which the caller provides credentials."""
     if not text.strip():
         raise UsageError("model_path is missing", "--model-path hf_model://ORG/MODEL, or a path in the container")
     if any(ord(letter) < 32 or letter == "\x7f" for letter in text):

@@ -1,4 +1,4 @@
-"""What each kind of model may be asked, as JSON Schemas for the OpenAPI document. Pure, from the table of kinds."""
+"""JSON Schemas of requests to each kind of model, for the OpenAPI document. Pure, from the table of kinds."""
 
 from typing import Any, Final
 
@@ -11,19 +11,19 @@ BOUNDS: Final = {"least": "minimum", "most": "maximum", "above": "exclusiveMinim
 
 
 def schemas() -> dict[str, Json]:
-    """By names such as `Request.classification`; networks of one kind share one."""
+    """Return schemas by names such as `Request.classification`; networks of one kind share one."""
     return {f"Request.{kind}": _of(kinds.schema(kind)) for kind in kinds.networks() if kinds.schema(kind).kind == kind}
 
 
 def _of(schema: Schema) -> dict[str, Json]:
     needs = [{"anyOf": [{"required": [name]} for name in names]} for names in schema.needs]
-    told: dict[str, Json] = {
+    document: dict[str, Json] = {
         "title": f"A request to a model of the kind {schema.kind}",
         "type": "object",
         "properties": {name: _parameter(each) for name, each in schema.parameters.items()},
         "additionalProperties": False,
     }
-    return {**told, "allOf": needs} if needs else told
+    return {**document, "allOf": needs} if needs else document
 
 
 def _parameter(parameter: Parameter) -> dict[str, Json]:
@@ -32,6 +32,6 @@ def _parameter(parameter: Parameter) -> dict[str, Json]:
         value = getattr(parameter, field)
         one |= {word: value} if value is not None else {}
     one |= {"enum": list(parameter.choices)} if parameter.choices else {}
-    told = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if parameter.many else one
+    document = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if parameter.many else one
     default = {"default": parameter.default} if parameter.default is not None else {}
-    return {**told, "description": parameter.help, **default}
+    return {**document, "description": parameter.help, **default}

@@ -1,7 +1,7 @@
-"""Whether a request fits its model: everything wrong is told at once, by name and with what is allowed. Pure.
+"""Validation of request parameters against the schema of a model; all problems are reported at once. Pure.
 
-Asked before a request is sent to a microservice (the API, `platformctl microservice`) and before a batch job starts.
-A value is taken as it is or refused, never changed. What a model takes is said in kinds.py.
+Used before a request is sent to a microservice (the API, `platformctl microservice`) and before a batch job starts.
+Values are accepted or rejected, never changed. kinds.py has the schemas.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,92 +16,92 @@ from pilotlight.microservices.kinds import Parameter, Schema, schema
 _WORDS: Final = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
 
 
-class Asked(Struct, frozen=True):
-    """A request that fits: `values` has what was given and, for what was not, the defaults."""
+class ModelRequest(Struct, frozen=True):
+    """A valid request. `values` includes defaults."""
 
     media: tuple[str, ...]
     text: str
     values: Mapping[str, Any]
-    given: frozenset[str] = frozenset()
 
 
-class WrongParameters(UsageError):
-    """All that does not fit a model's parameters, one sentence each."""
+class InvalidParameters(UsageError):
+    """Parameters that do not fit the model: one sentence per problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = tuple(problems)
 
 
-def check(network_arch: str, body: Mapping[str, Any], declared: str = "") -> Asked:
-    """The request as the model understands it; raises WrongParameters with everything that does not fit."""
-    return fitted(schema(network_arch, declared), body)
+def check(network_arch: str, body: Mapping[str, Any], declared: str = "") -> ModelRequest:
+    """Return the validated request. Raise InvalidParameters with all problems."""
+    return validate(schema(network_arch, declared), body)
 
 
-def fitted(of: Schema, body: Mapping[str, Any]) -> Asked:
-    if problems := list(_problems(of, body)):
-        raise WrongParameters(problems)
-    told = {name: each.default for name, each in of.parameters.items() if each.default is not None}
-    media = [each for name in body if of.parameters[name].role == "media" for each in _listed(body[name])]
-    text = next((value for name, value in body.items() if of.parameters[name].role == "text"), "")
-    return Asked(tuple(media), text, {**told, **body}, frozenset(body))
+def validate(schema: Schema, body: Mapping[str, Any]) -> ModelRequest:
+    if problems := list(_problems(schema, body)):
+        raise InvalidParameters(problems)
+    defaults = {name: each.default for name, each in schema.parameters.items() if each.default is not None}
+    media = [each for name in body if schema.parameters[name].role == "media" for each in _listed(body[name])]
+    text = next((value for name, value in body.items() if schema.parameters[name].role == "text"), "")
+    return ModelRequest(tuple(media), text, {**defaults, **body})
 
 
-def _problems(of: Schema, body: Mapping[str, Any]) -> Iterator[str]:
+def _problems(schema: Schema, body: Mapping[str, Any]) -> Iterator[str]:
     for name, value in body.items():
-        if name not in of.parameters:
-            yield f"{name} is not known to a model of the kind {of.kind}, must be one of {', '.join(of.parameters)}"
-        elif reason := _misfit(of.parameters[name], value):
+        if name not in schema.parameters:
+            known = ", ".join(schema.parameters)
+            yield f"{name} is not known to a model of the kind {schema.kind}, must be one of {known}"
+        elif reason := _expected(schema.parameters[name], value):
             yield f"{name} = {_shown(value)}, must be {reason}"
-    for names in of.needs:
-        if not any(_present(body.get(name)) for name in names):
-            yield f"{' or '.join(names)} is missing: {of.parameters[names[0]].help}"
-    texts = [name for name in body if name in of.parameters and of.parameters[name].role == "text"]
+    for names in schema.needs:
+        if all(body.get(name) in (None, "", []) for name in names):
+            yield f"{' or '.join(names)} is missing: {schema.parameters[names[0]].help}"
+    texts = [name for name in body if name in schema.parameters and schema.parameters[name].role == "text"]
     if len(texts) > 1:
         yield f"{' and '.join(texts)} mean the same to this model: give one of them"
 
 
-def _present(value: Any) -> bool:
-    return value is not None and value != "" and value != []
+def _expected(parameter: Parameter, value: Any) -> str:
+    """Return what the value must be; empty where it is valid."""
+    if parameter.many and isinstance(value, list):
+        fits = bool(value) and all(_fits(parameter, each) for each in value)
+        return "" if fits else f"{describe(parameter)}, or a list of at least one such"
+    return "" if _fits(parameter, value) else describe(parameter) + (", or a list of such" if parameter.many else "")
 
 
-def _misfit(of: Parameter, value: Any) -> str:
-    """What the value must be, where it is not; empty where it fits."""
-    if of.many and isinstance(value, list):
-        fits = bool(value) and all(_fits(of, each) for each in value)
-        return "" if fits else f"{meaning(of)}, or a list of at least one such"
-    return "" if _fits(of, value) else meaning(of) + (", or a list of such" if of.many else "")
-
-
-def _fits(of: Parameter, value: Any) -> bool:
-    if of.type == "json":
+def _fits(parameter: Parameter, value: Any) -> bool:
+    if parameter.type == "json":
         return value is not None
-    if of.type == "string":
-        return isinstance(value, str) and (not of.choices or value in of.choices) and (value != "" or not of.role)
-    if of.type == "boolean":
+    if parameter.type == "string":
+        return (
+            isinstance(value, str)
+            and (not parameter.choices or value in parameter.choices)
+            and (value != "" or not parameter.role)
+        )
+    if parameter.type == "boolean":
         return isinstance(value, bool)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return (whole or (of.type == "number" and isinstance(value, float))) and _within(of, value)
+    return (whole or (parameter.type == "number" and isinstance(value, float))) and _within(parameter, value)
 
 
-def _within(of: Parameter, value: float) -> bool:
-    low = of.least is None or value >= of.least
-    high = of.most is None or value <= of.most
-    return low and high and (of.above is None or value > of.above)
+def _within(parameter: Parameter, value: float) -> bool:
+    low = parameter.least is None or value >= parameter.least
+    high = parameter.most is None or value <= parameter.most
+    return low and high and (parameter.above is None or value > parameter.above)
 
 
-def meaning(of: Parameter) -> str:
-    """`a number from 0 to 2`: what a value must be, in words."""
-    if of.choices:
-        return f"one of {', '.join(of.choices)}"
-    bounds = [f"above {of.above:g}"] if of.above is not None else []
-    if of.least is not None and of.most is not None:
-        bounds.append(f"from {_number(of.least)} to {_number(of.most)}")
-    elif of.least is not None:
-        bounds.append(f"of {_number(of.least)} or more")
-    elif of.most is not None:
-        bounds.append(f"at most {_number(of.most)}")
-    return " ".join([_WORDS.get(of.type, "a JSON value"), " and ".join(bounds)]).strip()
+def describe(parameter: Parameter) -> str:
+    """Return a description of valid values, such as `a number from 0 to 2`."""
+    if parameter.choices:
+        return f"one of {', '.join(parameter.choices)}"
+    bounds = [f"above {parameter.above:g}"] if parameter.above is not None else []
+    if parameter.least is not None and parameter.most is not None:
+        bounds.append(f"from {_number(parameter.least)} to {_number(parameter.most)}")
+    elif parameter.least is not None:
+        bounds.append(f"of {_number(parameter.least)} or more")
+    elif parameter.most is not None:
+        bounds.append(f"at most {_number(parameter.most)}")
+    return " ".join([_WORDS.get(parameter.type, "a JSON value"), " and ".join(bounds)]).strip()
 
 
 def _number(value: float) -> str:

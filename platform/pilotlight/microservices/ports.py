@@ -1,7 +1,7 @@
-"""Which port of a machine a microservice gets: the lowest of 8080 to 8199 that neither the registry nor anybody has.
+"""Allocation of host ports: the lowest of 8080 to 8199 that is neither in the registry nor bound.
 
-`claimed` holds the port for whoever starts one: two that start at once would else choose the same, since a port is
-bound, and an entry written, only when the platform has done its part.
+`claim_port` holds a file lock on the port during a start: concurrent starts would otherwise choose the same one, since
+it is bound, and registered, only when the platform has started the microservice.
 """
 
 import os
@@ -17,31 +17,31 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.model import Entry
 from pilotlight.microservices.platforms import ALIASES
-from pilotlight.microservices.registry import Registry, locked
+from pilotlight.microservices.registry import Registry, file_lock
 
 RANGE: Final = range(8080, 8200)
-# The embedded platform's own, though it may not run at the moment.
-KEPT: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
-ELSEWHERE: Final = frozenset({"brev"})  # the port is one of the instance's: nothing can be bound here to try it
+# Ports of the embedded platform, which may not be running.
+RESERVED: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
+REMOTE_PLATFORMS: Final = frozenset({"brev"})  # the port belongs to the instance, so it cannot be tried here
 
 
-def taken(entries: Mapping[str, Entry], platform: str, instance_id: str | None = None) -> frozenset[int]:
-    """By microservices of the same platform, and there of the same instance."""
-    same = ALIASES.get(platform, platform)
+def used_ports(entries: Mapping[str, Entry], platform: str, instance_id: str | None = None) -> frozenset[int]:
+    """Return the ports of microservices on the same platform, and on the same instance if it is remote."""
+    name = ALIASES.get(platform, platform)
     return frozenset(
         entry.host_port
         for entry in entries.values()
-        if entry.host_port and ALIASES.get(entry.platform, entry.platform) == same
-        and (same not in ELSEWHERE or entry.instance_id == instance_id)
+        if entry.host_port and ALIASES.get(entry.platform, entry.platform) == name
+        and (name not in REMOTE_PLATFORMS or entry.instance_id == instance_id)
     )  # fmt: skip
 
 
 def candidates(used: frozenset[int]) -> Iterator[int]:
-    return (port for port in RANGE if port not in used | KEPT)
+    return (port for port in RANGE if port not in used | RESERVED)
 
 
 def can_bind(port: int) -> bool:
-    """Bound for real, on every address: what listens on one of them alone is found too."""
+    """Return whether the port can be bound on all addresses, which also detects a listener on a single one."""
     try:
         socket.create_server(("", port)).close()
     except OSError:
@@ -49,35 +49,34 @@ def can_bind(port: int) -> bool:
     return True
 
 
-def own_folder() -> Path:
-    """In a folder that all may write to, so it is looked at first: a link or another user's would be a trap."""
+def claims_folder() -> Path:
+    """Return this user's folder of port locks. Raise if it is a symlink or another user's: /tmp is world-writable."""
     folder = Path(gettempdir()) / f"pilotlight-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PlatformError(f"{folder} is not this user's own folder, and ports are claimed in it", f"remove {folder}")
     return folder
 
 
 @contextmanager
-def claimed(
-    registry: Registry, platform: str, wanted: int = 0, instance_id: str | None = None,
+def claim_port(
+    registry: Registry, platform: str, requested: int = 0, instance_id: str | None = None,
     bindable: Callable[[int], bool] = can_bind, folder: Path | None = None,
 ) -> Iterator[int]:  # fmt: skip
-    """`wanted`: this port or none. What was claimed is free again afterwards, or in the registry.
+    """Yield a free port, locked inside the context; `requested`: this port or none.
 
-    `folder` is where claims are held: the user's own of this machine, since ports are the machine's and whoever has
-    another registry must not choose the same one.
+    `folder` has the locks. The default is common to all registries of the user, since they share the machine's ports.
     """
-    free = bindable if platform not in ELSEWHERE else lambda _: True
-    held = folder or own_folder()
-    for port in [wanted] if wanted else candidates(taken(registry.read().entries, platform, instance_id)):
-        name = f"{instance_id or platform}-{port}" if platform in ELSEWHERE else str(port)
-        with locked(held / name.replace("/", "_"), wait=False) as mine:
-            # The registry is read again: whoever held the port before may have written it there.
-            if mine and port not in taken(registry.read().entries, platform, instance_id) and free(port):
+    free = bindable if platform not in REMOTE_PLATFORMS else lambda _: True
+    locks = folder or claims_folder()
+    for port in [requested] if requested else candidates(used_ports(registry.read().entries, platform, instance_id)):
+        name = f"{instance_id or platform}-{port}" if platform in REMOTE_PLATFORMS else str(port)
+        with file_lock(locks / name.replace("/", "_"), wait=False) as acquired:
+            # Read the registry again: the previous holder of the lock may have registered the port.
+            if acquired and port not in used_ports(registry.read().entries, platform, instance_id) and free(port):
                 yield port
                 return
-    if wanted:
-        raise UsageError(f"host_port = {wanted} is taken", "leave --host-port out: the lowest free one is chosen")
+    if requested:
+        raise UsageError(f"host_port = {requested} is taken", "leave --host-port out: the lowest free one is chosen")
     raise PlatformError(f"no port of {RANGE[0]} to {RANGE[-1]} is free", "platformctl microservice list, then stop one")

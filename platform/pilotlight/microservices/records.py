@@ -1,7 +1,7 @@
-"""What the control API keeps of an org: workspaces, experiments and jobs. Values only; the directory stores them."""
+"""Records of an org: workspaces, experiments and jobs. directory.py stores them."""
 
 import re
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -11,10 +11,10 @@ from pilotlight.microservices.model import Entry, Workspace
 Kind = Literal["train", "inference_microservice", "batch"]
 Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
 
-FINISHED: Final = "done"
-# A microservice in one of these is there to be asked for; in any other it has ended and its id is spent.
-LIVING: Final = frozenset[Status]({"pending", "running", "error"})
-THERE: Final = LIVING | frozenset[Status]({"stopping"})  # something of it may run
+DONE: Final = "done"
+# A microservice in one of these exists; in any other it has ended and its id cannot be reused.
+ACTIVE: Final = frozenset[Status]({"pending", "running", "error"})
+NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be running
 # An org is a namespace. Two hyphens together would let one org's variables begin as another's: workspaces.own_variable.
 ORG: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]+(-[a-z0-9]+)*")
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,7 +29,7 @@ class StoredWorkspace(Struct, frozen=True):
 
 
 class Experiment(Struct, frozen=True):
-    """`workspace` is the id of one; empty: its jobs name artifacts by whole paths."""
+    """An experiment. `workspace` is an id; empty: its jobs name artifacts by full paths."""
 
     id: str
     org: str
@@ -40,7 +40,7 @@ class Experiment(Struct, frozen=True):
 
 
 class JobRecord(Struct, frozen=True):
-    """One job of an experiment. `message` says why it failed, `entry` where a microservice runs."""
+    """One job of an experiment. `message`: why it failed; `entry`: where a microservice runs."""
 
     id: str
     org: str
@@ -49,7 +49,7 @@ class JobRecord(Struct, frozen=True):
     status: Status
     created_at: str
     updated_at: str
-    artifact: str = ""  # the model that was trained or is served, within the workspace or by a whole path or URI
+    artifact: str = ""  # trained or served model: within the workspace, or a full path or URI
     parent: str = ""
     platform: str = ""
     entry: Entry | None = None
@@ -57,20 +57,14 @@ class JobRecord(Struct, frozen=True):
 
 
 def check_org(org: str) -> str:
-    return _matching(ORG, "org", org, "lower-case letters, digits and single hyphens, at most 63, as a namespace")
+    return _check_pattern(ORG, "org", org, "lower-case letters, digits and single hyphens, at most 63, as a namespace")
 
 
 def check_id(field: str, value: str) -> str:
-    return _matching(IDENTIFIER, field, value, "letters, digits, '.', '_' and '-', at most 128")
+    return _check_pattern(IDENTIFIER, field, value, "letters, digits, '.', '_' and '-', at most 128")
 
 
-def check_member(field: str, value: str, kind: Any) -> str:
-    if value not in get_args(kind):
-        raise UsageError(f"{field} = {value}, must be one of {', '.join(get_args(kind))}")
-    return value
-
-
-def _matching(pattern: re.Pattern[str], field: str, value: str, words: str) -> str:
+def _check_pattern(pattern: re.Pattern[str], field: str, value: str, words: str) -> str:
     if not pattern.fullmatch(value):
         raise UsageError(f"{field} = {value[:80]!r}, must be {words}")
     return value

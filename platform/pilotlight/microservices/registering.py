@@ -1,6 +1,6 @@
-"""Puts workspaces, experiments and jobs into the directory, judged first: by REST, `platformctl microservice register`.
+"""Validation and registration of workspaces, experiments and jobs, for REST and `platformctl microservice register`.
 
-A registrar acts for one org. `trusted` is the operator, who may name folders and variables that an org may not.
+A registrar acts for one org. `trusted`: the operator, who may name folders and variables that an org may not.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from pilotlight.microservices.directory import Directory
 from pilotlight.microservices.media.limits import Limits
 from pilotlight.microservices.model import Workspace
 from pilotlight.microservices.records import (
-    FINISHED,
-    THERE,
+    DONE,
+    NOT_STOPPED,
     Experiment,
     JobRecord,
     Kind,
@@ -26,17 +26,17 @@ from pilotlight.microservices.records import (
 )
 from pilotlight.targets.local.chronicle import utc
 
-NOTHING_OPEN: Final = Limits()
-MOST: Final = "64"  # microservices of an org that are there at once
+DEFAULT_LIMITS: Final = Limits()
+DEFAULT_MAX: Final = "64"  # concurrent microservices of an org
 ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"
-OURS: Final = ("inference_microservice", "batch")  # made by starting them, and never by hand
+MANAGED_KINDS: Final = ("inference_microservice", "batch")  # created by starting them only
 
 
 @dataclass(frozen=True, slots=True)
 class Registrar:
     directory: Directory
     org: str
-    limits: Limits = NOTHING_OPEN
+    limits: Limits = DEFAULT_LIMITS
     trusted: bool = False
     now: Callable[[], str] = utc
 
@@ -50,73 +50,77 @@ class Registrar:
     def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
         check_org(self.org)
         kinds.schema(network_arch)
-        made = Experiment(_id("id", id), self.org, network_arch, workspace, name or network_arch, self.now())
-        return self.directory.add_experiment(made)
+        record = Experiment(_id("id", id), self.org, network_arch, workspace, name or network_arch, self.now())
+        return self.directory.add_experiment(record)
 
     def job(
         self, experiment: str, kind: Kind, status: Status, artifact: str, parent: str = "", id: str = ""  # noqa: A002
     ) -> JobRecord:  # fmt: skip
-        """One that ran elsewhere: a training, with its model."""
-        if kind in OURS:
-            raise UsageError(f"kind = {kind}, must be train: {' and '.join(OURS)} jobs are made by starting them")
-        found = self.directory.experiment(self.org, experiment)
+        """Register a training job that ran elsewhere, with its model."""
+        if kind in MANAGED_KINDS:
+            raise UsageError(
+                f"kind = {kind}, must be train: {' and '.join(MANAGED_KINDS)} jobs are made by starting them"
+            )
+        record = self.directory.experiment(self.org, experiment)
         if artifact:
-            self._check_artifact(found, artifact)
-        elif status == FINISHED:
+            self._check_artifact(record, artifact)
+        elif status == DONE:
             raise UsageError("artifact is missing: a training that is done has a model")
         now = self.now()
-        made = JobRecord(_id("id", id), self.org, experiment, kind, status, now, now, artifact, parent)
-        return self.directory.add_job(made)
+        job = JobRecord(_id("id", id), self.org, experiment, kind, status, now, now, artifact, parent)
+        return self.directory.add_job(job)
 
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
-        kept = job_of(self.directory, self.org, experiment, id)
-        if kept.kind in OURS:
-            raise Conflict(f"job {id} is of the kind {kept.kind}, which changes by itself", "stop it, or cancel it")
+        job = get_job(self.directory, self.org, experiment, id)
+        if job.kind in MANAGED_KINDS:
+            raise Conflict(f"job {id} is of the kind {job.kind}, which changes by itself", "stop it, or cancel it")
         if artifact:
             self._check_artifact(self.directory.experiment(self.org, experiment), artifact)
-        changes = {"status": status or kept.status, "artifact": artifact or kept.artifact}
-        if changes["status"] == FINISHED and not changes["artifact"]:
+        changes = {"status": status or job.status, "artifact": artifact or job.artifact}
+        if changes["status"] == DONE and not changes["artifact"]:
             raise UsageError("artifact is missing: a training that is done has a model")
         return self.directory.update_job(self.org, id, self.now(), **changes)
 
     def _check_artifact(self, experiment: Experiment, artifact: str) -> None:
         stored = self.directory.workspace(self.org, experiment.workspace) if experiment.workspace else None
-        workspaces.locate(stored.storage if stored else None, artifact, self.trusted)
+        workspaces.resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
 
 
-def job_of(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
-    """One of this experiment; of another one, as if it were not there."""
-    found = directory.job(org, id)
-    if found.experiment != experiment:
+def get_job(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+    """Return a job of this experiment. Raise NotFound for a job of another one."""
+    job = directory.job(org, id)
+    if job.experiment != experiment:
         raise NotFound(f"experiment {experiment} of org {org} has no job {id}")
-    return found
+    return job
 
 
-def parent_of(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
-    """The finished training that a microservice is started from; raises with the reason where it is none."""
+def get_parent(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+    """Return the finished training job that a microservice is started from. Raise where it is not one."""
     directory.experiment(org, experiment)
     try:
-        found = directory.job(org, id)
+        job = directory.job(org, id)
     except NotFound:
         raise NotFound(f"parent_id = {id}: org {org} has no such job", "register the training job first") from None
-    if found.experiment != experiment:
-        raise UsageError(f"parent_id = {id} is a job of experiment {found.experiment}, not of {experiment}")
-    if found.kind != "train":
-        raise UsageError(f"parent_id = {id} is a job of the kind {found.kind}, must be a training")
-    if found.status != FINISHED:
-        raise Conflict(f"parent_id = {id} is {found.status}, must be done", "wait until the training has finished")
-    return found
+    if job.experiment != experiment:
+        raise UsageError(f"parent_id = {id} is a job of experiment {job.experiment}, not of {experiment}")
+    if job.kind != "train":
+        raise UsageError(f"parent_id = {id} is a job of the kind {job.kind}, must be a training")
+    if job.status != DONE:
+        raise Conflict(f"parent_id = {id} is {job.status}, must be done", "wait until the training has finished")
+    return job
 
 
-def admit(directory: Directory, org: str, environ: Mapping[str, str]) -> None:
-    """Refuses a further microservice to an org that has as many as it may; those that failed count until stopped."""
-    most = environ.get(ENV_MOST) or MOST
-    if not most.isdecimal():
-        raise PlatformError(f"{ENV_MOST} = {most}, must be a number", "the operator of this API sets it")
-    there = directory.of_kind("inference_microservice", *THERE)
-    if sum(record.org == org for record in there) >= int(most):
-        raise Conflict(f"org {org} has {most} inference microservices, which is the most that it may", "stop one first")
+def check_quota(directory: Directory, org: str, environ: Mapping[str, str]) -> None:
+    """Raise Conflict where the org has reached its quota of microservices; failed ones count until stopped."""
+    maximum = environ.get(ENV_MOST) or DEFAULT_MAX
+    if not maximum.isdecimal():
+        raise PlatformError(f"{ENV_MOST} = {maximum}, must be a number", "the operator of this API sets it")
+    existing = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+    if sum(record.org == org for record in existing) >= int(maximum):
+        raise Conflict(
+            f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"
+        )
 
 
-def _id(field: str, given: str) -> str:
-    return check_id(field, given) if given else str(uuid4())
+def _id(field: str, value: str) -> str:
+    return check_id(field, value) if value else str(uuid4())

@@ -1,8 +1,7 @@
-"""The registry file: which microservices there are and where, by job id, with `latest` for the one started last.
+"""The registry file: running microservices by job id, and `latest`, the one started last.
 
-It lies where run-inference-service scripts look for it, and any number of processes may change it at once: each change
-is made under a lock beside it, on what is there at that moment, and put in place by a rename. Entries and fields that
-others have written are kept as they are.
+Its path is the one of run-inference-service scripts. Processes may update it concurrently: each update reads it under
+a file lock and replaces it by a rename. Entries and fields of other writers are preserved.
 """
 
 import fcntl
@@ -21,11 +20,11 @@ from pilotlight.errors import PlatformError
 from pilotlight.microservices.model import Entry
 
 ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
-DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - where the scripts look; owner, links and mode are checked
+DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked
 LATEST: Final = "latest"
 
 
-class State(Struct, frozen=True):
+class RegistryState(Struct, frozen=True):
     entries: Mapping[str, Entry]
     latest: str = ""
 
@@ -34,30 +33,30 @@ class Registry:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> State:
-        """A moment's state; a rename makes it whole, so no lock is needed."""
+    def read(self) -> RegistryState:
+        """Return the current state. It needs no lock, since writers rename."""
         return _state(self._load())
 
     def add(self, job_id: str, entry: Entry) -> None:
-        """It becomes the latest. Every field is written, also one that has no value: scripts ask for it by name."""
-        with self._changing() as documents:
+        """Add an entry as the latest. Empty fields are written too: scripts read them by name."""
+        with self._transaction() as documents:
             documents[job_id] = to_builtins(entry)
             documents[LATEST] = job_id
 
     def remove(self, job_id: str) -> bool:
-        """Whether it was there. `latest` passes to the one that was started last of those that stay."""
-        with self._changing() as documents:
-            there = documents.pop(job_id, None) is not None
+        """Remove an entry; return whether it existed. `latest` becomes the last started of the others."""
+        with self._transaction() as documents:
+            existed = documents.pop(job_id, None) is not None
             left = _state(documents).entries
             if documents.get(LATEST) not in left:
                 documents.pop(LATEST, None)
             if left and LATEST not in documents:
                 documents[LATEST] = max(left, key=lambda name: left[name].started_at)
-        return there
+        return existed
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Any]]:
-        with locked(self.path.with_name(self.path.name + ".lock")):
+    def _transaction(self) -> Iterator[dict[str, Any]]:
+        with file_lock(self.path.with_name(self.path.name + ".lock")):
             documents = self._load()
             yield documents
             self._store(documents)
@@ -68,16 +67,16 @@ class Registry:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise _unfit(self.path, f"cannot be opened: {error.strerror}") from None
+            raise _registry_error(self.path, f"cannot be opened: {error.strerror}") from None
         with open(descriptor, "rb") as file:
-            _check_own(self.path, os.fstat(descriptor))
+            _check_owner(self.path, os.fstat(descriptor))
             text = file.read()
         try:
             documents = json.loads(text) if text.strip() else {}
         except ValueError as error:
-            raise _unfit(self.path, f"is no JSON: {error}") from None
+            raise _registry_error(self.path, f"is no JSON: {error}") from None
         if not isinstance(documents, dict):
-            raise _unfit(self.path, "holds no object")
+            raise _registry_error(self.path, "holds no object")
         return documents
 
     def _store(self, documents: Mapping[str, Any]) -> None:
@@ -85,7 +84,7 @@ class Registry:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with open(os.open(beside, flags, 0o600), "wb") as file:
-                os.fchmod(file.fileno(), 0o600)  # whatever the umask takes away
+                os.fchmod(file.fileno(), 0o600)  # regardless of the umask
                 file.write(json.dumps(documents, indent=2).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -93,7 +92,7 @@ class Registry:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(beside)
-            raise _unfit(self.path, f"cannot be written: {error.strerror}") from None
+            raise _registry_error(self.path, f"cannot be written: {error.strerror}") from None
 
 
 def registry(environ: Mapping[str, str]) -> Registry:
@@ -101,13 +100,13 @@ def registry(environ: Mapping[str, str]) -> Registry:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Whether the lock was had; it goes with the process that holds it, however that ends."""
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a file lock; yield whether it was acquired. The kernel releases it when the process ends."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _unfit(path, f"cannot be opened: {error.strerror}") from None
+        raise _registry_error(path, f"cannot be opened: {error.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -119,8 +118,8 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _state(documents: Mapping[str, Any]) -> State:
-    """Without what is no entry: others may have written it."""
+def _state(documents: Mapping[str, Any]) -> RegistryState:
+    """Decode the entries, without those of other writers that are invalid."""
     entries = {}
     for name, document in documents.items():
         if name != LATEST and isinstance(document, dict):
@@ -128,18 +127,18 @@ def _state(documents: Mapping[str, Any]) -> State:
                 known = {**document, "started_at": str(document.get("started_at", ""))}
                 entries[name] = convert(known, Entry, strict=False)
     latest = documents.get(LATEST)
-    return State(entries, latest if isinstance(latest, str) else "")
+    return RegistryState(entries, latest if isinstance(latest, str) else "")
 
 
-def _check_own(path: Path, found: os.stat_result) -> None:
-    """In a folder that all may write to, anybody can have laid it there."""
-    if not stat.S_ISREG(found.st_mode):
-        raise _unfit(path, "is no plain file")
-    if found.st_uid != os.getuid():
-        raise _unfit(path, "belongs to another user")
-    if found.st_mode & 0o022:
-        raise _unfit(path, "can be written by others; chmod 600 closes it")
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise unless it is this user's regular file: in /tmp other users could have created it."""
+    if not stat.S_ISREG(status.st_mode):
+        raise _registry_error(path, "is no plain file")
+    if status.st_uid != os.getuid():
+        raise _registry_error(path, "belongs to another user")
+    if status.st_mode & 0o022:
+        raise _registry_error(path, "can be written by others; chmod 600 closes it")
 
 
-def _unfit(path: Path, what: str) -> PlatformError:
+def _registry_error(path: Path, what: str) -> PlatformError:
     return PlatformError(f"the registry {path} {what}", f"{ENV_PATH} names another file")

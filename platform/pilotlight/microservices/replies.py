@@ -1,13 +1,13 @@
-"""What the control API answers about microservices: bodies, status codes and Retry-After, from how one stands. Pure."""
+"""Responses of the control API about microservices: bodies, status codes and Retry-After, from their health. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from pilotlight.microservices.standing import Phase, Standing
+from pilotlight.microservices.standing import Health, Phase
 
-# When a client should ask again, in seconds: a download is checked on sooner than a load, which is one long step.
+# Retry-After in seconds: shorter for a download than for a load, which is one long step.
 RETRY_INITIALIZING_S: Final = 5
 RETRY_LOADING_S: Final = 10
 HEALTH: Final[Mapping[Phase, str]] = {
@@ -29,7 +29,7 @@ class Stopped(Struct, frozen=True):
 
 
 class Advice(Struct, frozen=True):
-    """One thing that is likely wrong, and what to do about it; `name` is stable, for programs."""
+    """One likely cause of a problem, with advice; `name` is stable, for programs."""
 
     name: str
     cause: str
@@ -57,7 +57,7 @@ class Completed(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """202, or 503 for a model whose load has not begun: ask again."""
+    """202, or 503 for a model whose load has not begun: retry."""
 
     job_id: str
     status: Literal["initializing", "loading", "not_ready"]
@@ -65,7 +65,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """503: asking again will not help, or this one request failed. 400: the request must be another one."""
+    """503: a retry does not help, or this request failed. 400: the request is invalid."""
 
     job_id: str
     error: str
@@ -73,13 +73,13 @@ class Failed(Struct, frozen=True):
     diagnosis: tuple[Advice, ...] | UnsetType = UNSET
 
 
-class Reply(Struct, frozen=True):
+class ApiResponse(Struct, frozen=True):
     status: int
     body: Any
     retry_after_s: int | None = None
 
 
-def report(job_id: str, standing: Standing, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
+def status_report(job_id: str, standing: Health, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
     return StatusReport(
         job_id=job_id,
         model_loaded=standing.phase == "ready",
@@ -94,33 +94,33 @@ def report(job_id: str, standing: Standing, diagnosis: tuple[Advice, ...] = ()) 
     )
 
 
-def not_now(job_id: str, standing: Standing, diagnosis: tuple[Advice, ...] = ()) -> Reply:
-    """To an inference request that cannot be sent to the model."""
+def unavailable(job_id: str, standing: Health, diagnosis: tuple[Advice, ...] = ()) -> ApiResponse:
+    """Return the response to an inference request that cannot be sent to the model."""
     if standing.phase == "initializing":
         message = "Server is initializing (downloading files, setting up), please wait"
-        return Reply(202, Waiting(job_id, "initializing", message), RETRY_INITIALIZING_S)
+        return ApiResponse(202, Waiting(job_id, "initializing", message), RETRY_INITIALIZING_S)
     if standing.phase == "loading":
         message = "Model is currently loading, please wait and try again"
-        return Reply(202, Waiting(job_id, "loading", message), RETRY_LOADING_S)
+        return ApiResponse(202, Waiting(job_id, "loading", message), RETRY_LOADING_S)
     if standing.phase == "failed":
-        return Reply(503, Failed(job_id, error_text(standing), diagnosis=diagnosis or UNSET))
+        return ApiResponse(503, Failed(job_id, error_text(standing), diagnosis=diagnosis or UNSET))
     message = "Model not loaded yet, please try again later"
-    return Reply(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
+    return ApiResponse(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
 
 
-def error_text(standing: Standing) -> str:
+def error_text(standing: Health) -> str:
     if standing.model_load_error is not None:
         return f"Model failed to load: {standing.model_load_error}"
     return f"Server initialization failed: {standing.initialization_error or 'unknown reason'}"
 
 
-def failed(job_id: str, error: str) -> Reply:
-    return Reply(503, Failed(job_id, error))
+def failed(job_id: str, error: str) -> ApiResponse:
+    return ApiResponse(503, Failed(job_id, error))
 
 
-def refused(job_id: str, error: str, diagnosis: tuple[Advice, ...]) -> Reply:
-    return Reply(400, Failed(job_id, error, diagnosis=diagnosis or UNSET))
+def rejected(job_id: str, error: str, diagnosis: tuple[Advice, ...]) -> ApiResponse:
+    return ApiResponse(400, Failed(job_id, error, diagnosis=diagnosis or UNSET))
 
 
-def completed(job_id: str, results: Any) -> Reply:
-    return Reply(200, Completed(job_id, results))
+def completed(job_id: str, results: Any) -> ApiResponse:
+    return ApiResponse(200, Completed(job_id, results))

@@ -1,20 +1,19 @@
-"""Which microservice a request or a stop is for. Pure.
+"""Selection of the microservice for a request or a stop. Pure.
 
-An explicit job id wins, then the network architecture, then the only one there is. Where several would do, none is
-picked: `Ambiguous` carries them, for a person to choose.
+By job id, else by network architecture, else the only one that runs. `Ambiguous` is raised where several match.
 """
 
 from collections.abc import Mapping
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.model import Entry
-from pilotlight.microservices.registry import State
+from pilotlight.microservices.registry import RegistryState
 
 START = "platformctl microservice start"
 
 
 class Ambiguous(UsageError):
-    """Several would do; `candidates` are all of them."""
+    """Several microservices match: `candidates`."""
 
     def __init__(self, message: str, candidates: Mapping[str, Entry]) -> None:
         lines = [f"  {job_id}  {entry.network_arch}  {entry.host_url}  started {entry.started_at}"
@@ -23,9 +22,9 @@ class Ambiguous(UsageError):
         self.candidates = candidates
 
 
-def choose(state: State, job_id: str = "", network_arch: str = "") -> str:
+def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> str:
     if job_id:
-        return known(state, job_id)
+        return check_known(state, job_id)
     if network_arch:
         return _of_arch(state, network_arch)
     if not state.entries:
@@ -35,26 +34,26 @@ def choose(state: State, job_id: str = "", network_arch: str = "") -> str:
     return next(iter(state.entries))
 
 
-def known(state: State, job_id: str) -> str:
+def check_known(state: RegistryState, job_id: str) -> str:
     if job_id not in state.entries:
         there = ", ".join(state.entries) or "none"
         raise NotFound(f"no microservice has the job id {job_id}; there are {there}", "platformctl microservice list")
     return job_id
 
 
-def _of_arch(state: State, network_arch: str) -> str:
-    found = {name: entry for name, entry in state.entries.items() if entry.network_arch == network_arch}
-    if not found:
+def _of_arch(state: RegistryState, network_arch: str) -> str:
+    matches = {name: entry for name, entry in state.entries.items() if entry.network_arch == network_arch}
+    if not matches:
         raise NotFound(f"no microservice for {network_arch} is running", f"{START} {network_arch} starts one")
-    if len(found) > 1:
-        raise Ambiguous(f"{len(found)} microservices for {network_arch} are running:", found)
-    return next(iter(found))
+    if len(matches) > 1:
+        raise Ambiguous(f"{len(matches)} microservices for {network_arch} are running:", matches)
+    return next(iter(matches))
 
 
-def to_stop(state: State, job_id: str = "") -> str:
-    """Without an id the latest; whoever asks confirms it."""
+def choose_to_stop(state: RegistryState, job_id: str = "") -> str:
+    """Return the job to stop, without an id the latest; the caller asks for confirmation."""
     if job_id:
-        return known(state, job_id)
+        return check_known(state, job_id)
     if state.latest not in state.entries:
         raise NotFound("no microservice is running, so there is none to stop", "platformctl microservice list")
     return state.latest

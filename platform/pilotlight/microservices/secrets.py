@@ -1,6 +1,6 @@
-"""Secrets travel by the name of an environment variable: never in an argument, a file, a log or an error. Pure.
+"""Secrets, passed by the name of an environment variable and never in an argument, a file, a log or an error. Pure.
 
-Values are looked at for two things only: whether they are set, and whether they stand in a text where they must not.
+Values are read for two checks only: whether they are set, and whether they occur in a text where they must not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,27 +12,34 @@ NAMES: Final = (
     "HF_TOKEN", "WANDB_API_KEY", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY", "TAO_API_KEY", "TAO_USER_KEY",
     "access_key", "secret_key",
 )  # fmt: skip
-# They would make a container call home, which these microservices never do.
+# They would make a container report to a server, which these microservices never do.
 FORBIDDEN: Final = ("TAO_LOGGING_SERVER_URL", "TAO_ADMIN_KEY")
-WORKSPACES: Final = "WORKSPACE_"  # credentials that workspaces of orgs refer to: no model sees those of another
-SHORTEST, SHORTEST_GUESSED = 6, 12  # a shorter value stands in any text by accident
-_SOUNDS: Final = ("token", "secret", "password", "passwd", "api_key", "access_key", "private_key", "credential")
-_PLACES: Final = ("_file", "_path", "_dir", "_url", "_host", "_helper")  # where one is, and not what it is
+WORKSPACE_PREFIX: Final = "WORKSPACE_"  # credentials of workspaces: never passed to models of other orgs
+MIN_LENGTH, MIN_LENGTH_GUESSED = 6, 12  # a shorter value occurs in texts by chance
+_SECRET_WORDS: Final = ("token", "secret", "password", "passwd", "api_key", "access_key", "private_key", "credential")
+_LOCATION_SUFFIXES: Final = (
+    "_file",
+    "_path",
+    "_dir",
+    "_url",
+    "_host",
+    "_helper",
+)  # the location of a secret, not its value
 
 
-def chosen(offered: Iterable[str], asked: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that an arch takes and that are set, and those that were asked for, which must be."""
-    wanted = tuple(dict.fromkeys(asked))
-    for name in wanted:
+def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the offered secrets that are set, and the requested ones. Raise where a requested one is not set."""
+    names = tuple(dict.fromkeys(requested))
+    for name in names:
         if name in FORBIDDEN:
             raise UsageError(f"{name} is never passed to a microservice")
         if not environ.get(name):
             raise UsageError(f"the secret {name} is not set", f"export {name}=… first; its value is never asked for")
-    return tuple(dict.fromkeys([*(name for name in offered if environ.get(name)), *wanted]))
+    return tuple(dict.fromkeys([*(name for name in offered if environ.get(name)), *names]))
 
 
 def check_plain(variables: Mapping[str, str]) -> None:
-    """Variables that are given with their values, and so are seen by anybody: no secret among them."""
+    """Raise if a variable passed by value, and so visible to others, is a secret."""
     for name in variables:
         if name in FORBIDDEN:
             raise UsageError(f"{name} is never passed to a microservice")
@@ -43,12 +50,12 @@ def check_plain(variables: Mapping[str, str]) -> None:
 
 
 def is_secret(name: str) -> bool:
-    sounds = any(sound in name.lower() for sound in _SOUNDS) and not name.lower().endswith(_PLACES)
-    return name in NAMES or sounds or name.startswith(WORKSPACES)
+    sounds = any(sound in name.lower() for sound in _SECRET_WORDS) and not name.lower().endswith(_LOCATION_SUFFIXES)
+    return name in NAMES or sounds or name.startswith(WORKSPACE_PREFIX)
 
 
 def check_absent(what: str, text: str, environ: Mapping[str, str]) -> None:
-    """Raises with the name of the secret whose value stands in the text."""
+    """Raise with the name of a secret whose value occurs in the text."""
     for name, value in _values(environ):
         if value in text:
             raise UsageError(
@@ -56,16 +63,16 @@ def check_absent(what: str, text: str, environ: Mapping[str, str]) -> None:
             )
 
 
-def redacted(text: str, environ: Mapping[str, str], names: Iterable[str] = ()) -> str:
-    """For what others wrote and we show: logs, error messages of other programs."""
+def redact(text: str, environ: Mapping[str, str], names: Iterable[str] = ()) -> str:
+    """Replace values of secrets by their names, in logs and errors of other programs."""
     for name, value in _values(environ, names):
         text = text.replace(value, f"<{name}>")
     return text
 
 
 def _values(environ: Mapping[str, str], names: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Longest first: one may be part of another."""
-    least = dict.fromkeys((name for name in environ if is_secret(name)), SHORTEST_GUESSED)
-    least |= dict.fromkeys([*NAMES, *names], SHORTEST)
-    found = [(name, environ[name]) for name, length in least.items() if len(environ.get(name, "")) >= length]
-    return sorted(found, key=lambda each: -len(each[1]))
+    """Return names and values, longest first: one may contain another."""
+    least = dict.fromkeys((name for name in environ if is_secret(name)), MIN_LENGTH_GUESSED)
+    least |= dict.fromkeys([*NAMES, *names], MIN_LENGTH)
+    values = [(name, environ[name]) for name, length in least.items() if len(environ.get(name, "")) >= length]
+    return sorted(values, key=lambda each: -len(each[1]))

@@ -1,7 +1,7 @@
-"""How a microservice stands: one judgement from the kept record, what its platform sees and what it says itself. Pure.
+"""Health of a microservice, from its record, its platform status and its own status. Pure.
 
-kept record ─┐
-platform ────┼─▶ Standing ─▶ replies.py
+record ──────┐
+platform ────┼─▶ Health ─▶ replies.py
 its /status ─┘
 """
 
@@ -10,22 +10,22 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pilotlight.microservices.model import Seen
+from pilotlight.microservices.model import PlatformStatus
 from pilotlight.microservices.records import JobRecord
 
 Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stopping"]
 
 
-class Told(Struct, frozen=True):
-    """What the server in it says of itself."""
+class ServerStatus(Struct, frozen=True):
+    """Status of the server in a microservice, from its /status."""
 
     state: str  # initializing, loading, ready, failed, stopping
     reason: str = ""
-    fetching: bool = False  # files of the model are on their way
-    surveyed: bool = False  # its models were found, so that what failed is one of them
+    fetching: bool = False  # the model is being downloaded
+    surveyed: bool = False  # models were found, so a failure is one of a model
 
 
-class Standing(Struct, frozen=True):
+class Health(Struct, frozen=True):
     phase: Phase
     initialization_error: str | None = None
     model_load_error: str | None = None
@@ -33,49 +33,53 @@ class Standing(Struct, frozen=True):
     pod_status: str = ""
 
 
-def told(document: Mapping[str, Any]) -> Told:
-    """From the predictor's /status, booting or whole."""
+def parse_server_status(document: Mapping[str, Any]) -> ServerStatus:
+    """Parse the predictor's /status, also during its startup."""
     progress = document.get("progress") or {}
     done, total = progress.get("done_bytes", 0), progress.get("total_bytes", 0)
     fetching = bool(progress) and (total < 0 or done < total)
     reason = str(document.get("reason") or "")
-    return Told(str(document.get("state", "")), reason, fetching, bool(document.get("models")))
+    return ServerStatus(str(document.get("state", "")), reason, fetching, bool(document.get("models")))
 
 
-def judge(record: JobRecord, seen: Seen | None, said: Told | None) -> Standing:
-    """`seen`: None before the platform was asked to start it; `said`: None while nobody answers there."""
-    pod = (seen.pod_name, seen.pod_status) if seen else ("", "Pending")
+def assess(record: JobRecord, platform: PlatformStatus | None, server: ServerStatus | None) -> Health:
+    """Return the health. `seen`: None before it was started on the platform; `said`: None without a response."""
+    pod = (platform.pod_name, platform.pod_status) if platform else ("", "Pending")
     if record.status == "stopping":
-        return Standing("stopping", None, None, *pod)
+        return Health("stopping", None, None, *pod)
     if record.status == "error":
-        return Standing("failed", record.message or "it could not be started", None, *pod)
-    if seen is None or seen.state == "pending":
-        return Standing("initializing", None, None, *pod)
-    if seen.state != "running":
-        return _ended(seen, said, pod)
-    return _running(said, pod)
+        return Health("failed", record.message or "it could not be started", None, *pod)
+    if platform is None or platform.state == "pending":
+        return Health("initializing", None, None, *pod)
+    if platform.state != "running":
+        return _ended(platform, server, pod)
+    return _running(server, pod)
 
 
-def _ended(seen: Seen, said: Told | None, pod: tuple[str, str]) -> Standing:
-    """A process that is gone says nothing; the platform's reason, or its last words, are what is known."""
-    words = seen.reason or (seen.tail[-1] if seen.tail else "") or f"it ended ({seen.pod_status or seen.state})"
-    if "out of memory" in " ".join((words, *seen.tail)).lower():
-        return Standing("failed", None, words, *pod)
-    return Standing("failed", words, None, *pod)
+def _ended(platform: PlatformStatus, server: ServerStatus | None, pod: tuple[str, str]) -> Health:
+    """Return the health of a terminated process, with the platform's reason or its last log line."""
+    reason = (
+        platform.reason
+        or (platform.tail[-1] if platform.tail else "")
+        or f"it ended ({platform.pod_status or platform.state})"
+    )
+    if "out of memory" in " ".join((reason, *platform.tail)).lower():
+        return Health("failed", None, reason, *pod)
+    return Health("failed", reason, None, *pod)
 
 
-def _running(said: Told | None, pod: tuple[str, str]) -> Standing:
+def _running(server: ServerStatus | None, pod: tuple[str, str]) -> Health:
     if (
-        said is None
-        or said.state == "initializing"
-        or (said.state == "loading" and (said.fetching or not said.surveyed))
+        server is None
+        or server.state == "initializing"
+        or (server.state == "loading" and (server.fetching or not server.surveyed))
     ):
-        return Standing("initializing", None, None, *pod)
-    if said.state == "loading":
-        return Standing("loading", None, None, *pod)
-    if said.state == "ready":
-        return Standing("ready", None, None, *pod)
-    if said.state != "failed":
-        return Standing("not_ready", None, None, *pod)
-    reason = said.reason or "the start failed"
-    return Standing("failed", None, reason, *pod) if said.surveyed else Standing("failed", reason, None, *pod)
+        return Health("initializing", None, None, *pod)
+    if server.state == "loading":
+        return Health("loading", None, None, *pod)
+    if server.state == "ready":
+        return Health("ready", None, None, *pod)
+    if server.state != "failed":
+        return Health("not_ready", None, None, *pod)
+    reason = server.reason or "the start failed"
+    return Health("failed", None, reason, *pod) if server.surveyed else Health("failed", reason, None, *pod)

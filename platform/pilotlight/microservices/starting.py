@@ -1,7 +1,7 @@
-"""Starts a microservice: from what a person wants to a Job, then preflight, port, platform and registry.
+"""Start of a microservice: start request, job, preflight, port, platform, registry.
 
-`job` is pure but for the reference tables; `start` has the effects, in an order that leaves nothing behind when a step
-fails. The command line and the control API both come through here.
+`build_job` is pure but for the reference tables; `start` has the effects, and rolls back when a step fails. Used by
+the command line and the control API.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,15 @@ from pilotlight.microservices.model import Entry, Job
 from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform
 from pilotlight.microservices.registry import Registry
 
-HERE: Final = ("local", "slurm")  # their processes see this machine's files, so a path is one of this machine's
+SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 
 
-class Wish(Struct, frozen=True):
-    """`remote`: the control API or a batch job starts it, gives it what it needs to read cloud storage, and is alone to
-    ask it: who may ask the API is the API's to judge."""
+class StartRequest(Struct, frozen=True):
+    """Request to start a microservice.
+
+    `remote`: started by the control API or a batch job, which passes credentials of cloud storage and is its only
+    client; the API authorises requests.
+    """
 
     network_arch: str
     model_path: str
@@ -35,66 +38,66 @@ class Wish(Struct, frozen=True):
     env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
     host_port: int = 0
-    image: str = ""  # instead of the one that the tables give
+    image: str = ""  # overrides the tables
     remote: bool = False
 
 
-def job(wish: Wish, environ: Mapping[str, str], job_id: str = "") -> Job:
-    """Everything that can be refused without asking a platform is refused here."""
-    platform = ALIASES.get(wish.platform, wish.platform)
+def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
+    """Return the job of a start request. Raise for everything that can be rejected without the platform."""
+    platform = ALIASES.get(request.platform, request.platform)
     if platform not in PLATFORMS:
-        raise UsageError(f"no platform is called {wish.platform}; there are {', '.join(PLATFORMS)}")
-    if wish.num_gpus < 1:
-        raise UsageError(f"num_gpus = {wish.num_gpus}, must be at least 1")
-    secrets.check_plain(wish.env)
-    for what, text in {"model_path": wish.model_path, **wish.env, **wish.options}.items():
+        raise UsageError(f"no platform is called {request.platform}; there are {', '.join(PLATFORMS)}")
+    if request.num_gpus < 1:
+        raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
+    secrets.check_plain(request.env)
+    for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
         secrets.check_absent(what, text, environ)
-    arch = archs.arch(wish.network_arch, environ)
-    made = job_id or str(uuid4())
-    env = {**wish.env, **backend_variables(platform, made)}
-    model = model_paths.parse(_absolute(wish.model_path, platform), remote=wish.remote)
-    inner = inner_command.Inner(made, wish.network_arch, model, env, wish.num_gpus)
+    arch = archs.arch(request.network_arch, environ)
+    job_id = job_id or str(uuid4())
+    env = {**request.env, **backend_variables(platform, job_id)}
+    model = model_paths.parse(_absolute(request.model_path, platform), remote=request.remote)
+    inputs = inner_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus)
     return Job(
-        id=made, network_arch=wish.network_arch, model_path=model.uri, command=inner_command.build(arch.command, inner),
-        image=wish.image or images.resolve(wish.network_arch, environ), env=env, num_gpus=wish.num_gpus,
-        secrets=secrets.chosen(arch.secrets, wish.secrets, environ), port=inner_command.PORT, host_port=wish.host_port,
-        options=wish.options, folder=arch.folder, closed=wish.remote,
+        id=job_id, network_arch=request.network_arch, model_path=model.uri,
+        command=inner_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
+        image=request.image or images.resolve(request.network_arch, environ),
+        secrets=secrets.select(arch.secrets, request.secrets, environ), port=inner_command.PORT,
+        host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
     )  # fmt: skip
 
 
 def backend_variables(platform: str, job_id: str) -> dict[str, str]:
-    """What containers of this family read. Without a logging server nothing is ever posted back."""
+    """Return the variables of TAO containers. Without a logging server they report to none."""
     return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
 
 
 def _absolute(path: str, platform: str) -> str:
-    if platform in HERE and path and "://" not in path:
+    if platform in SHARED_FILESYSTEM and path and "://" not in path:
         return str(Path(path).expanduser().absolute())
     return path
 
 
-def options(
-    declared: tuple[Option, ...], given: Mapping[str, str], environ: Mapping[str, str], image: str = ""
+def resolve_options(
+    declared: tuple[Option, ...], arguments: Mapping[str, str], environ: Mapping[str, str], image: str = ""
 ) -> tuple[dict[str, str], list[Option]]:
-    """What was given, else the variables', else the default; and those that are required and still missing."""
+    """Return the values, from arguments, variables or defaults, and the required options that are missing."""
     known = {each.name for each in declared}
-    if strangers := [name for name in given if name not in known]:
+    if unknown := [name for name in arguments if name not in known]:
         takes = ", ".join(sorted(known)) or "none"
-        raise UsageError(f"--{strangers[0].replace('_', '-')} is no option of this platform, which takes {takes}")
+        raise UsageError(f"--{unknown[0].replace('_', '-')} is no option of this platform, which takes {takes}")
     values = {
-        each.name: given.get(each.name)
+        each.name: arguments.get(each.name)
         or next((environ[name] for name in each.variables if environ.get(name)), each.default)
         for each in declared
     }
-    missing = [each for each in declared if _is_needed(each, image) and not values[each.name]]
+    missing = [
+        each for each in declared
+        if not values[each.name] and (each.required or (each.needed_for and image.startswith(each.needed_for)))
+    ]  # fmt: skip
     return {name: value for name, value in values.items() if value}, missing
 
 
-def _is_needed(option: Option, image: str) -> bool:
-    return option.required or (bool(option.needed_for) and image.startswith(option.needed_for))
-
-
-def refuse_missing(missing: list[Option], platform: str) -> None:
+def check_missing(missing: list[Option], platform: str) -> None:
     if missing:
         first = missing[0]
         variables = f", or set {' or '.join(first.variables)}" if first.variables else ""
@@ -103,40 +106,40 @@ def refuse_missing(missing: list[Option], platform: str) -> None:
         )
 
 
-def start(wanted: Job, platform: Platform, registry: Registry) -> Entry:
-    """Preflight, then the start, then the registry. What a step that fails had made already is ended again."""
-    with _port(wanted, platform, registry) as port:
-        placed = replace(wanted, host_port=port)
-        platform.preflight(placed)
-        entry = begun(platform.name, placed.options, placed.network_arch, port)
+def start(job: Job, platform: Platform, registry: Registry) -> Entry:
+    """Run preflight, start the job and register it. Roll back when a step fails."""
+    with _port(job, platform, registry) as port:
+        bound_job = replace(job, host_port=port)
+        platform.preflight(bound_job)
+        entry = provisional_entry(platform.name, bound_job.options, bound_job.network_arch, port)
         try:
-            entry = platform.start(placed)
-            registry.add(placed.id, entry)
+            entry = platform.start(bound_job)
+            registry.add(bound_job.id, entry)
         except BaseException as error:
-            _taken_back(placed.id, entry, platform, registry, error)
+            _roll_back(bound_job.id, entry, platform, registry, error)
             raise
     return entry
 
 
-def begun(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
-    """Of a start that has not returned: the job's id names whatever a platform makes for it, and this says where."""
+def provisional_entry(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
+    """Return the entry of a start in progress, from which it can be stopped by its job id."""
     where = options.get("instance_id") or options.get("context") or None
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return Entry(platform, network_arch, "", started, host_port or None, None, where, options.get("namespace"))
 
 
-def _taken_back(job_id: str, entry: Entry, platform: Platform, registry: Registry, error: BaseException) -> None:
-    """Where that fails too, the registry keeps it: whoever stops it later has what is needed."""
+def _roll_back(job_id: str, entry: Entry, platform: Platform, registry: Registry, error: BaseException) -> None:
+    """Stop a failed start. Where that fails too, register it, so that it can be stopped later."""
     try:
         platform.stop(job_id, entry)
     except PlatformError as failed:
         with suppress(PlatformError):
             registry.add(job_id, entry)
-        said = f"{error}; what it had made could not be ended: {failed}"
-        raise PlatformError(said, f"platformctl microservice stop {job_id}") from error
+        message = f"{error}; what it had made could not be ended: {failed}"
+        raise PlatformError(message, f"platformctl microservice stop {job_id}") from error
 
 
-def _port(wanted: Job, platform: Platform, registry: Registry) -> AbstractContextManager[int]:
-    if platform.own_ports or platform.name in ports.ELSEWHERE:
-        return ports.claimed(registry, platform.name, wanted.host_port, wanted.options.get("instance_id"))
-    return nullcontext(wanted.host_port)
+def _port(job: Job, platform: Platform, registry: Registry) -> AbstractContextManager[int]:
+    if platform.own_ports or platform.name in ports.REMOTE_PLATFORMS:
+        return ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
+    return nullcontext(job.host_port)

@@ -1,6 +1,6 @@
-"""How libraries, platforms and our own predictor word what went wrong, and what to do then. Pure.
+"""Error messages of libraries, platforms and the predictor, as patterns with cause and advice. Pure.
 
-diagnosis.py makes a rule of each symptom, and asks for further words where more than words must be known.
+diagnosis.py makes a rule of each symptom; rules that need more than text are there.
 """
 
 import json
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-LONGEST: Final = 300
+MAX_LINE: Final = 300
 
 
 def _any(*expressions: str) -> re.Pattern[str]:
@@ -25,7 +25,7 @@ HOST_MEMORY: Final = _any(
     r"ran out of memory", r"memory limit .* reached", r"ended by the kernel: out of memory", r"exit code 137\b",
     r"used \d+ MiB, limit \d+ MiB", r"DefaultCPUAllocator: can't allocate", r"signal 9\b", r"\boom[-_]kill",
 )  # fmt: skip
-NO_ROOM: Final = _any(
+NO_CAPACITY: Final = _any(
     r"Insufficient (?:cpu|memory|nvidia\.com/gpu|ephemeral-storage)", r"no node can take it", r"Unschedulable",
     r"\(?(?:Resources|Priority|QOSMax\w+|AssocMax\w+|ReqNodeNotAvail\w*)\)?$", r"didn't match .*node", r"no capacity",
     r"could not select device driver",
@@ -59,7 +59,7 @@ PARAMETERS: Final = _any(
 
 
 class Symptom(NamedTuple):
-    """`cause` and `advice` are sentences for people; nothing is told by it where `unless` says more."""
+    """A pattern with cause and advice. It does not apply where `unless`, a more specific one, matches."""
 
     name: str
     words: re.Pattern[str]
@@ -114,13 +114,13 @@ OF_STORAGE: Final = (
 )
 
 
-def first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
-    """The first line that has it, shortened; empty where none has."""
-    return next((line[:LONGEST] for line in lines if pattern.search(line)), "")
+def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
+    """Return the first matching line, shortened; empty where none matches."""
+    return next((line[:MAX_LINE] for line in lines if pattern.search(line)), "")
 
 
 def message(line: str) -> str:
-    """What a line of a log says: the message of our own schema where it is a complaint, else the line."""
+    """Return the message of a log line: of the JSON log schema, empty below WARNING, else the line."""
     if line.startswith("{"):
         try:
             document = json.loads(line)

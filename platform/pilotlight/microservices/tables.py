@@ -1,7 +1,6 @@
-"""The file of the directory, as the steps that lead from one version of it to the next. A released step never changes.
+"""SQLite schema of the directory, as migrations. A released migration never changes.
 
-Ids are an org's own: two orgs may use the same one and never learn of each other. `retired` has ids that were used and
-must not be again.
+Ids are unique within an org. `retired` has ids of deleted jobs, which must not be reused.
 """
 
 from collections.abc import Sequence

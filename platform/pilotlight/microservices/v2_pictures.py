@@ -1,4 +1,4 @@
-"""Pictures asked of a model of tensors by V2: metadata says what it takes, binary tensors carry it there and back."""
+"""Inference with images on a tensor model by V2, with binary tensors as its metadata declares them."""
 
 import json
 import struct
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pilotlight.microservices import results
-from pilotlight.microservices.calling import AskingFailed, call, exchange
+from pilotlight.microservices.calling import InferenceFailed, call, exchange
 from pilotlight.microservices.kinds import Schema
 from pilotlight.microservices.media import Limits, Media, MediaRefused
 from pilotlight.microservices.media.images import pixels
-from pilotlight.microservices.media.refusals import Refusal
+from pilotlight.microservices.media.refusals import MediaError
 from pilotlight.microservices.media.tensors import DTYPES, Input, tensor
 from pilotlight.microservices.media.videos import frames
 
@@ -20,57 +20,60 @@ Array = np.ndarray[Any, Any]
 HEADER = "Inference-Header-Content-Length"
 
 
-class Model:
-    """One served model and how pictures are put to it."""
+class ImageModel:
+    """Client of one served model that takes images."""
 
-    def __init__(self, url: str, name: str, of: Schema, limits: Limits, timeout: float) -> None:
-        self._url, self._path, self._of = url, f"/v2/models/{name}", of
+    def __init__(self, url: str, name: str, schema: Schema, limits: Limits, timeout: float) -> None:
+        self._url, self._path, self._schema = url, f"/v2/models/{name}", schema
         self._limits, self._timeout = limits, timeout
-        told = json.loads(call(url, "GET", self._path, b"", timeout))
-        self._input = _picture_input(told["inputs"])
+        metadata = json.loads(call(url, "GET", self._path, b"", timeout))
+        self._input = _image_input(metadata["inputs"])
 
     def predict(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One prediction for each medium; a video is one batch of its frames, told together."""
+        """Return one prediction for each medium; a video's has one for each frame."""
         if any(each.kind == "video" for each in media):
             return [
-                self._video(each, values) if each.kind == "video" else self._ask([each], values)[0] for each in media
+                self._video(each, values) if each.kind == "video" else self._predict_images([each], values)[0]
+                for each in media
             ]
-        return self._ask(media, values)
+        return self._predict_images(media, values)
 
-    def _ask(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _predict_images(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         if self._input.datatype == "BYTES":
             array = np.array([each.data for each in media], dtype=object)
         else:
-            array = tensor([self._pixels(at, each) for at, each in enumerate(media)], self._input, self._of.prepare)
+            array = tensor(
+                [self._pixels(index, each) for index, each in enumerate(media)], self._input, self._schema.prepare
+            )
         return self._predictions(array, values, len(media))
 
     def _video(self, media: Media, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            pictures = frames(media, self._limits)
-        except Refusal as error:
-            raise MediaRefused(error.told) from error
-        told = [
-            self._predictions(tensor([picture], self._input, self._of.prepare), values, 1)[0] for picture in pictures
+            images = frames(media, self._limits)
+        except MediaError as error:
+            raise MediaRefused(error.message) from error
+        predictions = [
+            self._predictions(tensor([image], self._input, self._schema.prepare), values, 1)[0] for image in images
         ]
-        return {"frames": told}
+        return {"frames": predictions}
 
-    def _pixels(self, at: int, media: Media) -> Array:
+    def _pixels(self, index: int, media: Media) -> Array:
         try:
             return pixels(media, self._limits)
-        except Refusal as error:
-            raise MediaRefused(error.told, at) from error
+        except MediaError as error:
+            raise MediaRefused(error.message, index) from error
 
     def _predictions(self, array: Array, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        return results.predictions(self._of, self._infer(self._fitting(array)), values, count)
+        return results.predictions(self._schema, self._infer(self._reshape(array)), values, count)
 
-    def _fitting(self, array: Array) -> Array:
-        """Encoded pictures, one to a place, in as many dimensions as the model wants."""
+    def _reshape(self, array: Array) -> Array:
+        """Reshape encoded images to the model's number of dimensions."""
         if self._input.datatype == "BYTES":
             return array.reshape(-1, *[1] * (len(self._input.shape) - 1))
         return array
 
     def _infer(self, array: Array) -> dict[str, Array]:
-        raw = _packed(array)
+        raw = _pack(array)
         head = json.dumps(
             {
                 "inputs": [
@@ -84,51 +87,53 @@ class Model:
                 "parameters": {"binary_data_output": True},
             }
         ).encode()
-        sent = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
-        headers, content = exchange(self._url, "POST", self._path + "/infer", head + raw, self._timeout, sent)
-        return unpacked(headers, content)
+        request_headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
+        headers, content = exchange(
+            self._url, "POST", self._path + "/infer", head + raw, self._timeout, request_headers
+        )
+        return unpack(headers, content)
 
 
-def _picture_input(inputs: Sequence[Mapping[str, Any]]) -> Input:
-    """The one input that is needed."""
+def _image_input(inputs: Sequence[Mapping[str, Any]]) -> Input:
+    """Return the only required input. Raise where there are several."""
     needed = [each for each in inputs if not each.get("optional")]
     if len(needed) != 1:
         names = ", ".join(each["name"] for each in needed)
-        raise AskingFailed(f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400)
+        raise InferenceFailed(f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400)
     return Input(needed[0]["name"], needed[0]["datatype"], tuple(int(each) for each in needed[0]["shape"]))
 
 
-def _packed(array: Array) -> bytes:
+def _pack(array: Array) -> bytes:
     if array.dtype == object:
         return b"".join(struct.pack("<I", len(each)) + each for each in array.flat)
     return array.tobytes()
 
 
-def unpacked(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:
-    """Outputs by name, wherever each of them is: behind the JSON, or within it."""
+def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:
+    """Return outputs by name, from the binary part or from the JSON."""
     length = int(headers.get(HEADER.lower(), len(content)))
-    found = {}
-    at = length
+    outputs = {}
+    offset = length
     for each in json.loads(content[:length])["outputs"]:
         size = each.get("parameters", {}).get("binary_data_size")
         if size is None:
             kind = object if each["datatype"] == "BYTES" else DTYPES[each["datatype"]]
-            found[each["name"]] = np.array(each["data"], dtype=kind).reshape(each["shape"])
+            outputs[each["name"]] = np.array(each["data"], dtype=kind).reshape(each["shape"])
             continue
-        found[each["name"]] = _read(content[at : at + size], each["datatype"]).reshape(each["shape"])
-        at += size
-    return found
+        outputs[each["name"]] = _read(content[offset : offset + size], each["datatype"]).reshape(each["shape"])
+        offset += size
+    return outputs
 
 
 def _read(raw: bytes, datatype: str) -> Array:
     if datatype != "BYTES":
         return np.frombuffer(raw, dtype=DTYPES[datatype])
-    found = list[bytes]()
-    at = 0
-    while at < len(raw):
-        (length,) = struct.unpack_from("<I", raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    made = np.empty(len(found), dtype=object)
-    made[:] = found
-    return made
+    values = list[bytes]()
+    offset = 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from("<I", raw, offset)
+        values.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

@@ -1,4 +1,4 @@
-"""Ways to running microservices: opened when first needed and held, since one may be a tunnel. For one event loop."""
+"""Open routes to running microservices, cached since one may be a tunnel. For one event loop."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
@@ -10,32 +10,32 @@ from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.records import JobRecord
 
 
-class Ways:
-    """`platform` finds one by its name; `blocking` runs a call in a thread."""
+class RouteCache:
+    """Routes by job id. `platform` returns a platform by name; `blocking` runs a call in a thread."""
 
     def __init__(self, platform: Callable[[str], Platform], blocking: Callable[..., Awaitable[Any]]) -> None:
         self._platform = platform
         self._blocking = blocking
         self._open: dict[str, tuple[str, ExitStack]] = {}
 
-    async def to(self, record: JobRecord) -> str:
-        """What URLs of requests begin with; held for the next request too."""
+    async def url(self, record: JobRecord) -> str:
+        """Return the base URL of a microservice, opening its route if needed."""
         if record.entry is None:
-            raise not_there(record.id)
+            raise not_running(record.id)
         if record.id not in self._open:
-            url, stack = await self._blocking(self._opened, record, record.entry)
+            url, stack = await self._blocking(self._open_route, record, record.entry)
             if record.id in self._open:  # another request was faster
                 await self._blocking(stack.close)
             else:
                 self._open[record.id] = url, stack
         return self._open[record.id][0].rstrip("/")
 
-    def _opened(self, record: JobRecord, entry: Entry) -> tuple[str, ExitStack]:
+    def _open_route(self, record: JobRecord, entry: Entry) -> tuple[str, ExitStack]:
         stack = ExitStack()
-        return stack.enter_context(self._platform(record.platform).way(record.id, entry)), stack
+        return stack.enter_context(self._platform(record.platform).open_route(record.id, entry)), stack
 
-    async def forget(self, job_id: str) -> None:
-        """Nobody answered there, or it ends: the next request opens a way of its own."""
+    async def close_route(self, job_id: str) -> None:
+        """Close the route of a microservice that stopped or does not respond; the next request opens a new one."""
         _, stack = self._open.pop(job_id, ("", None))
         if stack is not None:
             with suppress(Exception):
@@ -43,9 +43,9 @@ class Ways:
 
     async def close(self) -> None:
         for job_id in list(self._open):
-            await self.forget(job_id)
+            await self.close_route(job_id)
 
 
-def not_there(job_id: str) -> NotFound:
-    """Never started, stopped, or of somebody else: one answer for all."""
+def not_running(job_id: str) -> NotFound:
+    """Return the error of an id that was never started, is stopped, or belongs to another org."""
     return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")

@@ -1,8 +1,8 @@
-"""An org's storage as a microservice gets it: where a model lies, which variables let it be read.
+"""Workspaces: validation of an org's storage, and the model path and variables of a microservice that reads from it.
 
-Credentials are references. What an org may refer to is bounded: its own variables and secrets, folders that the
-operator has opened (PILOTLIGHT_WORKSPACE_ROOTS), and stores that media would be fetched from too; whoever has the
-platform's own token may name anything. Pure, but for `check_stores`, which resolves names before a start.
+Credentials are references. An org may refer to its own variables and secrets, to folders below
+PILOTLIGHT_WORKSPACE_ROOTS, and to stores that media may be fetched from; the platform's own token may name anything.
+Pure, but for `check_stores`, which resolves host names before a start.
 """
 
 import re
@@ -15,11 +15,11 @@ from msgspec import Struct
 from pilotlight.errors import UsageError
 from pilotlight.microservices import credentials
 from pilotlight.microservices.media import web
-from pilotlight.microservices.media.addresses import literal_refusal
+from pilotlight.microservices.media.addresses import literal_denial_reason
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, Limits
 from pilotlight.microservices.media.references import BUCKET, WebAddress
-from pilotlight.microservices.media.references import web as parsed
-from pilotlight.microservices.media.refusals import LOG, Refusal
+from pilotlight.microservices.media.references import parse_web as parsed
+from pilotlight.microservices.media.refusals import LOG, MediaError
 from pilotlight.microservices.model import Workspace
 from pilotlight.microservices.model_paths import HUB
 
@@ -33,20 +33,20 @@ VARIABLES: Final[Mapping[str, str]] = {
 }
 SCHEMES: Final = ("s3://", "az://", "https://", "file:///", "/")
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
-# Names of hosts are made of these two.
+# Both become part of host names.
 REGION: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 ACCOUNT: Final = re.compile(r"([a-z0-9]{3,24})?")
 
 
 class Access(Struct, frozen=True):
-    """`plain` may be seen, `secret` has values and must not; both are variables of the microservice."""
+    """Environment variables of a microservice; values of `secret` must not be logged or stored."""
 
     plain: Mapping[str, str]
     secret: Mapping[str, str]
 
 
 def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None:
-    """Raises with the field and what it must be. `trusted`: the operator itself says so."""
+    """Raise with the field and what it must be. `trusted`: a workspace of the operator."""
     if not workspace.uri.startswith(SCHEMES):
         raise UsageError(f"uri = {workspace.uri}, must begin with s3://, az://, https://, file:/// or /")
     if "@" in workspace.uri.partition("://")[2].partition("/")[0]:
@@ -57,14 +57,16 @@ def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None
         return
     _check_addresses(workspace, limits)
     for name, reference in workspace.credentials.items():
-        # A key of a mounted Secret has no slash; an org's name has no dot, so neither is the beginning of another's.
-        if not reference.startswith((f"env:{own_variable(org)}", f"file:{org}/", f"file:{org}.")):
+        # Keys of a mounted Secret have no slash and orgs have no dot, so neither prefix matches another org's files.
+        if not reference.startswith((f"env:{variable_prefix(org)}", f"file:{org}/", f"file:{org}.")):
             raise UsageError(
-                f"credentials.{name} must be env:{own_variable(org)}NAME, file:{org}/NAME or file:{org}.NAME"
+                f"credentials.{name} must be env:{variable_prefix(org)}NAME, file:{org}/NAME or file:{org}.NAME"
             )
-    folder = local(workspace.uri)
-    # Batch jobs write into a workspace: a folder that is open for media is not one for results of everybody.
-    if folder is not None and not any(_within(folder, root, org) for root in limits.workspaces):
+    folder = local_path(workspace.uri)
+    # Batch jobs write to a workspace, so roots of media are not enough.
+    if folder is not None and not any(
+        folder.resolve().is_relative_to(Path(root).resolve() / org) for root in limits.workspaces
+    ):
         raise UsageError(
             f"uri = {workspace.uri}, must lie in a folder that the operator has opened for {org}",
             f"{ENV_WORKSPACES} = ROOT opens ROOT/{org}; or create it with the platform's own token",
@@ -72,7 +74,7 @@ def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None
 
 
 def _check_names(workspace: Workspace) -> None:
-    """What a store's client puts into the name of a host must not be able to end that name."""
+    """Raise for bucket, region and account that could change the host name they become part of."""
     scheme, _, rest = workspace.uri.partition("://")
     if scheme in {"s3", "az"} and not BUCKET.fullmatch(rest.partition("/")[0]):
         raise UsageError(f"uri = {workspace.uri}, must be {scheme}://bucket or {scheme}://bucket/path")
@@ -83,62 +85,62 @@ def _check_names(workspace: Workspace) -> None:
 
 
 def _check_addresses(workspace: Workspace, limits: Limits) -> None:
-    """What can be told without asking for a name; names are judged when a model is started."""
+    """Check addresses without resolving host names, which `check_stores` does at the start."""
     named = {"endpoint": workspace.endpoint, "uri": workspace.uri if workspace.uri.startswith("https://") else ""}
     for field, text in ((field, text) for field, text in named.items() if text):
         try:
             address = _address(text)
             web.check_listed(address, limits, trusted=True)
-        except Refusal as error:
-            raise UsageError(f"{field} = {text} {error.told}") from error
-        if why := literal_refusal(address.host, limits.permitted()):
+        except MediaError as error:
+            raise UsageError(f"{field} = {text} {error.message}") from error
+        if why := literal_denial_reason(address.host, limits.permitted()):
             raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
 
 
 def _address(text: str) -> WebAddress:
     if not text.startswith(("https://", "http://")):
-        raise Refusal("is no address: write https://host")
+        raise MediaError("is no address: write https://host")
     return parsed(text)
 
 
 def check_stores(model: str, plain: Mapping[str, str], limits: Limits, resolver: web.Resolve = web.resolve) -> None:
-    """Before each start, since names change: no host that a microservice reads its model from is private, unless it is
-    permitted. `plain` is what `access` gave. Blocking."""
-    read_from = [plain[name] for name in ENDPOINTS if name in plain]
-    for text in [*read_from, *([model] if model.startswith(("https://", "http://")) else ())]:
+    """Raise where a host that the model is read from is private and not permitted. Blocking.
+
+    Called before each start, since DNS changes. `plain` is `Access.plain`.
+    """
+    endpoints = [plain[name] for name in ENDPOINTS if name in plain]
+    for text in [*endpoints, *([model] if model.startswith(("https://", "http://")) else ())]:
         try:
-            web.vouched(_address(text), limits, trusted=True, resolver=resolver)
-        except Refusal as error:
-            LOG.warning("a model's storage was refused: %s", error.why)
-            raise UsageError(f"the model's storage {text.partition('?')[0]} {error.told}") from error
+            web.check_address(_address(text), limits, trusted=True, resolver=resolver)
+        except MediaError as error:
+            LOG.warning("a model's storage was refused: %s", error.reason)
+            raise UsageError(f"the model's storage {text.partition('?')[0]} {error.message}") from error
 
 
-def own_variable(org: str) -> str:
-    """How variables begin that an org may refer to. Two underscores end its name, which has no two hyphens together
-    (records.ORG): none is the beginning of another."""
+def variable_prefix(org: str) -> str:
+    """Return the prefix of variables that an org may refer to.
+
+    No prefix is the beginning of another org's: it ends with two underscores, and names have no double hyphens.
+    """
     return f"WORKSPACE_{org.upper().replace('-', '_')}__"
 
 
-def local(uri: str) -> Path | None:
-    """The folder, where it is one of this machine."""
+def local_path(uri: str) -> Path | None:
+    """Return the folder on this machine; None for other storage."""
     return Path(uri.removeprefix("file://")) if uri.startswith(("/", "file:///")) else None
 
 
-def _within(path: Path, root: str, org: str) -> bool:
-    return path.resolve().is_relative_to(Path(root).resolve() / org)
-
-
-def locate(workspace: Workspace | None, artifact: str, trusted: bool = False) -> str:
-    """The model's whole path or URI. Within the workspace, unless the operator says otherwise."""
+def resolve_artifact(workspace: Workspace | None, artifact: str, trusted: bool = False) -> str:
+    """Return the model's full path or URI. Raise where it is outside of the workspace, unless `trusted`."""
     if not artifact:
         raise UsageError("artifact is missing: the job does not say where its model is")
     if artifact.startswith(HUB):
         return artifact
     base = workspace.uri.rstrip("/").removeprefix("file://") if workspace else ""
     if "://" in artifact or artifact.startswith("/"):
-        whole = artifact.removeprefix("file://")
-        if trusted or (base and whole.startswith(f"{base}/") and ".." not in PurePosixPath(whole).parts):
-            return whole
+        path = artifact.removeprefix("file://")
+        if trusted or (base and path.startswith(f"{base}/") and ".." not in PurePosixPath(path).parts):
+            return path
         raise UsageError(f"artifact = {artifact}, must lie in the workspace {base or '(there is none)'}")
     if ".." in PurePosixPath(artifact).parts:
         raise UsageError(f"artifact = {artifact}, must not have .. in it")
@@ -148,7 +150,7 @@ def locate(workspace: Workspace | None, artifact: str, trusted: bool = False) ->
 
 
 def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
-    """Raises where a credential is not there, by its reference."""
+    """Return the variables to read the workspace. Raise with the reference of a missing credential."""
     if workspace is None:
         return Access({}, {})
     secret = {VARIABLES[name]: value for name, value in credentials.values(workspace, environ).items()}

@@ -1,4 +1,4 @@
-"""What an operator sees of the platform: the control process's metrics, dashboards, recording rules and alerts.
+"""Observability of the platform: metrics of the control process, dashboards, recording rules and alerts.
 
-Everything here is made of names of contract.py, and nothing here decides: it tells what others have decided.
+Metric names come from contract.py.
 """

@@ -1,6 +1,6 @@
-"""Families of samples → the text that a Prometheus scrapes. Pure, and of the standard library alone.
+"""Prometheus text exposition of metric families that are built anew at each scrape. Pure.
 
-For pages that are made anew at each scrape; the gateway and the predictor, which count all the time, have their own.
+Gateway and predictor, which count continuously, have writers of their own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ Labels = Mapping[str, str]
 
 @dataclass(slots=True)
 class Family:
-    """One metric with its series."""
+    """One metric family with its samples."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -25,8 +25,8 @@ class Family:
         self.samples.append((labels, value))
 
 
-def page(families: Iterable[Family]) -> str:
-    """Families without samples are left out: a TYPE line alone says nothing."""
+def render_families(families: Iterable[Family]) -> str:
+    """Return the exposition text, without families that have no samples."""
     return "".join(f"{line}\n" for family in families if family.samples for line in _lines(family))
 
 

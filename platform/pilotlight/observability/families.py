@@ -1,13 +1,13 @@
-"""What the control process tells of services and canaries, as families of metrics. Pure: made of what targets show.
+"""Metrics of the control process about services and canaries, as families. Pure.
 
-Made from statuses and ledgers, which every target has, so that the same series come from one machine and from a
-cluster, and a restart of whoever tells them changes none.
+Built from statuses and canary histories, which every target has, so that the series are the same on one machine and in
+a cluster and survive a restart of the exporter.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
-from pilotlight.canary.model import ENDED, Canary, Ledger, Phase
+from pilotlight.canary.model import ENDED, Canary, CanaryHistory, Phase
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
@@ -24,7 +24,7 @@ from pilotlight.contract import (
 from pilotlight.observability.exposition import Family
 from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
 
-# Every family of the page: its labels beside `namespace` and `inference_service`, its kind, what it says.
+# Labels (in addition to `namespace` and `inference_service`), type and help of each family.
 TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
     METRIC_REPLICAS: (
         "workload, revision, state",
@@ -42,62 +42,68 @@ TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
 
 
-def family(name: str) -> Family:
+def new_family(name: str) -> Family:
     _, kind, text = TABLE[name]
     return Family(name, "counter" if kind == "counter" else "gauge", text)
 
 
-def of(key: Key) -> dict[str, str]:
+def service_labels(key: Key) -> dict[str, str]:
     return {LABEL_NAMESPACE: key[0], LABEL_SERVICE: key[1]}
 
 
 def replicas(statuses: Iterable[ServiceStatus]) -> Family:
-    made = family(METRIC_REPLICAS)
+    result = new_family(METRIC_REPLICAS)
     for status in statuses:
         for row in status.revisions:
-            whose = {**of((status.namespace, status.name)), "workload": row.workload, LABEL_REVISION: row.name}
+            labels = {
+                **service_labels((status.namespace, status.name)),
+                "workload": row.workload,
+                LABEL_REVISION: row.name,
+            }
             for state, number in _states(row).items():
-                made.add(number, **whose, state=state)
-    return made
+                result.add(number, **labels, state=state)
+    return result
 
 
 def _states(row: RevisionStatus) -> dict[str, int]:
-    """A revision whose model cannot be loaded may have no replica at all just now: it counts as one at least."""
+    """Count replicas by state; a revision whose model fails to load has at least one failed."""
     failed = max(1, row.desired - row.ready) if row.model_state == "FailedToLoad" else 0
     return {"desired": row.desired, "starting": row.starting, "ready": row.ready, "failed": failed}
 
 
 def decisions(counted: Mapping[tuple[Key, str, str], int]) -> Family:
-    """By service, workload and the rule that decided."""
-    made = family(METRIC_SCALE_DECISIONS)
+    """Return the scale decisions by service, workload and reason."""
+    result = new_family(METRIC_SCALE_DECISIONS)
     for (key, workload, reason), number in sorted(counted.items()):
-        made.add(number, **of(key), workload=workload, reason=reason)
-    return made
+        result.add(number, **service_labels(key), workload=workload, reason=reason)
+    return result
 
 
-def canaries(kept: Iterable[tuple[Key, Ledger]]) -> list[Family]:
-    """Of the canary that runs or ran last; one that a newer release has made pointless tells nothing any more.
+def canaries(histories: Iterable[tuple[Key, CanaryHistory]]) -> list[Family]:
+    """Return the metrics of each service's current or last canary, unless a newer release superseded it.
 
-    What was measured and how it ended outlives it, since both may come between two scrapes; its shares are over.
+    Checks and phase are exported after its end too, since both may change between two scrapes; weights are not.
     """
-    weights, checks, phases = map(family, (METRIC_CANARY_WEIGHT, METRIC_CANARY_CHECK, METRIC_CANARY_PHASE))
-    for key, ledger in kept:
-        canary = ledger.current
+    weights, checks, phases = map(new_family, (METRIC_CANARY_WEIGHT, METRIC_CANARY_CHECK, METRIC_CANARY_PHASE))
+    for key, history in histories:
+        canary = history.current
         if canary is None or canary.phase == "Superseded":
             continue
         _checks(checks, key, canary)
         if canary.phase not in ENDED:
-            weights.add(canary.weight, **of(key), **{LABEL_REVISION: canary.revision}, side="canary")
-            weights.add(100 - canary.weight, **of(key), **{LABEL_REVISION: canary.stable}, side="stable")
+            weights.add(canary.weight, **service_labels(key), **{LABEL_REVISION: canary.revision}, side="canary")
+            weights.add(100 - canary.weight, **service_labels(key), **{LABEL_REVISION: canary.stable}, side="stable")
         for phase in PHASES:
-            phases.add(int(phase == canary.phase), **of(key), **{LABEL_REVISION: canary.revision}, phase=phase)
+            phases.add(
+                int(phase == canary.phase), **service_labels(key), **{LABEL_REVISION: canary.revision}, phase=phase
+            )
     return [weights, checks, phases]
 
 
 def _checks(family: Family, key: Key, canary: Canary) -> None:
-    for measurement in {each.check: each for each in canary.measurements}.values():  # the last of each
-        sides = ((canary.revision, "canary", measurement.value), (canary.stable, "stable", measurement.baseline))
-        for revision, side, value in sides:
+    for measurement in {each.check: each for each in canary.measurements}.values():  # the latest of each check
+        variants = ((canary.revision, "canary", measurement.value), (canary.stable, "stable", measurement.baseline))
+        for revision, variant, value in variants:
             if value is not None:
-                labels = {LABEL_REVISION: revision, "side": side, "check": measurement.check}
-                family.add(value, **of(key), **labels)
+                labels = {LABEL_REVISION: revision, "side": variant, "check": measurement.check}
+                family.add(value, **service_labels(key), **labels)

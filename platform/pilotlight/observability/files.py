@@ -1,17 +1,17 @@
-"""Dashboards and rules as the files that Grafana and Prometheus read: for `platformctl dashboard` and for the chart."""
+"""Dashboards and rules as files for Grafana and Prometheus, for `platformctl dashboard` and the chart."""
 
 import json
 from typing import Final
 
 from pilotlight.manifests import Manifest, to_yaml
-from pilotlight.observability.dashboards import DASHBOARDS, Dashboard, rendered
+from pilotlight.observability.dashboards import DASHBOARDS, Dashboard, render_dashboard
 from pilotlight.observability.rules import ERROR_BUDGET, rules
 
 RULES_FILE: Final = "pilotlight-rules.yaml"
 
 
 def dashboard_text(dashboard: Dashboard) -> str:
-    return json.dumps(rendered(dashboard), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(render_dashboard(dashboard), indent=2, ensure_ascii=False) + "\n"
 
 
 def rules_text(error_budget: float = ERROR_BUDGET) -> str:

@@ -1,6 +1,6 @@
-"""Latency, errors and requests of revisions, from a Prometheus, for a target whose gateway does not count them.
+"""Latency, errors and requests of revisions from Prometheus, for targets whose gateway does not count them.
 
-A look at a service must not fail or wait because of its figures: without an answer in time they are left out.
+A status must not fail or wait because of them: without a response in time they are left out.
 """
 
 import math
@@ -15,84 +15,86 @@ from pilotlight.errors import PlatformError
 from pilotlight.targets.target import RevisionStatus, Sample, ServiceStatus
 
 Query = Callable[[str], Sequence[Sample]]
-Figures = Mapping[tuple[str, str, str], Mapping[str, float]]  # of (namespace, service, revision)
+LatencyValues = Mapping[tuple[str, str, str], Mapping[str, float]]  # by (namespace, service, revision)
 
-WINDOW: Final = "5m"  # as RevisionStatus says of its figures
-PATIENCE_S: Final = 2.0
-FIGURE: Final = "figure"  # the label by which one query answers for all of them
+WINDOW: Final = "5m"  # window of RevisionStatus' values
+TIMEOUT_S: Final = 2.0
+VALUE_LABEL: Final = "figure"  # label that distinguishes the values of the one query
 BY: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}, {LABEL_REVISION}"
 COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
 FAILED: Final = 'code=~"5.."'
 
 
-def measured(
-    statuses: Sequence[ServiceStatus], query: Query, patience_s: float | None = None
+def with_latency(
+    statuses: Sequence[ServiceStatus], query: Query, timeout_s: float | None = None
 ) -> Sequence[ServiceStatus]:
-    """With the figures that one query finds; as they were where nobody can be asked, or nobody answers in time."""
+    """Return the statuses with the values of one query, or unchanged without a response in time."""
     if not any(status.revisions for status in statuses):
         return statuses
-    found = figures(_in_time(lambda: query(promql(statuses)), PATIENCE_S if patience_s is None else patience_s))
-    return [_with(status, found) for status in statuses] if found else statuses
+    values = parse_samples(
+        _within_timeout(lambda: query(promql(statuses)), TIMEOUT_S if timeout_s is None else timeout_s)
+    )
+    return [_with_latency(status, values) for status in statuses] if values else statuses
 
 
 def promql(statuses: Sequence[ServiceStatus]) -> str:
-    """All figures of all revisions at once: asking is what takes time."""
+    """Return one query for all values of all revisions, to save round trips."""
     chosen = ",".join(
         (
-            _among(LABEL_NAMESPACE, sorted({status.namespace for status in statuses})),
-            _among(LABEL_SERVICE, sorted({status.name for status in statuses})),
+            _matcher(LABEL_NAMESPACE, sorted({status.namespace for status in statuses})),
+            _matcher(LABEL_SERVICE, sorted({status.name for status in statuses})),
         )
     )
-    asked = f"sum by ({BY}) (increase({COUNT}{{{chosen}}}[{WINDOW}]))"
+    requests = f"sum by ({BY}) (increase({COUNT}{{{chosen}}}[{WINDOW}]))"
     failed = f"sum by ({BY}) (increase({COUNT}{{{chosen},{FAILED}}}[{WINDOW}]))"
     buckets = f"sum by (le, {BY}) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
-    told = {
-        "requests": asked,
-        "error_percent": f"100 * ({failed} or 0 * {asked}) / ({asked} > 0)",
+    queries = {
+        "requests": requests,
+        "error_percent": f"100 * ({failed} or 0 * {requests}) / ({requests} > 0)",
         "p50_ms": f"1000 * histogram_quantile(0.5, {buckets})",
         "p99_ms": f"1000 * histogram_quantile(0.99, {buckets})",
     }
-    return " or ".join(f'label_replace({each}, "{FIGURE}", "{name}", "", "")' for name, each in told.items())
+    return " or ".join(f'label_replace({each}, "{VALUE_LABEL}", "{name}", "", "")' for name, each in queries.items())
 
 
-def _among(label: str, names: Sequence[str]) -> str:
-    """Names of objects have no mark that a pattern takes for its own but the dot."""
+def _matcher(label: str, names: Sequence[str]) -> str:
+    """Return a matcher for names, whose only regular expression character is the dot."""
     return f'{label}=~"{"|".join(name.replace(".", "[.]") for name in names)}"'
 
 
-def figures(samples: Sequence[Sample]) -> Figures:
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+def parse_samples(samples: Sequence[Sample]) -> LatencyValues:
+    values: dict[tuple[str, str, str], dict[str, float]] = {}
     for sample in samples:
         labels = sample.labels
         key = tuple(labels.get(name, "") for name in (LABEL_NAMESPACE, LABEL_SERVICE, LABEL_REVISION))
-        if math.isfinite(sample.value):  # a quantile over no requests is none
-            found.setdefault((key[0], key[1], key[2]), {})[labels.get(FIGURE, "")] = sample.value
-    return found
+        if math.isfinite(sample.value):  # a quantile over no requests is NaN
+            values.setdefault((key[0], key[1], key[2]), {})[labels.get(VALUE_LABEL, "")] = sample.value
+    return values
 
 
-def _with(status: ServiceStatus, found: Figures) -> ServiceStatus:
-    rows = [_told(row, found.get((status.namespace, status.name, row.name), {})) for row in status.revisions]
+def _with_latency(status: ServiceStatus, values: LatencyValues) -> ServiceStatus:
+    rows = [_with_values(row, values.get((status.namespace, status.name, row.name), {})) for row in status.revisions]
     return replace(status, revisions=tuple(rows))
 
 
-def _told(row: RevisionStatus, figures: Mapping[str, float]) -> RevisionStatus:
-    if not figures:
+def _with_values(row: RevisionStatus, values: Mapping[str, float]) -> RevisionStatus:
+    if not values:
         return row
-    known = {name: figures.get(name) for name in ("p50_ms", "p99_ms", "error_percent")}
-    return replace(row, requests=round(figures.get("requests", 0.0)), **known)
+    known = {name: values.get(name) for name in ("p50_ms", "p99_ms", "error_percent")}
+    return replace(row, requests=round(values.get("requests", 0.0)), **known)
 
 
-def _in_time(ask: Callable[[], Sequence[Sample]], patience_s: float) -> Sequence[Sample]:
-    """In a thread that nobody waits for any longer than that."""
-    answer: list[Sample] = []
+def _within_timeout(query: Callable[[], Sequence[Sample]], timeout_s: float) -> Sequence[Sample]:
+    """Run a query in a thread; return nothing if it fails or takes longer than the timeout."""
+    samples: list[Sample] = []
 
     def work() -> None:
         try:
-            answer.extend(ask())
+            samples.extend(query())
         except PlatformError:
             return
 
-    thread = threading.Thread(target=work, daemon=True, name="asks for figures")
+    thread = threading.Thread(target=work, daemon=True, name="latency-query")
     thread.start()
-    thread.join(patience_s)
-    return [] if thread.is_alive() else answer
+    thread.join(timeout_s)
+    return [] if thread.is_alive() else samples

@@ -1,8 +1,7 @@
-"""Recording rules and alerts for all services of a Prometheus: a rules file, and the chart's PrometheusRule. Pure.
+"""Recording rules and alerts for all services, as a rules file and the chart's PrometheusRule. Pure.
 
-Whoever answers for a service is told when its users feel something: errors that eat the budget in hours, requests that
-nobody answers, starts that fail. What depends on a single service's plan, such as its deadlines, comes with its own
-manifests (render/alerts.py). Bounds that a team may want to move are recorded values, so that one place changes them.
+Alerts are about symptoms for users: error budget burn, unanswered requests, failing starts. Alerts that depend on a
+service's plan, such as its deadlines, are in its manifests (render/alerts.py). Adjustable bounds are recorded values.
 """
 
 from collections.abc import Callable
@@ -28,24 +27,24 @@ from pilotlight.contract import (
 )
 
 Json = Any
-Rule = dict[str, Json]
+RuleEntry = dict[str, Json]
 Select = Callable[..., str]
 
 ERROR_BUDGET: Final = 0.001  # an objective of 99.9 %
 COLD_START_S: Final = 60.0
-QUICK_S: Final = 0.5  # an edge of contract.LATENCY_BUCKETS, as is the next, so that no quantile is guessed across it
+QUICK_S: Final = 0.5  # as QUEUE_S a bound of contract.LATENCY_BUCKETS, so that no quantile is interpolated
 QUEUE_S: Final = 1.0
 BUDGET: Final = "pilotlight:error_budget:ratio"
 SLOW_START: Final = "pilotlight:cold_start_bound:seconds"
 WINDOWS: Final = ("5m", "30m", "1h", "6h")
-# How many times faster than allowed the budget goes, over a long window and a short one that says it still does:
-# 14.4 spends 2 % of a month's in an hour and wakes somebody, 6 spends 5 % in six hours and can wait until morning.
+# Burn rates over a long window, and a short one that shows that it continues: 14.4 spends 2 % of a month's budget in an
+# hour (page), 6 spends 5 % in six hours (ticket).
 BURNS: Final = (("Fast", 14.4, "1h", "5m", "critical"), ("Slow", 6.0, "6h", "30m", "warning"))
 
 BY: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}"
 BY_REVISION: Final = f"{BY}, {LABEL_REVISION}"
 FAILED: Final = 'code=~"5.."'
-NO_REPLICA: Final = 'reason="no_replica"'  # the gateway's own 503, which no replica has counted
+NO_REPLICA: Final = 'reason="no_replica"'  # the gateway's own 503, which no replica counts
 COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
 SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.inference_service }}"
 
@@ -55,8 +54,7 @@ def plain(metric: str, *matchers: str) -> str:
 
 
 def errors_of(window: str, select: Select = plain) -> str:
-    """Failed requests per second by service: those that a replica answered with 5xx, that none took, or whose replica
-    ended without an answer."""
+    """Return failed requests per second by service: 5xx of replicas, without a replica, or lost with their replica."""
     return _summed(window, select(COUNT, FAILED), select)
 
 
@@ -65,13 +63,13 @@ def requests_of(window: str, select: Select = plain) -> str:
 
 
 def _summed(window: str, answered: str, select: Select) -> str:
-    """With what the gateway had to answer: no replica has counted it."""
+    """Sum the rates of replicas and of requests that only the gateway counts."""
     counted = (answered, select(METRIC_GATEWAY_REFUSED, NO_REPLICA), select(METRIC_GATEWAY_LOST))
     return f"sum by ({BY}) ({' or '.join(f'rate({each}[{window}])' for each in counted)})"
 
 
 def rules(error_budget: float = ERROR_BUDGET, cold_start_s: float = COLD_START_S) -> dict[str, Json]:
-    """The content of a rules file, and the `spec` of a PrometheusRule."""
+    """Return the content of a rules file, also the `spec` of a PrometheusRule."""
     return {
         "groups": [
             {"name": "pilotlight.records", "rules": recorded(error_budget, cold_start_s)},
@@ -80,18 +78,14 @@ def rules(error_budget: float = ERROR_BUDGET, cold_start_s: float = COLD_START_S
     }
 
 
-def recorded(error_budget: float, cold_start_s: float) -> list[Rule]:
+def recorded(error_budget: float, cold_start_s: float) -> list[RuleEntry]:
     quick = f'sum by ({BY}) (rate({METRIC_REQUEST_DURATION}_bucket{{le="{QUICK_S}"}}[5m]))'
     return [
         _record(BUDGET, f"vector({error_budget:g})"),
         _record(SLOW_START, f"vector({cold_start_s:g})"),
         *(_record(_ratio(window), _error_ratio(window)) for window in WINDOWS),
-        _record("pilotlight:requests_within_500ms:ratio_rate5m", f"{quick} / ({_answered()} > 0)"),
+        _record("pilotlight:requests_within_500ms:ratio_rate5m", f"{quick} / (sum by ({BY}) (rate({COUNT}[5m])) > 0)"),
     ]
-
-
-def _answered() -> str:
-    return f"sum by ({BY}) (rate({COUNT}[5m]))"
 
 
 def _ratio(window: str) -> str:
@@ -99,12 +93,12 @@ def _ratio(window: str) -> str:
 
 
 def _error_ratio(window: str) -> str:
-    """0 while all is well; nothing while nobody asks."""
-    asked = requests_of(window)
-    return f"({errors_of(window)} or 0 * {asked}) / ({asked} > 0)"
+    """Return the error ratio: 0 without errors, no result without requests."""
+    requests = requests_of(window)
+    return f"({errors_of(window)} or 0 * {requests}) / ({requests} > 0)"
 
 
-def alerts() -> list[Rule]:
+def alerts() -> list[RuleEntry]:
     return [
         *(_burn(*each) for each in BURNS),
         _cold_start_slow(),
@@ -117,7 +111,7 @@ def alerts() -> list[Rule]:
     ]
 
 
-def _burn(name: str, factor: float, long: str, short: str, severity: str) -> Rule:
+def _burn(name: str, factor: float, long: str, short: str, severity: str) -> RuleEntry:
     bound = f"{factor:g} * scalar({BUDGET})"
     return _alert(
         f"PilotlightErrorBudgetBurn{name}", f"{_ratio(long)} > {bound} and {_ratio(short)} > {bound}", "", severity,
@@ -127,8 +121,8 @@ def _burn(name: str, factor: float, long: str, short: str, severity: str) -> Rul
     )  # fmt: skip
 
 
-def _cold_start_slow() -> Rule:
-    """For an hour after the start: a replica tells how long its own took for as long as it lives."""
+def _cold_start_slow() -> RuleEntry:
+    """Fires for an hour after a start: a replica exports its start time for as long as it runs."""
     took = f'{METRIC_COLD_START}{{phase="total"}}'
     slowest = f"max by ({BY_REVISION}) ({took} unless {took} == {took} offset 1h)"
     return _alert(
@@ -139,8 +133,8 @@ def _cold_start_slow() -> Rule:
     )  # fmt: skip
 
 
-def _model_load_failing() -> Rule:
-    """Told by who starts replicas, and by a replica that runs without its model."""
+def _model_load_failing() -> RuleEntry:
+    """From the control process, or from a replica that runs without its model."""
     failed = f'max by ({BY_REVISION}) ({METRIC_REPLICAS}{{state="failed"}}) > 0'
     broken = f'max by ({BY_REVISION}) ({METRIC_MODEL_STATE}{{state="UNAVAILABLE"}}) == 1'
     loaded = f'max by ({BY_REVISION}) ({METRIC_MODEL_STATE}{{state=~"READY|PARKED"}}) == 1'
@@ -152,7 +146,7 @@ def _model_load_failing() -> Rule:
     )  # fmt: skip
 
 
-def _queueing() -> Rule:
+def _queueing() -> RuleEntry:
     waits = f"sum by (le, {BY}) (rate({METRIC_QUEUE_SECONDS}_bucket[5m]))"
     return _alert(
         "PilotlightQueueing", f"histogram_quantile(0.95, {waits}) > {QUEUE_S:g}", "10m", "warning",
@@ -161,7 +155,7 @@ def _queueing() -> Rule:
     )  # fmt: skip
 
 
-def _stuck_at_zero() -> Rule:
+def _stuck_at_zero() -> RuleEntry:
     waiting = f"sum by ({BY}) ({METRIC_GATEWAY_WAITING}) > 0"
     ready = f'(sum by ({BY}) ({METRIC_REPLICAS}{{state="ready"}}) > 0 or count by ({BY}) ({METRIC_IN_FLIGHT}) > 0)'
     return _alert(
@@ -172,8 +166,8 @@ def _stuck_at_zero() -> Rule:
     )  # fmt: skip
 
 
-def _scaler_no_data() -> Rule:
-    """A target without a signal, here; a scaler that reports errors, where KEDA scales."""
+def _scaler_no_data() -> RuleEntry:
+    """A target without a signal, or with KEDA a scaler that reports errors."""
     unanswered = f"{METRIC_SCALE_TARGET} unless on ({BY}, unit, metric) {METRIC_SCALE_SIGNAL}"
     keda = "sum by (namespace, scaledObject, scaler) (rate(keda_scaler_detail_errors_total[5m])) > 0"
     return _alert(
@@ -184,8 +178,8 @@ def _scaler_no_data() -> Rule:
     )  # fmt: skip
 
 
-def _at_max() -> Rule:
-    """At its bound and still asked for more; one that is only busy is as large as its document wants it."""
+def _at_max() -> RuleEntry:
+    """At its maximum with a signal above target; a maximum that suffices is no problem."""
     wanted = f'max by ({BY_REVISION}) ({METRIC_REPLICAS}{{state="desired"}})'
     most = f'max by ({BY_REVISION}) ({METRIC_REPLICA_LIMITS}{{bound="max"}})'
     each = f"{BY}, unit, metric"
@@ -200,7 +194,7 @@ def _at_max() -> Rule:
 
 
 def _hpa_at_max() -> str:
-    """As kube-state-metrics tells it, in namespaces that have services of ours."""
+    """Return the same by kube-state-metrics, in namespaces with services."""
     on = "on (namespace, horizontalpodautoscaler)"
     desired = "kube_horizontalpodautoscaler_status_desired_replicas"
     most = "kube_horizontalpodautoscaler_spec_max_replicas"
@@ -209,9 +203,11 @@ def _hpa_at_max() -> str:
     return f"({desired} >= {on} {most}) and {on} ({limited}) and {ours}"
 
 
-def _canary_rolled_back() -> Rule:
-    """For an hour after it happened: what a canary came to stays known until the next one. What was known before the
-    hour is looked for in a week, so that a gap, when nobody told or scraped it, is no news."""
+def _canary_rolled_back() -> RuleEntry:
+    """Fires for an hour after a rollback, whose phase is exported until the next canary.
+
+    The state before that hour is looked up over a week, so that a gap in the series does not fire again.
+    """
     back = f'{METRIC_CANARY_PHASE}{{phase="RolledBack"}}'
     before = f"max by ({BY_REVISION}) (last_over_time({back}[1w] offset 1h)) == 1"
     since = f"max by ({BY_REVISION}) (min_over_time({back}[1h])) == 1"
@@ -224,11 +220,11 @@ def _canary_rolled_back() -> Rule:
     )  # fmt: skip
 
 
-def _record(name: str, expression: str) -> Rule:
+def _record(name: str, expression: str) -> RuleEntry:
     return {"record": name, "expr": expression}
 
 
-def _alert(name: str, expression: str, pending: str, severity: str, summary: str, description: str) -> Rule:
+def _alert(name: str, expression: str, pending: str, severity: str, summary: str, description: str) -> RuleEntry:
     return {
         "alert": name,
         "expr": expression,

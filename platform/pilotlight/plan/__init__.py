@@ -1,4 +1,4 @@
-"""Deciding: plan(spec, catalogue, capabilities, current) → Plan. No I/O, no clock, no environment."""
+"""Planning: plan(service, catalogue, capabilities, current) → Plan. No I/O, no clock, no environment variables."""
 
 from pilotlight.plan.decide import plan
 

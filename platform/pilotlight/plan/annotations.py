@@ -1,4 +1,4 @@
-"""The annotations that decide something, under either project's prefix, and which of them travel on to pods."""
+"""Annotations that planning reads, under the prefixes of OME and KServe, and those that are copied to objects."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -37,7 +37,7 @@ KNATIVE_SCALING: Final = "autoscaling.knative.dev/"
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 ROLLOUT_DURATION: Final = "serving.knative.dev/rollout-duration"
 
-# These belong to Knative's Service object, not to its template.
+# Set on Knative's Service object, not on its template.
 ON_SERVICE_OBJECT: Final = (ROLLOUT_DURATION, "serving.knative.openshift.io/enablePassthrough")
 
 _CONSUMED: Final = frozenset(
@@ -51,7 +51,7 @@ _CONSUMED_PREFIXES: Final = (
 
 
 def first(keys: tuple[str, ...], *maps: Mapping[str, str]) -> tuple[str, str]:
-    """Key and value of the first map that has one of the keys; two empty strings where none has."""
+    """Return key and value of the first map that has one of the keys, else two empty strings."""
     for annotations in maps:
         for key in keys:
             if key in annotations:
@@ -59,8 +59,8 @@ def first(keys: tuple[str, ...], *maps: Mapping[str, str]) -> tuple[str, str]:
     return "", ""
 
 
-def of(service: Service, component: Component, *keys: str) -> tuple[str, str]:
-    """A component's own annotation wins over the service's."""
+def lookup(service: Service, component: Component, *keys: str) -> tuple[str, str]:
+    """Return key and value of an annotation; the component's wins over the service's."""
     return first(keys, component.annotations, service.annotations)
 
 
@@ -70,13 +70,13 @@ def path_of(component: Component, key: str) -> str:
     return f"metadata.annotations.{key}"
 
 
-def kept(annotations: Mapping[str, str]) -> dict[str, str]:
-    """What goes on to the workloads' objects: a gateway's control side reads there who may ask, and how often."""
+def for_workload_objects(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that are copied to workload objects: access rules and rate limits of the gateway."""
     return {key: annotations[key] for key in ACCESS_ANNOTATIONS if key in annotations}
 
 
-def travelling(annotations: Mapping[str, str]) -> dict[str, str]:
-    """What goes on to the pods: all that no stage of ours has consumed."""
+def for_pods(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that are copied to pods: all that planning does not consume."""
     return {
         key: value
         for key, value in annotations.items()

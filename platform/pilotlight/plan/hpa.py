@@ -1,49 +1,49 @@
-"""A HorizontalPodAutoscaler's metrics: what raw and multi-node components get when nothing asks for KEDA."""
+"""HorizontalPodAutoscalers: the default autoscaler of raw and multi-node components."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Scaling
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 
 Json = Any
-DEFAULT_UTILIZATION: Final = 80  # percent, as both projects default it
+DEFAULT_UTILIZATION: Final = 80  # percent, the default of both projects
 
 
-def hpa(subject: Subject, min_replicas: int, max_replicas: int, ledger: Ledger) -> Scaling:
-    """cpu at 80 % unless the document says otherwise; `behavior` is passed on whole."""
-    metrics = tuple(_metrics(subject, ledger))
-    return Scaling("hpa", min_replicas, max_replicas, metrics=metrics, behavior=dict(subject.component.behavior))
+def hpa(context: PlanContext, min_replicas: int, max_replicas: int, log: DecisionLog) -> Scaling:
+    """Return the scaling by an HPA: cpu at 80 % by default; `behavior` is passed through."""
+    metrics = tuple(_metrics(context, log))
+    return Scaling("hpa", min_replicas, max_replicas, metrics=metrics, behavior=dict(context.component.behavior))
 
 
-def _metrics(subject: Subject, ledger: Ledger) -> Iterator[dict[str, Json]]:
-    component = subject.component
+def _metrics(context: PlanContext, log: DecisionLog) -> Iterator[dict[str, Json]]:
+    component = context.component
     for metric in component.metrics:
         if metric.kind == "resource":
             yield _resource(metric.name, metric.target_type, metric.target)
     if component.metrics:
         return
-    name = component.scale_metric or subject.annotation(*annotations.HPA_METRIC) or "cpu"
-    target = component.scale_target or subject.annotation(*annotations.HPA_TARGET) or DEFAULT_UTILIZATION
+    name = component.scale_metric or context.annotation(*annotations.HPA_METRIC) or "cpu"
+    target = component.scale_target or context.annotation(*annotations.HPA_TARGET) or DEFAULT_UTILIZATION
     kind = component.scale_metric_type or "Utilization"
-    ledger.decide(component.role, "scaling target", f"{name} {target}", _why(subject))
-    # KServe reads a bare number as mebibytes when memory is compared as an amount.
+    log.decide(component.role, "scaling target", f"{name} {target}", _why(context))
+    # KServe reads a bare number as mebibytes for a memory target that is no utilization.
     amount = f"{target}Mi" if name == "memory" and kind != "Utilization" else str(target)
     yield _resource(name, kind, amount)
 
 
-def _why(subject: Subject) -> str:
-    if subject.component.scale_target is not None:
-        return f"{subject.component.role}.scaleTarget"
-    return "annotation" if subject.annotation(*annotations.HPA_TARGET) else "the default of both projects"
+def _why(context: PlanContext) -> str:
+    if context.component.scale_target is not None:
+        return f"{context.component.role}.scaleTarget"
+    return "annotation" if context.annotation(*annotations.HPA_TARGET) else "the default of both projects"
 
 
 def _resource(name: str, kind: str, target: str) -> dict[str, Json]:
-    """autoscaling/v2 knows no Value for resources: an amount is always one per pod."""
+    """Return a resource metric. autoscaling/v2 has no Value for resources: a quantity is always per pod."""
     if kind == "Utilization":
-        aim: dict[str, Json] = {"type": "Utilization", "averageUtilization": int(float(target))}
+        metric_target: dict[str, Json] = {"type": "Utilization", "averageUtilization": int(float(target))}
     else:
-        aim = {"type": "AverageValue", "averageValue": target}
-    return {"type": "Resource", "resource": {"name": name, "target": aim}}
+        metric_target = {"type": "AverageValue", "averageValue": target}
+    return {"type": "Resource", "resource": {"name": name, "target": metric_target}}

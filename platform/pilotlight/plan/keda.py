@@ -1,7 +1,7 @@
-"""KEDA triggers by construction: the only place that makes one, so that the dangerous ones cannot be made.
+"""Construction of KEDA triggers; all are built here, so that unsafe combinations cannot occur.
 
-Latency scales by Value (AverageValue ignores the current count), an empty or NaN answer is never "latency perfect",
-a failing Prometheus holds the replicas, and nothing below a request wakes a service from zero. docs/keda.md says why.
+Latency scales by Value (AverageValue ignores the current count), an empty or NaN result never counts as zero latency, a
+failing Prometheus holds the replicas, and only requests wake a service from zero. docs/keda.md gives the reasons.
 """
 
 import math
@@ -14,26 +14,26 @@ from pilotlight import names
 from pilotlight.plan import annotations, queries
 from pilotlight.plan.model import Scaling, Trigger
 from pilotlight.plan.queries import Measure
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 from pilotlight.spec.model import ScalingMetric
 
 Json = Any
 LEAST_VERSION: Final = (2, 18)
-# High enough that no latency reaches it: at zero replicas only requests decide, not the memory of slow ones.
+# Above any latency: at zero replicas only requests may activate, not the latency of past ones.
 NEVER_ACTIVE: Final = "1000000"
-# KEDA keeps three digits behind the point, of thresholds as of values: 0.0004 is 0 to it, and no threshold may be 0.
-# Below this, what it drops is more than a hundredth.
+# KEDA rounds thresholds and values to three decimals, and rejects a threshold of 0. Below this, rounding loses more
+# than 1 %.
 LEAST_THRESHOLD: Final = Decimal("0.1")
 POLLING_S: Final = 15
 LEAST_COOLDOWN_S: Final = 300
-PUSH: Final = "requests"
+REQUESTS_TRIGGER: Final = "requests"
 GATEWAY: Final = "gateway"
 HTTP_ADD_ON: Final = "http-add-on"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a Prometheus trigger shall watch. `own`: our predictor's metric, else somebody's query."""
+class TriggerSpec:
+    """Specification of a Prometheus trigger."""
 
     name: str
     query: str
@@ -41,7 +41,7 @@ class Ask:
     measure: Measure
     address: str
     inverted: bool = False
-    counted: bool = True  # our request rate can tell idle from slow
+    has_request_rate: bool = True  # our predictor exports it, so an idle service is not taken for a slow one
     authentication: Mapping[str, str] | None = None
     auth_modes: str = ""
 
@@ -51,69 +51,80 @@ def version_at_least(version: str, least: tuple[int, int] = LEAST_VERSION) -> bo
     return tuple(parts) >= least
 
 
-def prometheus(subject: Subject, ask: Ask, min_replicas: int) -> Trigger:
-    """A safe Prometheus trigger: guarded query, errors that are errors, and the type that fits what is measured."""
+def prometheus(context: PlanContext, spec: TriggerSpec, min_replicas: int) -> Trigger:
+    """Build a Prometheus trigger with a guarded query and the metric type that fits its measure."""
     from_zero = min_replicas == 0
-    ask = _magnified(subject, ask)
+    spec = _rescaled(context, spec)
     metadata = {
-        "serverAddress": ask.address,
-        "query": _query(subject, ask, from_zero),
-        "threshold": "1" if ask.inverted else ask.threshold,
+        "serverAddress": spec.address,
+        "query": _query(context, spec, from_zero),
+        "threshold": "1" if spec.inverted else spec.threshold,
         "activationThreshold": NEVER_ACTIVE if from_zero else "0",
+        # An empty result is an error, which the fallback handles, instead of a latency of 0.
         "ignoreNullValues": "false",
     }
-    if ask.auth_modes:
-        metadata["authModes"] = ask.auth_modes
-    level = ask.inverted or ask.measure == "level"
+    if spec.auth_modes:
+        metadata["authModes"] = spec.auth_modes
+    level = spec.inverted or spec.measure == "level"
     return Trigger(
-        "prometheus", ask.name, metadata, "Value" if level else "AverageValue", dict(ask.authentication or {})
+        "prometheus", spec.name, metadata, "Value" if level else "AverageValue", dict(spec.authentication or {})
     )
 
 
-def _query(subject: Subject, ask: Ask, from_zero: bool) -> str:
-    name, namespace = subject.service.name, subject.service.namespace
-    if ask.inverted:
-        return queries.inverted(ask.query, ask.threshold, name, namespace, from_zero=from_zero, counted=ask.counted)
-    return queries.guarded(ask.query, ask.measure, name, namespace, from_zero=from_zero, counted=ask.counted)
+def _query(context: PlanContext, spec: TriggerSpec, from_zero: bool) -> str:
+    name, namespace = context.service.name, context.service.namespace
+    if spec.inverted:
+        return queries.inverted(
+            spec.query, spec.threshold, name, namespace, from_zero=from_zero, has_request_rate=spec.has_request_rate
+        )
+    return queries.guarded(
+        spec.query, spec.measure, name, namespace, from_zero=from_zero, has_request_rate=spec.has_request_rate
+    )
 
 
-def _magnified(subject: Subject, ask: Ask) -> Ask:
-    """Query and threshold in thousandths, or millionths, where KEDA would round them away. A formula keeps the units
-    it was written for; the other way round, what is watched is a ratio to 1."""
-    wanted, factor = Decimal(ask.threshold), 1
-    while wanted * factor < LEAST_THRESHOLD and not (ask.inverted or subject.annotation(annotations.FORMULA)):
+def _rescaled(context: PlanContext, spec: TriggerSpec) -> TriggerSpec:
+    """Scale query and threshold by powers of 1000 where KEDA would round them to nothing.
+
+    Not with a formula, which expects the original units, nor for an inverted query, whose threshold is 1.
+    """
+    threshold, factor = Decimal(spec.threshold), 1
+    while threshold * factor < LEAST_THRESHOLD and not (spec.inverted or context.annotation(annotations.FORMULA)):
         factor *= 1000
     if factor == 1:
-        return ask
-    return replace(ask, query=f"{factor} * (\n{ask.query}\n)", threshold=f"{(wanted * factor).normalize():f}")
+        return spec
+    return replace(spec, query=f"{factor} * (\n{spec.query}\n)", threshold=f"{(threshold * factor).normalize():f}")
 
 
-def push(subject: Subject, target: int) -> Trigger | None:
-    """The trigger that can wake from zero: whoever holds the requests says so. None: nobody does on this target, or
-    not the one that the document names."""
-    capabilities, there = subject.capabilities, wakers(subject)
-    named = subject.annotation(annotations.WAKE_BY)
-    chosen = next((each for each in there if named in ("", each)), "")
+def request_trigger(context: PlanContext, target: int) -> Trigger | None:
+    """Build the trigger that wakes from zero by requests at the activator.
+
+    Return None if the target has none, or not the one that the document names.
+    """
+    capabilities, available = context.capabilities, activators(context)
+    named = context.annotation(annotations.WAKE_BY)
+    chosen = next((each for each in available if named in ("", each)), "")
     if chosen == GATEWAY:
         metadata = {
             "scalerAddress": capabilities.gateway_scaler,
-            "service": subject.service.name,
-            "namespace": subject.service.namespace,
-            "workload": subject.name,
+            "service": context.service.name,
+            "namespace": context.service.namespace,
+            "workload": context.name,
             "targetConcurrency": str(target),
         }
-        return Trigger("external-push", PUSH, metadata)
+        return Trigger("external-push", REQUESTS_TRIGGER, metadata)
     if chosen == HTTP_ADD_ON:
-        route = names.interceptor_route(subject.name)
-        return Trigger("external-push", PUSH, {"scalerAddress": capabilities.http_scaler, "interceptorRoute": route})
+        route = names.interceptor_route(context.name)
+        return Trigger(
+            "external-push", REQUESTS_TRIGGER, {"scalerAddress": capabilities.http_scaler, "interceptorRoute": route}
+        )
     return None
 
 
-def wakers(subject: Subject) -> list[str]:
-    """Who can hold requests on this target, the one that is preferred first."""
-    capabilities = subject.capabilities
-    every = {GATEWAY: capabilities.our_gateway, HTTP_ADD_ON: capabilities.http_add_on}
-    return [name for name, there in every.items() if there]
+def activators(context: PlanContext) -> list[str]:
+    """Return the activators of this target, the preferred one first."""
+    capabilities = context.capabilities
+    installed = {GATEWAY: capabilities.our_gateway, HTTP_ADD_ON: capabilities.http_add_on}
+    return [name for name, present in installed.items() if present]
 
 
 def resource(name: str, value: str, utilization: bool) -> Trigger:
@@ -121,7 +132,7 @@ def resource(name: str, value: str, utilization: bool) -> Trigger:
 
 
 def graphite(name: str, metric: ScalingMetric) -> Trigger:
-    """Graphite cannot guard a query; a level still scales by Value."""
+    """Build a Graphite trigger; its queries cannot be guarded, but a level still scales by Value."""
     metadata = {
         "serverAddress": metric.server_address,
         "query": metric.query,
@@ -133,9 +144,9 @@ def graphite(name: str, metric: ScalingMetric) -> Trigger:
     return Trigger("graphite", name, metadata, "Value" if level else "AverageValue", dict(metric.authentication))
 
 
-def pod_metric(subject: Subject, name: str, metric: ScalingMetric, default_scaler: str) -> Trigger:
-    """KServe's PodMetric: the OpenTelemetry add-on for KEDA answers over all pods of the workload."""
-    filters = f'namespace="{subject.service.namespace}", deployment="{subject.name}"'
+def pod_metric(context: PlanContext, name: str, metric: ScalingMetric, default_scaler: str) -> Trigger:
+    """Build a trigger for KServe's PodMetric: KEDA's OpenTelemetry add-on sums over all pods of the workload."""
+    filters = f'namespace="{context.service.namespace}", deployment="{context.name}"'
     metadata = {
         "scalerAddress": metric.server_address or default_scaler,
         "metricQuery": f"sum({metric.query or metric.name}{{{filters}}})",
@@ -144,17 +155,17 @@ def pod_metric(subject: Subject, name: str, metric: ScalingMetric, default_scale
     return Trigger("external", name, metadata, "AverageValue", dict(metric.authentication))
 
 
-def scaled(
-    subject: Subject, min_replicas: int, max_replicas: int, triggers: Sequence[Trigger],
+def scaled_object(
+    context: PlanContext, min_replicas: int, max_replicas: int, triggers: Sequence[Trigger],
     behavior: Mapping[str, Json], modifiers: Mapping[str, Json],
 ) -> Scaling:  # fmt: skip
-    """The ScaledObject's numbers around its triggers, all from how long a replica takes to be of use."""
-    # A start that nobody waits for any more must still end: shorter, and the next request begins it anew.
-    cooldown = max(LEAST_COOLDOWN_S, subject.allowed_start_s)
+    """Return the settings of a ScaledObject; its timing follows from the start time of a replica."""
+    # A start whose request has given up must still complete: with a shorter cooldown the next one starts over.
+    cooldown = max(LEAST_COOLDOWN_S, context.allowed_start_s)
     return Scaling(
         "keda", min_replicas, max_replicas,
         triggers=tuple(triggers),
-        behavior=merged_behavior(subject, max_replicas, behavior),
+        behavior=merged_behavior(context, max_replicas, behavior),
         fallback=fallback(triggers, min_replicas),
         polling_interval=POLLING_S,
         cooldown_period=cooldown,
@@ -164,30 +175,33 @@ def scaled(
 
 
 def fallback(triggers: Sequence[Trigger], min_replicas: int) -> dict[str, Json]:
-    """Hold what runs while a source of metrics is out; never fewer than the minimum.
+    """Return the fallback: hold the current replicas while a metric source is down, at least the minimum.
 
-    At minimum 0 the floor is 0: an idle service must not be woken because Prometheus went down, and a busy one is
-    held by its current count and carried by the request trigger. KEDA refuses a fallback for cpu and memory alone.
+    At minimum 0 the floor is 0: an outage of Prometheus must not wake an idle service, and a busy one is held by its
+    current count and the request trigger. KEDA rejects a fallback for cpu and memory alone.
     """
     if all(trigger.type in ("cpu", "memory") for trigger in triggers):
         return {}
     return {"failureThreshold": 3, "replicas": min_replicas, "behavior": "currentReplicasIfHigher"}
 
 
-def merged_behavior(subject: Subject, max_replicas: int, written: Mapping[str, Json]) -> dict[str, Json]:
-    """A step up is as large as a quarter of the maximum and waits until the last step could help: latency does not
-    fall while replicas load, and a scaler that does not wait runs to the maximum. What the user wrote wins."""
-    patience = min(1800, max(60, subject.start_budget_s if subject.model_bytes else 60))
+def merged_behavior(context: PlanContext, max_replicas: int, written: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the HPA behavior; the user's settings win over these defaults.
+
+    A step up is at most a quarter of the maximum and waits for the previous one to take effect: latency does not fall
+    while replicas load, and a scaler that does not wait runs to the maximum.
+    """
+    period_s = min(1800, max(60, context.start_budget_s if context.model_bytes else 60))
     default: dict[str, Json] = {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
             "selectPolicy": "Max",
-            "policies": [{"type": "Pods", "value": max(1, math.ceil(max_replicas / 4)), "periodSeconds": patience}],
+            "policies": [{"type": "Pods", "value": max(1, math.ceil(max_replicas / 4)), "periodSeconds": period_s}],
         },
         "scaleDown": {
-            "stabilizationWindowSeconds": min(3600, max(300, 2 * subject.load_seconds)),
+            "stabilizationWindowSeconds": min(3600, max(300, 2 * context.load_seconds)),
             "selectPolicy": "Max",
             "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
         },
     }
-    return {side: {**numbers, **(written.get(side) or {})} for side, numbers in default.items()}
+    return {direction: {**numbers, **(written.get(direction) or {})} for direction, numbers in default.items()}

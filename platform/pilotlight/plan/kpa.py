@@ -1,7 +1,7 @@
-"""Knative's autoscaler: which class, metric and target a serverless component gets, as template annotations.
+"""Autoscaling annotations of a serverless component: class, metric and target.
 
-Requests in flight or per second by Knative's own autoscaler, cpu or memory by its HPA class, which cannot reach zero.
-The user's own `autoscaling.knative.dev/…` annotations hold where no field says the same, within Knative's bounds.
+Concurrency and rps use the KPA class, cpu and memory the HPA class, which cannot scale to zero. The user's own
+`autoscaling.knative.dev/…` annotations apply where no field sets the same, within Knative's bounds.
 """
 
 import re
@@ -9,25 +9,25 @@ from collections.abc import Callable
 from typing import Final
 
 from pilotlight.plan.annotations import KNATIVE_SCALING
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Scaling
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 
 KPA_CLASS: Final = "kpa.autoscaling.knative.dev"
 HPA_CLASS: Final = "hpa.autoscaling.knative.dev"
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-def knative(subject: Subject, min_replicas: int, max_replicas: int, ledger: Ledger) -> Scaling:
-    """`max_replicas` 0 is Knative's unlimited."""
-    metric, target = _metric(subject)
-    written = _written(subject, ledger)
-    resource = metric in ("cpu", "memory") or written.get("class") == HPA_CLASS
+def knative(context: PlanContext, min_replicas: int, max_replicas: int, log: DecisionLog) -> Scaling:
+    """Return the scaling by Knative; `max_replicas` 0 means unlimited."""
+    metric, target = _metric(context)
+    user_annotations = _user_annotations(context, log)
+    resource = metric in ("cpu", "memory") or user_annotations.get("class") == HPA_CLASS
     if resource and min_replicas == 0:
-        path = subject.path("scaleMetric" if subject.component.scale_metric else "minReplicas")
+        path = context.path("scaleMetric" if context.component.scale_metric else "minReplicas")
         used = metric or "cpu"
         message = f"{used} cannot bring a service from 0, where none is used; set minReplicas to 1 or use concurrency"
-        ledger.error("PL330", path, message)
+        log.error("PL330", path, message)
     decided = {"class": HPA_CLASS if resource else KPA_CLASS, "min-scale": str(min_replicas)}
     if max_replicas:
         decided["max-scale"] = str(max_replicas)
@@ -35,14 +35,14 @@ def knative(subject: Subject, min_replicas: int, max_replicas: int, ledger: Ledg
         decided["metric"] = metric
     if target:
         decided["target"] = target
-    merged = {**_retention(subject, min_replicas, ledger), **written, **decided}
+    merged = {**_retention(context, min_replicas, log), **user_annotations, **decided}
     annotations = {f"{KNATIVE_SCALING}{key}": merged[key] for key in sorted(merged)}
     return Scaling("knative-hpa" if resource else "kpa", min_replicas, max_replicas, annotations)
 
 
-def _metric(subject: Subject) -> tuple[str, str]:
-    """A target without a metric counts requests in flight."""
-    component = subject.component
+def _metric(context: PlanContext) -> tuple[str, str]:
+    """Return metric and target; a target without a metric is a concurrency."""
+    component = context.component
     for metric in component.metrics:
         if metric.kind == "resource":
             return metric.name, metric.target
@@ -50,34 +50,35 @@ def _metric(subject: Subject) -> tuple[str, str]:
     return component.scale_metric or ("concurrency" if target else ""), target
 
 
-def _retention(subject: Subject, min_replicas: int, ledger: Ledger) -> dict[str, str]:
-    """Keep the last replica as long as bringing it back would take: at most twice the cost of the best choice."""
-    seconds = min(3600, subject.load_seconds)
+def _retention(context: PlanContext, min_replicas: int, log: DecisionLog) -> dict[str, str]:
+    """Return the annotation that retains the last pod for as long as the model takes to load."""
+    # Ski rental: keeping a pod for as long as its restart takes costs at most twice the optimum. Knative allows 1 h.
+    seconds = min(3600, context.load_seconds)
     if min_replicas or seconds < 30:
         return {}
-    ledger.decide(
-        subject.component.role, "kept after the last request", f"{seconds} s", "the model takes that long to load"
+    log.decide(
+        context.component.role, "kept after the last request", f"{seconds} s", "the model takes that long to load"
     )
     return {"scale-to-zero-pod-retention-period": f"{seconds}s"}
 
 
-def _written(subject: Subject, ledger: Ledger) -> dict[str, str]:
-    """The user's own annotations. Fields decide the scale, so min-scale and max-scale are left to them."""
-    found = {
+def _user_annotations(context: PlanContext, log: DecisionLog) -> dict[str, str]:
+    """Return the user's annotations after validation, without min-scale and max-scale, which fields set."""
+    user_annotations = {
         key.removeprefix(KNATIVE_SCALING): value
-        for annotations in (subject.service.annotations, subject.component.annotations)
+        for annotations in (context.service.annotations, context.component.annotations)
         for key, value in annotations.items()
         if key.startswith(KNATIVE_SCALING)
     }
-    for key, value in found.items():
-        path = subject.annotation_path(f"{KNATIVE_SCALING}{key}")
+    for key, value in user_annotations.items():
+        path = context.annotation_path(f"{KNATIVE_SCALING}{key}")
         if key in _INSTEAD:
-            ledger.warn("PL331", path, f"has no effect beside the document's own field; write {_INSTEAD[key]}")
+            log.warn("PL331", path, f"has no effect beside the document's own field; write {_INSTEAD[key]}")
         elif key not in _BOUNDS:
-            ledger.error("PL332", path, f"is no annotation of Knative; known are {', '.join(_BOUNDS)}")
+            log.error("PL332", path, f"is no annotation of Knative; known are {', '.join(_BOUNDS)}")
         elif not _BOUNDS[key][0](value):
-            ledger.error("PL333", path, f"{value}, must be {_BOUNDS[key][1]}")
-    return {key: value for key, value in found.items() if key not in _INSTEAD}
+            log.error("PL333", path, f"{value}, must be {_BOUNDS[key][1]}")
+    return {key: value for key, value in user_annotations.items() if key not in _INSTEAD}
 
 
 def _number(low: float, high: float) -> Callable[[str], bool]:
@@ -91,18 +92,18 @@ def _number(low: float, high: float) -> Callable[[str], bool]:
 
 
 def seconds_of(text: str) -> int | None:
-    """`1m30s` in seconds; None where it is no duration of whole seconds."""
-    found = _DURATION.fullmatch(text)
-    if not text or not found:
+    """Return the seconds of `1m30s`; None if it is not a duration of whole seconds."""
+    match = _DURATION.fullmatch(text)
+    if not text or not match:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds
 
 
 def _seconds(low: int, high: int) -> Callable[[str], bool]:
     def within(text: str) -> bool:
-        found = seconds_of(text)
-        return found is not None and low <= found <= high
+        seconds = seconds_of(text)
+        return seconds is not None and low <= seconds <= high
 
     return within
 

@@ -1,4 +1,4 @@
-"""What plan() decides: every workload, its scaling, its traffic, and why. Pure data; render() only writes it down."""
+"""The Plan: workloads, scaling, traffic, and the decisions behind them. Pure data; render() writes it out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Scaler = Literal["kpa", "knative-hpa", "hpa", "keda", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One line of `platformctl explain`: what was decided, and because of what."""
+    """One line of `platformctl explain`: topic, decision and reason."""
 
     topic: str  # "engine: mode"
     value: str  # "serverless"
@@ -23,7 +23,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What the cluster must have: a CRD, a Knative feature flag, an add-on, a least version."""
+    """A requirement on the cluster: a CRD, a Knative feature flag, an add-on, a minimum version."""
 
     kind: Literal["crd", "feature", "addon", "version"]
     name: str
@@ -32,7 +32,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A KEDA trigger as the ScaledObject gets it; dangerous combinations cannot be built (plan/keda.py)."""
+    """A trigger of a ScaledObject; built by plan/keda.py only, which excludes unsafe combinations."""
 
     type: str
     name: str
@@ -43,7 +43,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The single autoscaler that owns the workload, with all its numbers."""
+    """Settings of the one autoscaler that owns the replica count of a workload."""
 
     scaler: Scaler
     min_replicas: int
@@ -72,7 +72,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One revision of one component, complete: `template` is the pod template (metadata and spec) as applied."""
+    """One revision of one component; `template` is the pod template (metadata and spec) as applied."""
 
     role: Role
     name: str  # of the Knative Service, Deployment, StatefulSet or LeaderWorkerSet
@@ -84,7 +84,7 @@ class Workload:
     strategy: Mapping[str, Json] = field(default_factory=dict)
     replicas: int | None = None  # None: an autoscaler owns the count
     worker_template: Mapping[str, Json] | None = None
-    group_size: int = 1  # pods of one multi-node group, the leader among them
+    group_size: int = 1  # pods of one multi-node group, with the leader
     port: int = 8080
     port_name: str = "http1"
     metrics_port: int | None = 8082
@@ -94,20 +94,20 @@ class Workload:
     disruption: Mapping[str, Json] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    ours: bool = True
-    selector: Mapping[str, str] = field(default_factory=dict)  # pod labels unique to it; empty: render() makes one
-    cluster: Literal["leader-worker-set", "ray"] = "leader-worker-set"  # what runs a multi-node group
-    internal: bool = False  # behind another workload of the service: no address outside the cluster
-    canary: bool = False  # the second side of its role, beside the stable one
+    is_pilotlight: bool = True
+    selector: Mapping[str, str] = field(default_factory=dict)  # unique pod labels; empty: render() derives them
+    cluster: Literal["leader-worker-set", "ray"] = "leader-worker-set"  # controller of multi-node groups
+    internal: bool = False  # called by another workload only: no public address
+    canary: bool = False  # the canary variant of its role
     pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
-    model_bytes: int = 0  # of the model it serves; 0: unknown, or none
+    model_bytes: int = 0  # size of its model; 0: unknown, or none
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """Who receives requests first and holds them while nothing runs: our gateway, or the HTTP add-on's interceptor.
+class Activator:
+    """Proxy that buffers requests while a service is at zero: our gateway, or the HTTP add-on's interceptor.
 
-    `route` is the spec of the InterceptorRoute but for target and hosts: `scalingMetric`, `timeouts`, `coldStart`.
+    `route` is the InterceptorRoute's spec without target and hosts: `scalingMetric`, `timeouts`, `coldStart`.
     """
 
     kind: Literal["gateway", "interceptor"]
@@ -119,7 +119,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that render() needs. `objects` are companions that need no decision of their own."""
+    """Input of render(). `objects` are companion documents that need no planning."""
 
     name: str
     namespace: str
@@ -135,13 +135,13 @@ class Plan:
     gateway: Mapping[str, str] = field(default_factory=dict)  # parent of HTTPRoutes; empty: none is rendered
     monitoring: bool = True
     annotations: Mapping[str, str] = field(default_factory=dict)
-    front: Front | None = None  # None: requests go straight to the entry's Service
-    objects: tuple[Mapping[str, Json], ...] = ()  # complete documents, applied as they are
+    activator: Activator | None = None  # None: requests go straight to the entry's Service
+    objects: tuple[Mapping[str, Json], ...] = ()  # complete documents, applied unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the target offers, as far as it is known; the defaults are an ordinary cluster with everything installed."""
+    """Capabilities of the target, as far as known; the defaults are a cluster with everything installed."""
 
     knative: bool = True
     keda: str = "2.21"
@@ -153,10 +153,10 @@ class Capabilities:
     gpus: int | None = None  # free GPUs; None: unknown
     features: frozenset[str] = frozenset()  # Knative feature flags that are on
     prometheus: str = "http://prometheus-operated.monitoring.svc:9090"
-    load_rate_bytes_s: int = 200_000_000  # how fast a node brings model bytes to the device
+    load_rate_bytes_s: int = 200_000_000  # load rate from the model store to the device
     image: str = "pilotlight/predictor:0.1.0"
-    default_mode: Literal["serverless", "raw"] = "serverless"  # for KServe documents that name none
-    pod_security: str = ""  # restricted, baseline or privileged: force it; empty: the strictest that runs
+    default_mode: Literal["serverless", "raw"] = "serverless"  # of KServe documents without a deploymentMode
+    pod_security: str = ""  # forced level (restricted, baseline, privileged); empty: the strictest possible
     gateway_scaler: str = "pilotlight-gateway.pilotlight-system.svc:9090"  # our gateway's KEDA scaler
     http_scaler: str = "keda-add-ons-http-external-scaler.keda:9090"
     route_parent: Mapping[str, str] = field(
@@ -167,7 +167,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What runs now: from the target, or `--current FILE`. Empty: the rendered revision gets all traffic."""
+    """State of what runs: from the target, or `--current FILE`. Empty: the rendered revision gets all traffic."""
 
     revisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # workload name → revisions, newest first
     traffic: Mapping[str, tuple[Traffic, ...]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The pod template of a workload, complete as it will be applied: what all other decisions come together in.
+"""Pod templates, complete as they are applied.
 
-Order of precedence everywhere: the user's document, the runtime, our defaults. The revision's name is a hash of what
-this module returns, so it must not contain anything that varies by itself.
+Precedence: the user's document, the runtime, our defaults. The revision's name is a hash of the template, so it must be
+deterministic.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from pilotlight import names, quantities
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from pilotlight.plan import annotations, environment, routing
 from pilotlight.plan.knative_pods import fit_to_knative
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Capabilities
 from pilotlight.plan.pod_rules import check_pod
-from pilotlight.plan.probes import decide_probes
+from pilotlight.plan.probes import PROBES, decide_probes
 from pilotlight.plan.resources import SHM_VOLUME, decide_resources, shared_memory
 from pilotlight.plan.security import Level, container_context, decide_level, pod_context
-from pilotlight.plan.storage import Storage, decide_storage
-from pilotlight.plan.subject import Subject
-from pilotlight.spec.merge import strategic
+from pilotlight.plan.storage import ModelStorage, decide_storage
+from pilotlight.plan.subject import PlanContext
+from pilotlight.spec.merge import strategic_merge
 
 Json = Any
 SCRATCH: Final = "scratch"
@@ -29,8 +29,8 @@ PUBLISHED: Final = Capabilities().image
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A pod template and what others must know about it."""
+class PodTemplate:
+    """A pod template with its serving port and security level."""
 
     template: dict[str, Json]
     port: int
@@ -40,214 +40,215 @@ class Template:
     worker: dict[str, Json] | None = None
 
 
-def decide_template(subject: Subject, timeout_s: int, account: str, ledger: Ledger) -> Template:
-    storage = decide_storage(subject, ledger)
-    level = decide_level(subject, list(storage.volumes), ledger)
-    port, port_name = serving_port(subject)
-    container = _main(subject, storage, level, port, port_name, timeout_s, ledger)
-    spec = _spec(subject, subject.choice.pod, container, storage, level, timeout_s, account)
-    if subject.serverless:
-        spec = fit_to_knative(subject, spec, {"name": port_name, "containerPort": port}, ledger)
-    worker = _worker(subject, storage, level, timeout_s, account) if subject.mode == "multi-node" else None
-    check_pod(subject, spec, "", ledger)
+def decide_template(context: PlanContext, timeout_s: int, account: str, log: DecisionLog) -> PodTemplate:
+    storage = decide_storage(context, log)
+    level = decide_level(context, list(storage.volumes), log)
+    port, port_name = serving_port(context)
+    container = _main_container(context, storage, level, port, port_name, timeout_s, log)
+    spec = _spec(context, context.choice.pod, container, storage, level, timeout_s, account)
+    if context.serverless:
+        spec = fit_to_knative(context, spec, {"name": port_name, "containerPort": port}, log)
+    worker = _worker(context, storage, level, timeout_s, account) if context.mode == "multi-node" else None
+    check_pod(context, spec, "", log)
     if worker is not None:
-        check_pod(subject, worker["spec"], "worker", ledger)
-    metrics = METRICS_PORT if subject.choice.ours and not subject.choice.gateway else None
-    return Template({"metadata": metadata(subject), "spec": spec}, port, port_name, metrics, level, worker)
+        check_pod(context, worker["spec"], "worker", log)
+    metrics = METRICS_PORT if context.choice.is_pilotlight and not context.choice.gateway else None
+    return PodTemplate({"metadata": metadata(context), "spec": spec}, port, port_name, metrics, level, worker)
 
 
-def metadata(subject: Subject) -> dict[str, Json]:
-    """Labels and annotations of the pods; ours last, since others select by them."""
-    service, component = subject.service, subject.component
-    ours = names.pod_labels(service.group, service.name, component.role, subject.name)
+def metadata(context: PlanContext) -> dict[str, Json]:
+    """Return labels and annotations of the pods; our labels win, since selectors use them."""
+    service, component = context.service, context.component
+    ours = names.pod_labels(service.group, service.name, component.role, context.name)
     labels = {**service.labels, **component.labels, **ours}
     labels.pop(names.LABEL_VISIBILITY, None)
     written = {**service.annotations, **component.annotations}
-    return {"labels": labels, "annotations": annotations.travelling(written)}
+    return {"labels": labels, "annotations": annotations.for_pods(written)}
 
 
-def serving_port(subject: Subject) -> tuple[int, str]:
-    """Serverless has one port: h2c for a gRPC protocol, else HTTP. A container's own first port wins."""
-    declared = _asked(subject).get("ports") or ()
-    protocol = subject.component.model.protocol if subject.component.model is not None else ""
+def serving_port(context: PlanContext) -> tuple[int, str]:
+    """Return number and name (h2c or http1) of the serving port. The first port of a foreign container wins."""
+    declared = _serving_container(context).get("ports") or ()
+    protocol = context.component.model.protocol if context.component.model is not None else ""
     grpc = protocol.startswith("grpc")
-    if declared and not subject.choice.ours:
+    if declared and not context.choice.is_pilotlight:
         name = str(declared[0].get("name", ""))
         return int(declared[0]["containerPort"]), "h2c" if grpc or name.startswith(("h2c", "grpc")) else "http1"
-    return (GRPC_PORT, "h2c") if grpc and subject.choice.ours else (HTTP_PORT, "h2c" if grpc else "http1")
+    return (GRPC_PORT, "h2c") if grpc and context.choice.is_pilotlight else (HTTP_PORT, "h2c" if grpc else "http1")
 
 
-def _asked(subject: Subject) -> Mapping[str, Json]:
-    """The container that requests come to: where the main one declares no port, the sidecar that does.
+def _serving_container(context: PlanContext) -> Mapping[str, Json]:
+    """Return the container that serves requests: the main one, or a sidecar if only that declares a port.
 
-    To Knative that is any; in a Deployment only KServe's collocated transformer, as another's port may be its metrics'.
+    With Knative any sidecar; in a Deployment only KServe's collocated transformer, since another's may serve metrics.
     """
-    main, sidecars = subject.choice.container, subject.choice.pod.get("containers") or ()
-    if subject.choice.ours or main.get("ports"):
+    main, sidecars = context.choice.container, context.choice.pod.get("containers") or ()
+    if context.choice.is_pilotlight or main.get("ports"):
         return main
-    asked = (each for each in sidecars if subject.serverless or each.get("name") == COLLOCATED)
-    return next((each for each in asked if each.get("ports")), main)
+    candidates = (each for each in sidecars if context.serverless or each.get("name") == COLLOCATED)
+    return next((each for each in candidates if each.get("ports")), main)
 
 
-def _main(
-    subject: Subject, storage: Storage, level: Level, port: int, port_name: str, timeout_s: int, ledger: Ledger
+def _main_container(
+    context: PlanContext,
+    storage: ModelStorage,
+    level: Level,
+    port: int,
+    port_name: str,
+    timeout_s: int,
+    log: DecisionLog,
 ) -> dict[str, Json]:
-    """The container that serves: its own fields over ours, but for what only we can know."""
-    choice = subject.choice
-    brought = {key: value for key, value in choice.container.items() if key not in ("ports", *_PROBE_FIELDS)}
-    resources = decide_resources(subject, ledger)
-    shm = shared_memory(brought, bool(quantities.gpus(choice.container)))[1]
+    """Return the main container: its own fields over our defaults, except image, ports, probes and resources."""
+    choice = context.choice
+    own_fields = {key: value for key, value in choice.container.items() if key not in ("ports", *PROBES)}
+    resources = decide_resources(context, log)
+    shm = shared_memory(own_fields, bool(quantities.gpu_count(choice.container)))[1]
     base: dict[str, Json] = {
-        "image": image(subject, ledger),
+        "image": image(context, log),
         "env": [
-            *environment.identity(subject),
-            *environment.settings(subject, timeout_s),
+            *environment.identity(context),
+            *environment.settings(context, timeout_s),
             *storage.env,
-            *_scratch_variable(subject, storage),
+            *_scratch_variable(context, storage),
         ],
-        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(subject, storage)],
+        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage)],
     }
     if choice.gateway:
         base |= {"command": list(routing.COMMAND)}
-        base["env"] = [*environment.identity(subject), *routing.router_environment(subject, ledger)]
-    container = {"name": brought.get("name", "main"), **strategic(base, brought)}
-    container["image"] = own_image(subject, str(container["image"]))
-    container |= _peers(subject, container)
-    container |= {"resources": resources, "ports": _ports(subject, port, port_name)}
-    container |= decide_probes(subject, port, ledger)
-    container["securityContext"] = container_context(level, choice.ours, brought.get("securityContext") or {})
+        base["env"] = [*environment.identity(context), *routing.router_environment(context, log)]
+    container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
+    container["image"] = own_image(context, str(container["image"]))
+    container |= _predictor_args(context, container)
+    container |= {"resources": resources, "ports": _ports(context, port, port_name)}
+    container |= decide_probes(context, port, log)
+    container["securityContext"] = container_context(
+        level, choice.is_pilotlight, own_fields.get("securityContext") or {}
+    )
     return {key: value for key, value in container.items() if value not in ([], {}, None)}
 
 
-def image(subject: Subject, ledger: Ledger) -> str:
-    """Our image for our runtime; anything else must bring its own."""
-    if not subject.choice.ours and not subject.choice.container.get("image"):
-        name = "runner.image" if subject.service.group == "ome" else "containers"
-        ledger.error(
-            "PL307", subject.path(name), "has no image, and no runtime gives it one; name an image or a runtime"
-        )
-    return subject.capabilities.image
+def image(context: PlanContext, log: DecisionLog) -> str:
+    """Return the default image; a container that is not ours must have its own (PL307)."""
+    if not context.choice.is_pilotlight and not context.choice.container.get("image"):
+        name = "runner.image" if context.service.group == "ome" else "containers"
+        log.error("PL307", context.path(name), "has no image, and no runtime gives it one; name an image or a runtime")
+    return context.capabilities.image
 
 
-def own_image(subject: Subject, chosen: str) -> str:
-    """The built-in runtime names our image as it is published; a cluster may have it under another name."""
-    return subject.capabilities.image if subject.choice.ours and chosen == PUBLISHED else chosen
+def own_image(context: PlanContext, chosen: str) -> str:
+    """Replace the published name of our image, as built-in runtimes have it, by the cluster's."""
+    return context.capabilities.image if context.choice.is_pilotlight and chosen == PUBLISHED else chosen
 
 
-_PROBE_FIELDS: Final = ("startupProbe", "readinessProbe", "livenessProbe")
-
-
-def _peers(subject: Subject, container: Mapping[str, Json]) -> dict[str, Json]:
-    """KServe tells a transformer and an explainer by arguments where the predictor is."""
-    if subject.component.role not in ("transformer", "explainer"):
+def _predictor_args(context: PlanContext, container: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the arguments that tell KServe's transformers and explainers the predictor's host."""
+    if context.component.role not in ("transformer", "explainer"):
         return {}
-    service = subject.service
-    host = f"{subject.predictor}.{service.namespace}"
-    wanted = {"--model_name": service.name, "--predictor_host": host}
+    service = context.service
+    host = f"{context.predictor}.{service.namespace}"
+    defaults = {"--model_name": service.name, "--predictor_host": host}
     args = list(container.get("args") or ())
-    given = {argument.partition("=")[0] for argument in args}
-    return {"args": [*args, *(part for key, value in wanted.items() if key not in given for part in (key, value))]}
+    present = {argument.partition("=")[0] for argument in args}
+    return {"args": [*args, *(part for key, value in defaults.items() if key not in present for part in (key, value))]}
 
 
-def _ports(subject: Subject, port: int, port_name: str) -> list[dict[str, Json]]:
-    """Knative allows one; elsewhere our predictor shows all three. None where a sidecar is asked."""
-    if _asked(subject) is not subject.choice.container:
+def _ports(context: PlanContext, port: int, port_name: str) -> list[dict[str, Json]]:
+    """Return the ports of the main container: one for Knative, else all of them; none if a sidecar serves."""
+    if _serving_container(context) is not context.choice.container:
         return []
-    if subject.serverless:
+    if context.serverless:
         return [{"name": port_name, "containerPort": port}]
-    if subject.choice.ours and not subject.choice.gateway:
+    if context.choice.is_pilotlight and not context.choice.gateway:
         ports = {"http": HTTP_PORT, "grpc": GRPC_PORT, "metrics": METRICS_PORT}
         return [{"name": name, "containerPort": number} for name, number in ports.items()]
-    declared = list(subject.choice.container.get("ports") or ())
+    declared = list(context.choice.container.get("ports") or ())
     return declared or [{"name": "http", "containerPort": port}]
 
 
-def _scratch_mount(subject: Subject, storage: Storage) -> list[dict[str, Json]]:
-    """Our image's file system is read-only; libraries still want a /tmp."""
-    if not subject.choice.ours or _wakes_without_volumes(subject, storage):
+def _scratch_mount(context: PlanContext, storage: ModelStorage) -> list[dict[str, Json]]:
+    """Mount a /tmp for libraries, since the file system of our image is read-only."""
+    if not context.choice.is_pilotlight or _needs_no_volumes(context, storage):
         return []
     return [{"name": SCRATCH, "mountPath": "/tmp"}]  # noqa: S108
 
 
-def _scratch_variable(subject: Subject, storage: Storage) -> list[dict[str, Json]]:
-    """Every container has this folder, of 64 MiB."""
-    return [{"name": "TMPDIR", "value": "/dev/shm"}] * _wakes_without_volumes(subject, storage)  # noqa: S108
+def _scratch_variable(context: PlanContext, storage: ModelStorage) -> list[dict[str, Json]]:
+    """Point TMPDIR to /dev/shm (64 MiB) where no volume is mounted."""
+    return [{"name": "TMPDIR", "value": "/dev/shm"}] * _needs_no_volumes(context, storage)  # noqa: S108
 
 
-def _wakes_without_volumes(subject: Subject, storage: Storage) -> bool:
-    """The kubelet looks every 300 ms whether a pod's volumes are there: a third of a cold start through Knative.
+def _needs_no_volumes(context: PlanContext, storage: ModelStorage) -> bool:
+    """Return whether the pod can do without volumes, which speeds up a Knative cold start by a third.
 
-    A model that lies in the image needs none, and onnxruntime writes nothing; other runtimes may.
+    The kubelet polls for volumes every 300 ms. A model in the image needs none, and onnxruntime writes no files.
     """
-    model = subject.component.model
+    model = context.component.model
     onnx = model is not None and model.format == "onnx"
-    return subject.serverless and subject.choice.ours and onnx and bool(storage.path) and not storage.volumes
+    return context.serverless and context.choice.is_pilotlight and onnx and bool(storage.path) and not storage.volumes
 
 
 def _spec(
-    subject: Subject, pod: Mapping[str, Json], container: Mapping[str, Json], storage: Storage, level: Level,
-    timeout_s: int, account: str,
+    context: PlanContext, pod: Mapping[str, Json], container: Mapping[str, Json], storage: ModelStorage,
+    level: Level, timeout_s: int, account: str,
 ) -> dict[str, Json]:  # fmt: skip
-    """Pod fields as the user wrote them, our volumes and defaults around them."""
+    """Return the pod spec: the user's fields over our volumes and defaults."""
     volumes = list(storage.volumes)
     if any(mount["name"] == SHM_VOLUME for mount in container.get("volumeMounts") or ()):
         volumes += shared_memory({}, True)[0]
-    if subject.choice.ours:
+    if context.choice.is_pilotlight:
         volumes.append({"name": SCRATCH, "emptyDir": {}})
     mounted = {
         mount["name"] for item in (container, *storage.init_containers) for mount in item.get("volumeMounts") or ()
     }
-    # A folder that the user mounts otherwise leaves our volume unused, and Knative refuses unused volumes.
+    # The user's own mount may leave our volume unused, and Knative rejects unused volumes.
     volumes = [volume for volume in volumes if volume["name"] in mounted]
     base: dict[str, Json] = {"serviceAccountName": account, "enableServiceLinks": False, "volumes": volumes}
-    if subject.choice.ours:
+    if context.choice.is_pilotlight:
         base["automountServiceAccountToken"] = False
-    if not subject.serverless:
+    if not context.serverless:
         base["terminationGracePeriodSeconds"] = environment.grace_seconds(timeout_s)
-    spec = strategic(base, {key: value for key, value in pod.items() if key != "containers"})
-    spec["securityContext"] = pod_context(subject)
+    spec = strategic_merge(base, {key: value for key, value in pod.items() if key != "containers"})
+    spec["securityContext"] = pod_context(context)
     spec["nodeSelector"] = {**storage.node_selector, **pod.get("nodeSelector", {})}
-    spec["topologySpreadConstraints"] = pod.get("topologySpreadConstraints") or _spread(subject)
-    init = [_secured(item, level, True) for item in storage.init_containers]
+    spec["topologySpreadConstraints"] = pod.get("topologySpreadConstraints") or _spread(context)
+    init = [{**item, "securityContext": container_context(level, True, {})} for item in storage.init_containers]
     spec["initContainers"] = [*init, *(pod.get("initContainers") or ())]
     spec["containers"] = [dict(container), *(pod.get("containers") or ())]
     return {key: value for key, value in spec.items() if value not in ([], {}, None, "")}
 
 
-def _secured(container: Mapping[str, Json], level: Level, ours: bool) -> dict[str, Json]:
-    return {**container, "securityContext": container_context(level, ours, container.get("securityContext") or {})}
-
-
-def _spread(subject: Subject) -> list[dict[str, Json]]:
-    """Replicas on different nodes where possible. Knative wants a feature flag for it, groups are placed as groups."""
-    if subject.mode not in ("raw", "stateful"):
+def _spread(context: PlanContext) -> list[dict[str, Json]]:
+    """Spread replicas over nodes. Not with Knative, which needs a feature flag, nor for groups."""
+    if context.mode not in ("raw", "stateful"):
         return []
     return [
         {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": names.selector(subject.name)},
+            "labelSelector": {"matchLabels": names.selector(context.name)},
         }
     ]
 
 
-def _worker(subject: Subject, storage: Storage, level: Level, timeout_s: int, account: str) -> dict[str, Json]:
-    """A worker has the leader's image and volumes, and no port of its own that anybody asks."""
-    choice = subject.choice
-    brought = dict(choice.worker_container or choice.container)
-    has_gpus = bool(quantities.gpus(brought))
+def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s: int, account: str) -> dict[str, Json]:
+    """Return the template of a worker: the leader's image and volumes, no serving port."""
+    choice = context.choice
+    own_fields = dict(choice.worker_container or choice.container)
+    has_gpus = bool(quantities.gpu_count(own_fields))
     base: dict[str, Json] = {
-        "image": subject.capabilities.image if choice.ours else choice.container.get("image", ""),
-        "env": [*environment.identity(subject), *storage.env],
-        "volumeMounts": [*storage.mounts, *shared_memory(brought, has_gpus)[1], *_scratch_mount(subject, storage)],
+        "image": context.capabilities.image if choice.is_pilotlight else choice.container.get("image", ""),
+        "env": [*environment.identity(context), *storage.env],
+        "volumeMounts": [*storage.mounts, *shared_memory(own_fields, has_gpus)[1], *_scratch_mount(context, storage)],
     }
-    container = {"name": brought.get("name", "worker"), **strategic(base, brought)}
-    container["image"] = own_image(subject, str(container["image"]))
-    container["securityContext"] = container_context(level, choice.ours, brought.get("securityContext") or {})
+    container = {"name": own_fields.get("name", "worker"), **strategic_merge(base, own_fields)}
+    container["image"] = own_image(context, str(container["image"]))
+    container["securityContext"] = container_context(
+        level, choice.is_pilotlight, own_fields.get("securityContext") or {}
+    )
     requests = (container.get("resources") or {}).get("requests") or {}
     gpus = {name: count for name, count in requests.items() if quantities.is_gpu(name)}
     if gpus:
-        container["resources"] = strategic({"limits": gpus}, container["resources"])
-    spec = _spec(subject, choice.worker_pod or choice.pod, container, storage, level, timeout_s, account)
-    return {"metadata": metadata(subject), "spec": spec}
+        container["resources"] = strategic_merge({"limits": gpus}, container["resources"])
+    spec = _spec(context, choice.worker_pod or choice.pod, container, storage, level, timeout_s, account)
+    return {"metadata": metadata(context), "spec": spec}

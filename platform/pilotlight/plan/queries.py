@@ -1,7 +1,7 @@
-"""PromQL that a trigger may carry: our own metrics by kind, any other query guarded, and what a query measures.
+"""PromQL of KEDA triggers: queries of our metrics, guards around any query, and the measure of a query.
 
-A guarded query answers with exactly one number, or with nothing when the scrape is lost. While the service idles it
-answers 0; NaN, which a quantile over no requests gives, never reaches the autoscaler.
+A guarded query returns exactly one number, or nothing if the scrape is lost. It returns 0 while the service is idle;
+NaN, the quantile of no requests, never reaches the autoscaler.
 """
 
 import re
@@ -21,7 +21,7 @@ Measure = Literal["level", "total"]
 WINDOW: Final = "2m"
 QUANTILE: Final = "0.95"
 
-# A level is the same however many replicas share the work; a total is divided among them.
+# A level does not depend on the number of replicas; a total is divided among them.
 MEASURES: Final[dict[str, Measure]] = {
     "latency": "level",
     "gpu-utilization": "level",
@@ -30,7 +30,7 @@ MEASURES: Final[dict[str, Measure]] = {
     "queue-depth": "total",
 }
 
-# Names that tell of a time or a share: what they measure does not shrink when it is divided by replicas.
+# Names of times and ratios, which do not shrink when more replicas share the work.
 _LEVEL: Final = re.compile(
     r"quantile|latency|duration|_seconds|time_to_first|inter_token|time_per_output|utili[sz]ation|_ratio\b|percent|_perc\b",
     re.IGNORECASE,
@@ -48,8 +48,8 @@ def request_rate(service: str, namespace: str) -> str:
     return f"sum(rate({METRIC_REQUEST_DURATION}_count{{{labels(service, namespace)}}}[{WINDOW}]))"
 
 
-def own(kind: Kind, service: str, namespace: str) -> str:
-    """One of the predictor's metrics as one number."""
+def metric_query(kind: Kind, service: str, namespace: str) -> str:
+    """Return the query of one of the predictor's metrics, as one number."""
     chosen = labels(service, namespace)
     buckets = f"sum by (le) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
     return {
@@ -62,49 +62,54 @@ def own(kind: Kind, service: str, namespace: str) -> str:
 
 
 def is_level(query: str) -> bool:
-    """Whether its names tell of a time or a share: `x_seconds_sum / x_seconds_count` does, `x_seconds_count` counts."""
+    """Return whether a query measures a time or ratio: `x_seconds_sum / x_seconds_count`, not `x_seconds_count`."""
     rest = _COUNTERS.sub("", query)
     return bool(_LEVEL.search(rest if "/" in query else _SUMS.sub("", rest)))
 
 
 def measure(query: str) -> Measure:
-    """What an unknown query measures. One that does not sum is averaged over replicas, and then it is a level too."""
+    """Return the measure of a user's query. One that does not sum is averaged over replicas, so it is a level too."""
     return "total" if _TOTAL.match(query) and not is_level(query) else "level"
 
 
-def guarded(query: str, measured: Measure, service: str, namespace: str, *, from_zero: bool, counted: bool) -> str:
-    """`counted`: our own request rate is there to tell an idle service from a slow one.
+def guarded(
+    query: str, measured: Measure, service: str, namespace: str, *, from_zero: bool, has_request_rate: bool
+) -> str:
+    """Guard a query. `counted`: our request rate is available to detect an idle service.
 
-    The line ends around the query keep a comment in it from swallowing the guard.
+    The line breaks around the query keep a comment in it from disabling the guard.
     """
     one = f"{'avg' if measured == 'level' else 'sum'}(\n{query}\n) >= 0"
-    if measured == "level" and counted:
+    if measured == "level" and has_request_rate:
         one = f"({one}) and on() ({request_rate(service, namespace)} > 0)"
-    return f"({one}) or {_idle(service, namespace, from_zero, counted)}"
+    return f"({one}) or {_idle(service, namespace, from_zero, has_request_rate)}"
 
 
-def inverted(query: str, threshold: str, service: str, namespace: str, *, from_zero: bool, counted: bool) -> str:
-    """`threshold / query`: above 1 when the query falls below its threshold. A query of 0 would divide by zero."""
+def inverted(
+    query: str, threshold: str, service: str, namespace: str, *, from_zero: bool, has_request_rate: bool
+) -> str:
+    """Return `threshold / query`, above 1 when the query is below its threshold; without a result at 0."""
     one = f"{threshold} / (avg(\n{query}\n) > 0)"
-    if counted:
+    if has_request_rate:
         one = f"({one}) and on() ({request_rate(service, namespace)} > 0)"
-    return f"({one}) or {_idle(service, namespace, from_zero, counted)}"
+    return f"({one}) or {_idle(service, namespace, from_zero, has_request_rate)}"
 
 
-def _idle(service: str, namespace: str, from_zero: bool, counted: bool) -> str:
-    """At zero replicas nothing is scraped, and that is no error; above zero a lost scrape must reach the fallback.
+def _idle(service: str, namespace: str, from_zero: bool, has_request_rate: bool) -> str:
+    """Return the value of an idle service. At zero replicas nothing is scraped; above, a lost scrape must be an error.
 
-    Our predictor labels its metrics itself, however it is scraped; `up` has the service's name only behind a monitor.
+    Our predictor labels its metrics itself; `up` has the service's name only through a ServiceMonitor or PodMonitor.
     """
-    alive = METRIC_IN_FLIGHT if counted else "up"
+    alive = METRIC_IN_FLIGHT if has_request_rate else "up"
     return "vector(0)" if from_zero else f"(0 * sum({alive}{{{labels(service, namespace)}}}))"
 
 
-def mistake(query: str) -> str:
-    """Why the query could break out of its guard, or an empty string. Prometheus itself checks the rest."""
+def syntax_problem(query: str) -> str:
+    """Return why the query could break out of its guard, or "". Prometheus checks the rest."""
     pairs = {")": "(", "]": "[", "}": "{"}
     stack: list[str] = []
-    for mark in _marks(query):
+    # Brackets and unclosed quotes; the pattern consumes strings and comments without a group.
+    for mark in (match[1] for match in _MARK.finditer(query) if match[1]):
         if mark in "([{":
             stack.append(mark)
         elif mark in pairs and (not stack or stack.pop() != pairs[mark]):
@@ -115,8 +120,3 @@ def mistake(query: str) -> str:
 
 
 _MARK: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|`[^`]*`|#[^\r\n]*|(["\'`(){}\[\]])')
-
-
-def _marks(query: str) -> list[str]:
-    """Brackets and quotes that stand for themselves: not within texts, not in comments."""
-    return [found[1] for found in _MARK.finditer(query) if found[1]]

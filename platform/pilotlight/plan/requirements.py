@@ -1,13 +1,13 @@
-"""What the cluster must have before a plan can work there: CRDs, Knative feature flags, add-ons, least versions.
+"""Requirements of a plan on the cluster: CRDs, Knative feature flags, add-ons, minimum versions.
 
-Listed offline by `render` and `validate`; checked against the cluster where there is one.
+Listed offline by `render` and `validate`; checked by the Kubernetes target before applying.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight import pod_flags
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Capabilities, Plan, Requirement, Workload
 
 Json = Any
@@ -19,33 +19,33 @@ CRDS: Final[Mapping[str, str]] = {
 }
 
 
-def collect(made: Plan, capabilities: Capabilities, ledger: Ledger) -> None:
-    """Everything the plan needs, into the ledger; what the target is known to lack becomes a warning."""
-    for workload in made.workloads:
+def collect(plan: Plan, capabilities: Capabilities, log: DecisionLog) -> None:
+    """Record all requirements of the plan; warn about those that the target is known to lack."""
+    for workload in plan.workloads:
         for requirement in (*_objects(workload), *_pod_flags(workload), *_add_ons(workload)):
-            ledger.need(requirement)
-    for requirement in (*_routes(made), *(_monitoring(made.workloads) if made.monitoring else ())):
-        ledger.need(requirement)
-    _check_flags(capabilities, ledger)
+            log.require(requirement)
+    for requirement in (*_routes(plan), *(_monitoring(plan.workloads) if plan.monitoring else ())):
+        log.require(requirement)
+    _check_flags(capabilities, log)
 
 
-def _routes(made: Plan) -> Iterator[Requirement]:
-    entry = next((workload for workload in made.workloads if workload.name == made.entry), None)
-    if not made.gateway or entry is None or entry.mode == "serverless":
+def _routes(plan: Plan) -> Iterator[Requirement]:
+    entry = next((workload for workload in plan.workloads if workload.name == plan.entry), None)
+    if not plan.gateway or entry is None or entry.mode == "serverless":
         return
     yield Requirement("crd", "httproutes.gateway.networking.k8s.io", "requests from outside reach raw pods")
-    if made.front is not None and made.front.namespace != made.namespace:
-        reason = f"the route leads to {made.front.service} in {made.front.namespace}"
+    if plan.activator is not None and plan.activator.namespace != plan.namespace:
+        reason = f"the route leads to {plan.activator.service} in {plan.activator.namespace}"
         yield Requirement("crd", "referencegrants.gateway.networking.k8s.io", reason)
 
 
 def _monitoring(workloads: Sequence[Workload]) -> Iterator[Requirement]:
-    """Knative's pods are scraped one by one, the others behind their Service."""
+    """Yield the CRDs for scraping: PodMonitors for Knative's pods, ServiceMonitors for others."""
     measured = [workload for workload in workloads if workload.metrics_port is not None]
     for workload in measured:
         kind = "podmonitors" if workload.mode == "serverless" else "servicemonitors"
         yield Requirement("crd", f"{kind}.{MONITORING}", f"{workload.role} is scraped")
-    if any(workload.ours or workload.scaling.min_replicas > 0 for workload in measured):
+    if any(workload.is_pilotlight or workload.scaling.min_replicas > 0 for workload in measured):
         yield Requirement("crd", f"prometheusrules.{MONITORING}", "alerts of the service")
 
 
@@ -92,11 +92,13 @@ def _add_ons(workload: Workload) -> Iterator[Requirement]:
             )
 
 
-def _check_flags(capabilities: Capabilities, ledger: Ledger) -> None:
-    """Only where the target has told its flags: none at all means that nobody asked."""
+def _check_flags(capabilities: Capabilities, log: DecisionLog) -> None:
+    """Warn about disabled Knative flags; without any known flag, the target was not queried."""
     if not capabilities.features:
         return
-    for requirement in list(ledger.requirements.values()):
-        told = requirement.kind == "feature" and requirement.name.startswith((pod_flags.FLAG, pod_flags.SIDECAR_PROBES))
-        if told and requirement.name not in capabilities.features:
-            ledger.warn("PL355", "spec", f"Knative's {requirement.name} is off, and {requirement.reason} needs it")
+    for requirement in list(log.requirements.values()):
+        is_known_flag = requirement.kind == "feature" and requirement.name.startswith(
+            (pod_flags.FLAG, pod_flags.SIDECAR_PROBES)
+        )
+        if is_known_flag and requirement.name not in capabilities.features:
+            log.warn("PL355", "spec", f"Knative's {requirement.name} is off, and {requirement.reason} needs it")

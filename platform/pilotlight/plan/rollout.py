@@ -1,44 +1,44 @@
-"""How a workload replaces its replicas: beside the old ones if there are devices for both, else in their place."""
+"""Rollout strategy of a workload: surge if there are free devices, else recreate."""
 
 from typing import Any
 
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Scaling
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 
 Json = Any
 
 
-def decide_strategy(subject: Subject, scaling: Scaling, ledger: Ledger) -> dict[str, Json]:
-    """As the object of the mode spells it: Deployment's strategy, StatefulSet's updateStrategy, LeaderWorkerSet's."""
-    if subject.serverless:
-        _check_room_for_revision(subject, ledger)
+def decide_strategy(context: PlanContext, scaling: Scaling, log: DecisionLog) -> dict[str, Json]:
+    """Return the strategy in the form of the mode's object: Deployment, StatefulSet or LeaderWorkerSet."""
+    if context.serverless:
+        _check_gpus_for_revision(context, log)
         return {}
-    if subject.mode == "stateful":
+    if context.mode == "stateful":
         return {"type": "RollingUpdate"}
-    if subject.on_ray:
-        ledger.decide(subject.component.role, "rollout", "KubeRay's own", "a RayCluster has no strategy to set")
+    if context.on_ray:
+        log.decide(context.component.role, "rollout", "KubeRay's own", "a RayCluster has no strategy to set")
         return {}
-    surge, unavailable, reason = _surge(subject, scaling)
-    if subject.mode == "multi-node":
-        ledger.decide(subject.component.role, "rollout", f"surge {surge}", reason)
-        # A set without spare devices must give up a group to get one: it has no Recreate.
-        room = {"maxSurge": surge, "maxUnavailable": unavailable if surge else 1}
-        return {"type": "RollingUpdate", "rollingUpdateConfiguration": room}
-    if subject.component.deployment_strategy:
-        path = f"{subject.component.role}.deploymentStrategy"
-        ledger.decide(subject.component.role, "rollout", subject.component.deployment_strategy.get("type", ""), path)
-        return dict(subject.component.deployment_strategy)
+    surge, unavailable, reason = _surge(context, scaling)
+    if context.mode == "multi-node":
+        log.decide(context.component.role, "rollout", f"surge {surge}", reason)
+        # A LeaderWorkerSet has no Recreate: without spare devices it must stop a group first.
+        limits = {"maxSurge": surge, "maxUnavailable": unavailable if surge else 1}
+        return {"type": "RollingUpdate", "rollingUpdateConfiguration": limits}
+    if context.component.deployment_strategy:
+        path = f"{context.component.role}.deploymentStrategy"
+        log.decide(context.component.role, "rollout", context.component.deployment_strategy.get("type", ""), path)
+        return dict(context.component.deployment_strategy)
     if not surge and not unavailable:
-        ledger.decide(subject.component.role, "rollout", "recreate", reason)
+        log.decide(context.component.role, "rollout", "recreate", reason)
         return {"type": "Recreate"}
-    ledger.decide(subject.component.role, "rollout", "surge" if surge else "one by one", reason)
+    log.decide(context.component.role, "rollout", "surge" if surge else "one by one", reason)
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
 
 
-def _surge(subject: Subject, scaling: Scaling) -> tuple[int, int, str]:
-    """(maxSurge, maxUnavailable, reason); both 0: all must go before one can come."""
-    needed, free = subject.gpus, subject.capabilities.gpus
+def _surge(context: PlanContext, scaling: Scaling) -> tuple[int, int, str]:
+    """Return (maxSurge, maxUnavailable, reason); both 0: recreate."""
+    needed, free = context.gpus, context.capabilities.gpus
     if not needed or free is None:
         return 1, 0, "no GPU is needed" if not needed else "the number of free GPUs is unknown"
     if free >= needed:
@@ -49,9 +49,9 @@ def _surge(subject: Subject, scaling: Scaling) -> tuple[int, int, str]:
     return 0, 0, f"{short}: the old replica must end before the new one starts"
 
 
-def _check_room_for_revision(subject: Subject, ledger: Ledger) -> None:
-    """Knative starts a new revision beside the old one, and there is no setting against it."""
-    needed, free = subject.gpus, subject.capabilities.gpus
+def _check_gpus_for_revision(context: PlanContext, log: DecisionLog) -> None:
+    """Warn about missing GPUs: Knative always starts a new revision before it stops the old one."""
+    needed, free = context.gpus, context.capabilities.gpus
     if needed and free is not None and free < needed:
         message = f"a new revision starts beside the old one and needs {needed} free GPUs, there are {free}; use raw"
-        ledger.warn("PL352", subject.path(), message)
+        log.warn("PL352", context.path(), message)

@@ -1,11 +1,11 @@
-"""The router component: our gateway in router mode. Its settings are checked here and told to it by variables."""
+"""Router component: our gateway in router mode. Validates its settings and passes them as variables."""
 
 import re
 from typing import Any, Final
 
 from pilotlight import names
-from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.ledger import DecisionLog
+from pilotlight.plan.subject import PlanContext
 
 Json = Any
 STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
@@ -16,20 +16,20 @@ _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
-def router_environment(subject: Subject, ledger: Ledger) -> list[dict[str, str]]:
-    """A disaggregated service is routed by phase unless it says otherwise."""
-    service, config = subject.service, subject.component.config
+def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str, str]]:
+    """Return the router's variables; the default strategy of a disaggregated service is prefill_decode."""
+    service, config = context.service, context.component.config
     disaggregated = "decoder" in service.components
     default = "prefill_decode" if disaggregated else "least_loaded"
     strategy = config.get("routing_strategy", default)
-    _check(subject, strategy, disaggregated, ledger)
+    _check(context, strategy, disaggregated, log)
     reason = (
         "router.config" if "routing_strategy" in config else "engine and decoder" if disaggregated else "the default"
     )
-    ledger.decide("router", "strategy", strategy, reason)
+    log.decide("router", "strategy", strategy, reason)
     values = {
         "STRATEGY": strategy,
-        "HEALTH_CHECK_INTERVAL_S": f"{_interval(subject, ledger):g}",
+        "HEALTH_CHECK_INTERVAL_S": f"{_interval(context, log):g}",
         "ENGINE": names.workload(service.name, "engine"),
         "NAMESPACE": service.namespace,
     }
@@ -38,24 +38,22 @@ def router_environment(subject: Subject, ledger: Ledger) -> list[dict[str, str]]
     return [{"name": f"{ENV_PREFIX}{name}", "value": value} for name, value in values.items()]
 
 
-def _check(subject: Subject, strategy: str, disaggregated: bool, ledger: Ledger) -> None:
-    path = subject.path("config.routing_strategy")
+def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
+    path = context.path("config.routing_strategy")
     if strategy not in STRATEGIES:
-        ledger.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
+        log.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
     elif strategy == "prefill_decode" and not disaggregated:
-        ledger.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
-    for key in subject.component.config:
+        log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
+    for key in context.component.config:
         if key not in KNOWN:
-            ledger.error(
-                "PL347", subject.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}"
-            )
+            log.error("PL347", context.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}")
 
 
-def _interval(subject: Subject, ledger: Ledger) -> float:
-    written = subject.component.config.get("health_check_interval", "10s")
+def _interval(context: PlanContext, log: DecisionLog) -> float:
+    written = context.component.config.get("health_check_interval", "10s")
     matched = _INTERVAL.fullmatch(written)
     seconds = float(matched[1]) * _UNITS[matched[2]] if matched else 0.0
     if not 0.1 <= seconds <= 3600:
-        path = subject.path("config.health_check_interval")
-        ledger.error("PL348", path, f"{written}, must be a duration from 100ms to 60m such as 30s")
+        path = context.path("config.health_check_interval")
+        log.error("PL348", path, f"{written}, must be a duration from 100ms to 60m such as 30s")
     return seconds

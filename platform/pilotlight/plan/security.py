@@ -1,14 +1,14 @@
-"""How little a pod may do: Pod Security *restricted* for our image, the strictest that runs for anybody else's.
+"""Security contexts: Pod Security *restricted* for our image, *baseline* for others.
 
-What the user wrote is never overridden. In serverless mode everything goes onto containers: a pod-level context needs
-a Knative feature flag.
+The user's settings win. In serverless mode everything is set on containers: a pod-level context needs a Knative feature
+flag.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.ledger import DecisionLog
+from pilotlight.plan.subject import PlanContext
 
 Json = Any
 Level = Literal["restricted", "baseline", "privileged"]
@@ -23,21 +23,21 @@ _FORBIDDEN_AT_BASELINE: Final = ("hostPath",)
 _HOST_FIELDS: Final = ("hostNetwork", "hostPID", "hostIPC")
 
 
-def decide_level(subject: Subject, volumes: list[Json], ledger: Ledger) -> Level:
-    """The level that the pod fits, with a warning wherever it is not the strictest."""
-    forced = subject.capabilities.pod_security
-    role, path = subject.component.role, subject.path()
+def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) -> Level:
+    """Return the Pod Security level that the pod meets; warn if it is not restricted."""
+    forced = context.capabilities.pod_security
+    role, path = context.component.role, context.path()
     if forced in LEVELS:
-        ledger.decide(role, "pod security", forced, "--pod-security")
+        log.decide(role, "pod security", forced, "--pod-security")
         return LEVELS[forced]
-    beyond = list(_beyond_baseline(subject.choice.pod, subject.choice.container, volumes))
+    beyond = list(_beyond_baseline(context.choice.pod, context.choice.container, volumes))
     if beyond:
-        ledger.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
+        log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
         return "privileged"
-    if subject.choice.ours:
-        ledger.decide(role, "pod security", "restricted", "our image needs nothing more")
+    if context.choice.is_pilotlight:
+        log.decide(role, "pod security", "restricted", "our image needs nothing more")
         return "restricted"
-    ledger.warn(
+    log.warn(
         "PL351", path,
         "the image is not ours and may need root, so its pods meet only baseline; force --pod-security restricted "
         "if it does not",
@@ -50,10 +50,10 @@ def _beyond_baseline(pod: Mapping[str, Json], container: Mapping[str, Json], vol
         if any(kind in volume for kind in _FORBIDDEN_AT_BASELINE):
             yield f"hostPath volume {volume['name']}"
     yield from (f"{name}: true" for name in _HOST_FIELDS if pod.get(name))
-    context = container.get("securityContext") or {}
-    if context.get("privileged"):
+    security = container.get("securityContext") or {}
+    if security.get("privileged"):
         yield "privileged: true"
-    if (context.get("capabilities") or {}).get("add"):
+    if (security.get("capabilities") or {}).get("add"):
         yield "added capabilities"
 
 
@@ -61,17 +61,17 @@ def container_context(level: Level, ours: bool, written: Mapping[str, Json]) -> 
     added = (written.get("capabilities") or {}).get("add")
     if not ours and (written.get("privileged") or added):
         return dict(written)
-    context: dict[str, Json] = {"allowPrivilegeEscalation": False, "seccompProfile": dict(SECCOMP)}
+    security: dict[str, Json] = {"allowPrivilegeEscalation": False, "seccompProfile": dict(SECCOMP)}
     if level == "restricted" or ours:
-        context |= {"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+        security |= {"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
     if ours:
-        context |= {"readOnlyRootFilesystem": True, "runAsUser": USER, "runAsGroup": USER}
-    return {**context, **written}
+        security |= {"readOnlyRootFilesystem": True, "runAsUser": USER, "runAsGroup": USER}
+    return {**security, **written}
 
 
-def pod_context(subject: Subject) -> dict[str, Json]:
-    """Only what a container cannot say: the group that volumes belong to. Empty in serverless mode."""
-    written = dict(subject.choice.pod.get("securityContext") or {})
-    if subject.serverless or not subject.choice.ours:
+def pod_context(context: PlanContext) -> dict[str, Json]:
+    """Return the pod-level context: fsGroup, which containers cannot set. Only the user's in serverless mode."""
+    written = dict(context.choice.pod.get("securityContext") or {})
+    if context.serverless or not context.choice.is_pilotlight:
         return written
     return {"runAsNonRoot": True, "fsGroup": USER, "seccompProfile": dict(SECCOMP), **written}

@@ -1,7 +1,7 @@
-"""How the model's bytes reach the container: one decision per component, given to pods.py as volumes and variables.
+"""Delivery of the model to the container, as volumes, mounts, variables and init containers for pods.py.
 
 Our predictor fetches in its own process, so that download, imports and loading overlap. Foreign servers get an init
-container with our `fetch`, unless the bytes can be mounted: a claim, an OCI image, a node that a model agent filled.
+container with our `fetch`, unless the model can be mounted: a claim, an OCI image, a directory of OME's model agent.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import Ledger
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.ledger import DecisionLog
+from pilotlight.plan.subject import PlanContext
 from pilotlight.spec.model import BaseModel
 
 Json = Any
@@ -24,12 +24,12 @@ VOLUME: Final = "model"
 ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
 _FETCHED: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model", "storage-config")
-CONFIGURED: Final = "storage-config://"  # bucket and credentials come out of an entry of KServe's Secret
+CONFIGURED: Final = "storage-config://"  # bucket and credentials from an entry of KServe's Secret
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """What a pod needs so that its main container finds the model under `path`."""
+class ModelStorage:
+    """Pod parts that make the model available to the main container under `path`."""
 
     path: str = ""
     env: tuple[dict[str, Json], ...] = ()
@@ -39,34 +39,34 @@ class Storage:
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide_storage(subject: Subject, ledger: Ledger) -> Storage:
-    explains = subject.component.role == "explainer" and subject.component.model is not None
-    if not (subject.serves_model or explains) or subject.choice.gateway:
-        return Storage()
-    if subject.component.storage_uris:
-        ledger.decide(subject.component.role, "storage", "init container each", "storageUris lists several sources")
-        return _several(subject)
-    uri, _ = location(subject)
-    way, reason = _way(subject, uri, ledger)
-    if way is None:
-        return Storage()
-    ledger.decide(subject.component.role, "storage", way.__name__.strip("_").replace("_", " "), reason)
-    return _with_adapter(subject, way(subject, uri), ledger)
+def decide_storage(context: PlanContext, log: DecisionLog) -> ModelStorage:
+    is_explainer = context.component.role == "explainer" and context.component.model is not None
+    if not (context.serves_model or is_explainer) or context.choice.gateway:
+        return ModelStorage()
+    if context.component.storage_uris:
+        log.decide(context.component.role, "storage", "init container each", "storageUris lists several sources")
+        return _several(context)
+    uri, _ = location(context)
+    method, reason = _choose_method(context, uri, log)
+    if method is None:
+        return ModelStorage()
+    log.decide(context.component.role, "storage", method.__name__.strip("_").replace("_", " "), reason)
+    return _with_adapter(context, method(context, uri), log)
 
 
-def _with_adapter(subject: Subject, storage: Storage, ledger: Ledger) -> Storage:
-    """An adapter is small: a claim is mounted, anything else fetched before the engine starts."""
-    adapter = subject.choice.adapter
+def _with_adapter(context: PlanContext, storage: ModelStorage, log: DecisionLog) -> ModelStorage:
+    """Add the adapter: a claim is mounted, anything else fetched before the engine starts."""
+    adapter = context.choice.adapter
     if adapter is None:
         return storage
     volume, mount = _claim("adapter", adapter.uri, adapter.path)
     fetches: tuple[dict[str, Json], ...] = ()
     if not adapter.uri.startswith("pvc://"):
-        _check_scheme(adapter.uri, "spec.model.fineTunedWeights", ledger)
+        _check_scheme(adapter.uri, "spec.model.fineTunedWeights", log)
         mount = {"name": "adapter", "mountPath": adapter.path, "readOnly": True}
         volume = {"name": "adapter", "emptyDir": {}}
         target = {"name": "adapter", "mountPath": adapter.path}
-        fetches = (_fetch("adapter-initializer", subject, adapter.uri, target),)
+        fetches = (_fetch("adapter-initializer", context, adapter.uri, target),)
     return replace(
         storage,
         volumes=(*storage.volumes, volume),
@@ -75,104 +75,103 @@ def _with_adapter(subject: Subject, storage: Storage, ledger: Ledger) -> Storage
     )
 
 
-def location(subject: Subject) -> tuple[str, str]:
-    """The model's URI and where the document writes it: the model, the component, or a custom container's variable."""
-    component, model = subject.component, subject.choice.model
+def location(context: PlanContext) -> tuple[str, str]:
+    """Return the model's URI and its path in the document: model, component, or a custom container's variable."""
+    component, model = context.component, context.choice.model
     if component.model is not None and component.model.storage_uri:
-        return component.model.storage_uri, subject.path("model.storageUri")
-    for variable in subject.choice.container.get("env") or ():
+        return component.model.storage_uri, context.path("model.storageUri")
+    for variable in context.choice.container.get("env") or ():
         if variable.get("name") == "STORAGE_URI":
-            return str(variable.get("value", "")), subject.path("containers")
+            return str(variable.get("value", "")), context.path("containers")
     storage = component.model.storage if component.model is not None else {}
     if storage.get("key"):
-        return f"{CONFIGURED}{str(storage.get('path', '')).lstrip('/')}", subject.path("model.storage")
+        return f"{CONFIGURED}{str(storage.get('path', '')).lstrip('/')}", context.path("model.storage")
     if model is not None and (model.storage_uri or model.storage):
         return model.storage_uri or _from_parameters(model.storage), "spec.model.name"
-    return _from_parameters(storage), subject.path("model.storage")
+    return _from_parameters(storage), context.path("model.storage")
 
 
 def _from_parameters(storage: Mapping[str, Json]) -> str:
-    """KServe's `storage: {path, parameters: {type: s3, bucket: …}}` as a URI."""
+    """Return KServe's `storage: {path, parameters: {type: s3, bucket: …}}` as a URI."""
     parameters = storage.get("parameters") or {}
     scheme, bucket = str(parameters.get("type", "")), str(parameters.get("bucket", ""))
     path = str(storage.get("path", "")).lstrip("/")
     return f"{scheme}://{bucket}/{path}" if scheme and bucket else ""
 
 
-Way = Callable[[Subject, str], Storage]
+StorageMethod = Callable[[PlanContext, str], ModelStorage]
 
 
-def _way(subject: Subject, uri: str, ledger: Ledger) -> tuple[Way | None, str]:
-    """The first way that fits, with why. Order: what can be mounted, what is on the node, what must be fetched."""
-    model, ours = subject.choice.model, subject.choice.ours
+def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
+    """Return the storage method and its reason, in order: mounted, on the node, fetched. None if there is no model."""
+    model, ours = context.choice.model, context.choice.is_pilotlight
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme == "pvc":
         return _volume_claim, "pvc:// names a claim"
     if scheme in ("oci", "oci+native") and not _ORACLE.match(uri):
         return _image_volume, "oci:// names an image, which the kubelet pulls and caches"
-    if _on_node(subject, model) and not (ours and scheme in _FETCHED):
+    on_node = context.service.group == "ome" and model is not None and bool(model.storage.get("path"))
+    if on_node and not (ours and scheme in _FETCHED):
         return _node_directory, "the BaseModel has storage.path: OME's model agent puts it on the node"
     if not uri:
         return None, ""
     if not scheme or scheme in ("file", "local"):
-        return _local(subject, uri, ledger)
-    if not _check_scheme(uri, location(subject)[1], ledger):
+        return _local(context, uri, log)
+    if not _check_scheme(uri, location(context)[1], log):
         return None, ""
     if ours:
         return _in_process, "our predictor fetches while it imports"
     return _init_container, "a foreign image cannot fetch; ours does it before"
 
 
-def _check_scheme(uri: str, path: str, ledger: Ledger) -> bool:
+def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
     scheme = uri.partition("://")[0]
     if scheme not in _FETCHED:
-        ledger.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
+        log.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
     return scheme in _FETCHED
 
 
-def _on_node(subject: Subject, model: BaseModel | None) -> bool:
-    return subject.service.group == "ome" and model is not None and bool(model.storage.get("path"))
-
-
-def _local(subject: Subject, uri: str, ledger: Ledger) -> tuple[Way | None, str]:
-    if subject.choice.ours:
+def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
+    if context.choice.is_pilotlight:
         return _in_place, "a path is used where it is: in the image, or on this machine"
-    ledger.error(
-        "PL342", location(subject)[1],
+    log.error(
+        "PL342", location(context)[1],
         f"{uri}: a path of this machine does not exist in a foreign image; use a URI, pvc:// or oci://",
     )  # fmt: skip
     return None, ""
 
 
-def _model_path(subject: Subject, path: str) -> tuple[dict[str, Json], ...]:
-    """Ours is told by its own setting; OME's servers read MODEL_PATH, KServe's look into /mnt/models."""
-    name = ENV_MODEL_PATH if subject.choice.ours else "MODEL_PATH"
-    return ({"name": name, "value": path},) if subject.choice.ours or subject.service.group == "ome" else ()
+def _model_path(context: PlanContext, path: str) -> tuple[dict[str, Json], ...]:
+    """Return the variable with the model's path; KServe's servers need none, they read /mnt/models."""
+    name = ENV_MODEL_PATH if context.choice.is_pilotlight else "MODEL_PATH"
+    return ({"name": name, "value": path},) if context.choice.is_pilotlight or context.service.group == "ome" else ()
 
 
-def _in_process(subject: Subject, uri: str) -> Storage:
+def _in_process(context: PlanContext, uri: str) -> ModelStorage:
     cache: dict[str, Json] = {"name": "model-cache", "emptyDir": {}}
-    env = (*_model_path(subject, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(subject))
-    return Storage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
+    env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(context))
+    return ModelStorage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
 
 
-def _in_place(subject: Subject, uri: str) -> Storage:
-    found = uri.partition("://")[2] or uri
-    return Storage(found, _model_path(subject, found))
+def _in_place(context: PlanContext, uri: str) -> ModelStorage:
+    path = uri.partition("://")[2] or uri
+    return ModelStorage(path, _model_path(context, path))
 
 
-def _init_container(subject: Subject, uri: str) -> Storage:
+def _init_container(context: PlanContext, uri: str) -> ModelStorage:
     mount = {"name": VOLUME, "mountPath": MODEL_DIR}
-    fetch = _fetch("storage-initializer", subject, uri, mount)
+    fetch = _fetch("storage-initializer", context, uri, mount)
     read = {**mount, "readOnly": True}
-    return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), ({"name": VOLUME, "emptyDir": {}},), (read,), (fetch,))
+    return ModelStorage(
+        MODEL_DIR, _model_path(context, MODEL_DIR), ({"name": VOLUME, "emptyDir": {}},), (read,), (fetch,)
+    )
 
 
-def _fetch(name: str, subject: Subject, uri: str, mount: Mapping[str, str]) -> dict[str, Json]:
-    variables = list(_token(subject))
+def _fetch(name: str, context: PlanContext, uri: str, mount: Mapping[str, str]) -> dict[str, Json]:
+    variables = list(_token(context))
     return {
         "name": name,
-        "image": subject.capabilities.image,
+        "image": context.capabilities.image,
         "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, mount["mountPath"]],
         **({"env": variables} if variables else {}),
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
@@ -180,82 +179,81 @@ def _fetch(name: str, subject: Subject, uri: str, mount: Mapping[str, str]) -> d
     }
 
 
-def _volume_claim(subject: Subject, uri: str) -> Storage:
+def _volume_claim(context: PlanContext, uri: str) -> ModelStorage:
     volume, mount = _claim(VOLUME, uri, MODEL_DIR)
-    return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), (volume,), (mount,))
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
 
 
 def _claim(name: str, uri: str, folder: str) -> tuple[dict[str, Json], dict[str, Json]]:
-    """`pvc://claim/folder`; OME writes `pvc://namespace:claim/folder`, and a pod only sees claims of its namespace."""
+    """Return volume and mount of `pvc://claim/folder`, also in OME's form `pvc://namespace:claim/folder`."""
     claim, _, inside = uri.removeprefix("pvc://").partition("/")
     volume = {"name": name, "persistentVolumeClaim": {"claimName": claim.rpartition(":")[2], "readOnly": True}}
     mount: dict[str, Json] = {"name": name, "mountPath": folder, "readOnly": True}
     return volume, mount | ({"subPath": inside.strip("/")} if inside.strip("/") else {})
 
 
-def _several(subject: Subject) -> Storage:
-    """KServe's `storageUris`: each under a folder of its own. Claims are mounted, the rest is fetched before."""
+def _several(context: PlanContext) -> ModelStorage:
+    """Return the storage of KServe's `storageUris`, each in its folder: claims are mounted, the rest is fetched."""
     volumes, mounts, fetches = [], [], []
-    for index, entry in enumerate(subject.component.storage_uris):
+    for index, entry in enumerate(context.component.storage_uris):
         name, uri, folder = f"model-{index}", entry["uri"], entry.get("mountPath") or MODEL_DIR
         volume, mount = _claim(name, uri, folder)
         if not uri.startswith("pvc://"):
             volume, mount = {"name": name, "emptyDir": {}}, {"name": name, "mountPath": folder, "readOnly": True}
             target = {"name": name, "mountPath": folder}
-            fetches.append(_fetch(f"storage-initializer-{index}", subject, uri, target))
+            fetches.append(_fetch(f"storage-initializer-{index}", context, uri, target))
         volumes.append(volume)
         mounts.append(mount)
-    path = subject.component.storage_uris[0].get("mountPath") or MODEL_DIR
-    return Storage(path, _model_path(subject, path), tuple(volumes), tuple(mounts), tuple(fetches))
+    path = context.component.storage_uris[0].get("mountPath") or MODEL_DIR
+    return ModelStorage(path, _model_path(context, path), tuple(volumes), tuple(mounts), tuple(fetches))
 
 
-def _image_volume(subject: Subject, uri: str) -> Storage:
-    """KServe's model images keep the files under /models."""
+def _image_volume(context: PlanContext, uri: str) -> ModelStorage:
+    """Mount an OCI image; KServe's model images have the files under /models."""
     reference = uri.partition("://")[2]
     volume = {"name": VOLUME, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
     mount = {"name": VOLUME, "mountPath": MODEL_DIR, "subPath": "models", "readOnly": True}
-    return Storage(MODEL_DIR, _model_path(subject, MODEL_DIR), (volume,), (mount,))
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
 
 
-def _node_directory(subject: Subject, _: str) -> Storage:
-    model = subject.choice.model
+def _node_directory(context: PlanContext, _: str) -> ModelStorage:
+    model = context.choice.model
     assert model is not None
     folder = str(model.storage["path"])
     volume = {"name": VOLUME, "hostPath": {"path": folder, "type": "Directory"}}
     mount = {"name": VOLUME, "mountPath": folder, "readOnly": True}
-    return Storage(
-        folder, _model_path(subject, folder), (volume,), (mount,), node_selector={model_label(model): "Ready"}
+    return ModelStorage(
+        folder, _model_path(context, folder), (volume,), (mount,), node_selector={model_label(model): "Ready"}
     )
 
 
-def _token(subject: Subject) -> tuple[dict[str, Json], ...]:
-    """OME's storage.key is the Secret that holds a hub's token; KServe's is an entry of a Secret for all stores."""
-    own = subject.component.model.storage if subject.component.model is not None else {}
+def _token(context: PlanContext) -> tuple[dict[str, Json], ...]:
+    """Return credentials: OME's storage.key is a Secret with a hub token, KServe's an entry of a shared Secret."""
+    own = context.component.model.storage if context.component.model is not None else {}
     if own.get("key"):
-        return _configured(subject, own)
-    model = subject.choice.model
+        return _configured(context, own)
+    model = context.choice.model
     key = str(model.storage.get("key", "")) if model is not None else ""
-    if not key or not location(subject)[0].startswith(("hf://", "hf_model://")):
+    if not key or not location(context)[0].startswith(("hf://", "hf_model://")):
         return ()
     return ({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": key, "key": "token"}}},)
 
 
-def _configured(subject: Subject, storage: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
-    secret = subject.annotation(*annotations.STORAGE_SECRET) or "storage-config"
+def _configured(context: PlanContext, storage: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
+    secret = context.annotation(*annotations.STORAGE_SECRET) or "storage-config"
     entry = {"secretKeyRef": {"name": secret, "key": str(storage["key"])}}
-    said = json.dumps(dict(storage.get("parameters") or {}), sort_keys=True)
-    return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": said})
+    parameters = json.dumps(dict(storage.get("parameters") or {}), sort_keys=True)
+    return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": parameters})
 
 
 def model_label(model: BaseModel) -> str:
-    """The node label that OME's model agent sets; parts that are too long get a hash in front, as it does."""
+    """Return the node label that OME's model agent sets; long parts are shortened with a hash, as it does."""
     if model.kind == "ClusterBaseModel":
         return f"models.ome.io/clusterbasemodel.{_shortened(model.name, 32)}"
-    room = 38 if len(model.namespace) + len(model.name) > 38 else 0
-    if not room:
+    if len(model.namespace) + len(model.name) <= 38:
         return f"models.ome.io/{model.namespace}.basemodel.{model.name}"
     space = _shortened(model.namespace, max(8, min(8, len(model.namespace))))
-    return f"models.ome.io/{space}.basemodel.{_shortened(model.name, room - len(space))}"
+    return f"models.ome.io/{space}.basemodel.{_shortened(model.name, 38 - len(space))}"
 
 
 def _shortened(text: str, limit: int) -> str:

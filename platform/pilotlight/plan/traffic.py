@@ -1,32 +1,34 @@
-"""Revisions and their shares: by explicit revision name, from the document and from what runs now.
+"""Revisions and their traffic split, from the document and the current state.
 
-A serverless canary is two revisions of one Knative Service; a raw one is two workloads side by side. Without knowledge
-of what runs (`Current` is empty) the rendered revision gets everything.
+A serverless canary is two revisions of one Knative Service; a raw one is two workloads. Without a current state the
+rendered revision gets all traffic.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from pilotlight import names
-from pilotlight.manifests import canonical
+from pilotlight.manifests import canonical_json
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Current, Traffic
-from pilotlight.plan.pods import Template
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.pods import PodTemplate
+from pilotlight.plan.subject import PlanContext
 
 Json = Any
 
 
-def revision_name(subject: Subject, template: Template, extra: Mapping[str, Json]) -> str:
-    """`extra` is what Knative keeps in a revision beside the pod: changing it under the same name is refused there."""
+def revision_name(context: PlanContext, template: PodTemplate, extra: Mapping[str, Json]) -> str:
+    """Return the name of a revision. `extra`: immutable fields of a Knative revision other than the pod."""
     content = [template.template, template.worker, dict(extra)]
-    return names.revision(subject.name, canonical(content))
+    return names.revision(context.name, canonical_json(content))
 
 
 def stable_revision(name: str, rendered: str, current: Current) -> str:
-    """The revision that is marked as such, else the one that has most of the traffic now, other than the rendered one;
-    empty: there is none."""
+    """Return the stable revision: the one tagged `prev`, else the one with the most traffic, never the rendered one.
+
+    Empty if there is none.
+    """
     others = [
         share
         for share in current.traffic.get(name, ())
@@ -34,89 +36,94 @@ def stable_revision(name: str, rendered: str, current: Current) -> str:
     ]
     if others:
         return max(others, key=lambda share: (share.tag == names.TAG_PREVIOUS, share.percent)).revision
+    # No other revision has traffic. Without traffic data the newest other revision is stable, unless the rendered one
+    # is the newest.
     shares = current.traffic.get(name, ())
     known = [revision for revision in current.revisions.get(name, ()) if revision != rendered]
     return "" if shares or not known or rendered in current.revisions.get(name, ())[:1] else known[0]
 
 
-def decide_traffic(subject: Subject, rendered: str, current: Current, ledger: Ledger) -> tuple[Traffic, ...]:
-    """Shares that add up to 100, the rendered revision first."""
-    role = subject.component.role
-    written = (current.overrides.get(subject.name) or {}).get("traffic")
-    if written and subject.serverless:
-        ledger.decide(
-            role, "traffic", _told(shares := _live(written, rendered)), "kept as set by hand; --reset clears it"
+def decide_traffic(context: PlanContext, rendered: str, current: Current, log: DecisionLog) -> tuple[Traffic, ...]:
+    """Return shares that add up to 100, the rendered revision first."""
+    role = context.component.role
+    override = (current.overrides.get(context.name) or {}).get("traffic")
+    if override and context.serverless:
+        log.decide(
+            role,
+            "traffic",
+            _describe(shares := _override_shares(override, rendered)),
+            "kept as set by hand; --reset clears it",
         )
         return shares
-    percent = canary_percent(subject, current)
-    stable = stable_revision(subject.name, rendered, current)
-    if percent is None or not (shared(subject, percent) and stable):
+    percent = canary_percent(context, current)
+    stable = stable_revision(context.name, rendered, current)
+    if percent is None or not (is_split(context, percent) and stable):
         reason = "no canaryTrafficPercent" if percent is None else "100 %" if percent == 100 else "nothing else runs"
-        ledger.decide(role, "traffic", f"{rendered} 100 %", reason)
+        log.decide(role, "traffic", f"{rendered} 100 %", reason)
         return (Traffic(rendered, 100),)
-    tagged = subject.annotation(*annotations.TAG_ROUTING) == "true" or not percent or _judged(subject)
+    tagged = context.annotation(*annotations.TAG_ROUTING) == "true" or not percent or _in_analysis(context)
     tag = names.TAG_LATEST if tagged else ""
     shares = (Traffic(rendered, percent, tag), Traffic(stable, 100 - percent, names.TAG_PREVIOUS))
-    ledger.decide(role, "traffic", _told(shares), f"{role}.canaryTrafficPercent = {percent}")
+    log.decide(role, "traffic", _describe(shares), f"{role}.canaryTrafficPercent = {percent}")
     return shares
 
 
-def shared(subject: Subject, percent: int | None) -> bool:
-    """Whether the rendered revision has another one beside it. One that is judged has, even when it gets everything."""
-    return percent is not None and (percent < 100 or _judged(subject))
+def is_split(context: PlanContext, percent: int | None) -> bool:
+    """Return whether traffic is split. During a canary analysis it is, even at 100 percent."""
+    return percent is not None and (percent < 100 or _in_analysis(context))
 
 
-def _judged(subject: Subject) -> bool:
-    return subject.annotation(names.ANNOTATION_SIDES) == "both"
+def _in_analysis(context: PlanContext) -> bool:
+    return context.annotation(names.ANNOTATION_SIDES) == "both"
 
 
-def canary_percent(subject: Subject, current: Current) -> int | None:
-    """The rendered revision's share. Between workloads only two sides can be, so a share set by hand is this one."""
-    written = (current.overrides.get(subject.name) or {}).get("traffic") or ()
-    by_hand = [int(share["percent"]) for share in written if share["revision"] in ("", "latest")]
-    return by_hand[0] if by_hand else subject.component.canary_traffic_percent
+def canary_percent(context: PlanContext, current: Current) -> int | None:
+    """Return the rendered revision's percent: the live override of `latest`, else canaryTrafficPercent."""
+    override = (current.overrides.get(context.name) or {}).get("traffic") or ()
+    overrides = [int(share["percent"]) for share in override if share["revision"] in ("", "latest")]
+    return overrides[0] if overrides else context.component.canary_traffic_percent
 
 
-def _live(written: list[Mapping[str, Json]], rendered: str) -> tuple[Traffic, ...]:
-    """`latest` as a revision means the rendered one."""
+def _override_shares(override: list[Mapping[str, Json]], rendered: str) -> tuple[Traffic, ...]:
+    """Return the shares of a live override; `latest` means the rendered revision."""
     return tuple(
         Traffic(
             rendered if share["revision"] in ("", "latest") else str(share["revision"]),
             int(share["percent"]),
             str(share.get("tag", "")),
         )
-        for share in written
+        for share in override
     )
 
 
-def _told(shares: tuple[Traffic, ...]) -> str:
+def _describe(shares: tuple[Traffic, ...]) -> str:
     return ", ".join(f"{share.revision} {share.percent} %" for share in shares)
 
 
-def renamed(template: Mapping[str, Json], old: str, new: str) -> dict[str, Json]:
-    """The same pods under another workload's label: a canary's template, which keeps its revision's name."""
-    return {key: _renamed(value, old, new) for key, value in template.items()}
+def relabelled(template: Mapping[str, Json], old: str, new: str) -> dict[str, Json]:
+    """Replace the workload label of a template, for a canary's pods; the revision's name stays."""
+    return {key: _relabelled(value, old, new) for key, value in template.items()}
 
 
-def _renamed(value: Json, old: str, new: str) -> Json:
+def _relabelled(value: Json, old: str, new: str) -> Json:
     if isinstance(value, Mapping):
         return {
-            key: new if key == names.LABEL_WORKLOAD and item == old else _renamed(item, old, new)
+            key: new if key == names.LABEL_WORKLOAD and item == old else _relabelled(item, old, new)
             for key, item in value.items()
         }
-    return [_renamed(item, old, new) for item in value] if isinstance(value, list) else value
+    return [_relabelled(item, old, new) for item in value] if isinstance(value, list) else value
 
 
-def check_canary(subject: Subject, stable: str, current: Current, ledger: Ledger) -> bool:
-    """Whether two workloads can stand side by side: the old one's pods must be known to be kept."""
-    if subject.mode == "stateful":
-        path = subject.path("canaryTrafficPercent")
-        ledger.error("PL353", path, "a stateful component has one identity per replica and no second side; use raw")
+def check_canary(context: PlanContext, stable: str, current: Current, log: DecisionLog) -> bool:
+    """Return whether a second workload is possible: the stable one's template must be known."""
+    if context.mode == "stateful":
+        path = context.path("canaryTrafficPercent")
+        log.error("PL353", path, "a stateful component has one identity per replica and no second side; use raw")
         return False
     if stable not in current.templates:
         message = (
             f"the pods of {stable} are not known, so that they cannot be kept beside the new ones; read them from the"
         )
-        ledger.error("PL354", subject.path("canaryTrafficPercent"), f"{message} target or --current")
+        log.error("PL354", context.path("canaryTrafficPercent"), f"{message} target or --current")
         return False
     return True

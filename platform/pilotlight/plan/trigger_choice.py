@@ -1,7 +1,4 @@
-"""What a service shall be scaled by under KEDA: read from kedaConfig, autoScaling, scaleMetric and annotations.
-
-Each source gives asks or plain triggers; plan/keda.py turns them into triggers that are safe. Called by scaling.py.
-"""
+"""Choice of KEDA triggers from kedaConfig, autoScaling, scaleMetric and annotations; plan/keda.py builds them."""
 
 import re
 from collections.abc import Iterator
@@ -9,11 +6,11 @@ from dataclasses import replace
 from typing import Final, cast
 
 from pilotlight.plan import annotations, keda, queries
-from pilotlight.plan.keda import Ask
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.keda import TriggerSpec
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Trigger
 from pilotlight.plan.queries import Kind
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 from pilotlight.spec.model import Component, KedaConfig, ScalingMetric
 
 OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
@@ -24,14 +21,14 @@ OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
-def config_of(subject: Subject) -> KedaConfig | None:
-    """The component's kedaConfig, field by field, over the service's, which is about the model and not its router."""
-    own = subject.component.keda
-    general = subject.service.keda if subject.serves_model else None
+def config_of(context: PlanContext) -> KedaConfig | None:
+    """Return the component's kedaConfig merged over the service's, which does not apply to a router."""
+    own = context.component.keda
+    general = context.service.keda if context.serves_model else None
     if own is None or general is None:
-        return _annotated(subject, own or general)
+        return _annotated(context, own or general)
     return _annotated(
-        subject,
+        context,
         KedaConfig(
             enabled=own.enabled if own.enabled is not None else general.enabled,
             server_address=own.server_address or general.server_address,
@@ -44,43 +41,45 @@ def config_of(subject: Subject) -> KedaConfig | None:
     )
 
 
-def _annotated(subject: Subject, config: KedaConfig | None) -> KedaConfig | None:
-    """OME lets annotations override what kedaConfig says."""
+def _annotated(context: PlanContext, config: KedaConfig | None) -> KedaConfig | None:
+    """Apply OME's annotations that override kedaConfig."""
     written = {
-        "query": subject.annotation(annotations.KEDA_QUERY),
-        "threshold": subject.annotation(annotations.KEDA_THRESHOLD),
-        "operator": subject.annotation(annotations.KEDA_OPERATOR),
-        "server_address": subject.annotation(annotations.KEDA_ADDRESS),
+        "query": context.annotation(annotations.KEDA_QUERY),
+        "threshold": context.annotation(annotations.KEDA_THRESHOLD),
+        "operator": context.annotation(annotations.KEDA_OPERATOR),
+        "server_address": context.annotation(annotations.KEDA_ADDRESS),
     }
-    found = {name: value for name, value in written.items() if value}
-    return replace(config or KedaConfig(), **found) if found else config  # type: ignore[arg-type]
+    overrides = {name: value for name, value in written.items() if value}
+    return replace(config or KedaConfig(), **overrides) if overrides else config  # type: ignore[arg-type]
 
 
-def config_path(subject: Subject, field: str) -> str:
-    """Where a field of kedaConfig was written: on the component, or on the service."""
-    on_component = subject.path(f"kedaConfig.{field}")
+def config_path(context: PlanContext, field: str) -> str:
+    """Return the path of a kedaConfig field: on the component, or on the service."""
+    on_component = context.path(f"kedaConfig.{field}")
     return (
-        on_component if on_component in subject.service.places or subject.component.keda else f"spec.kedaConfig.{field}"
+        on_component
+        if on_component in context.service.locations or context.component.keda
+        else f"spec.kedaConfig.{field}"
     )
 
 
-def choose_triggers(subject: Subject, min_replicas: int, ledger: Ledger) -> list[Trigger]:
-    """All that was asked for, in the order of its sources; with a request trigger wherever the minimum is 0."""
-    asks = [*_from_annotation(subject, ledger), *_from_config(subject, ledger), *_from_metrics(subject, ledger)]
-    plain = _plain(subject)
-    kinds = _simple_kinds(subject, bool(asks or plain))
-    if min_replicas > 0 and subject.choice.ours:
-        asks += [_own(subject, kind, target) for kind, target in kinds.items()]
+def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -> list[Trigger]:
+    """Return all configured triggers in the order of their sources, with a request trigger if the minimum is 0."""
+    specs = [*_from_annotation(context, log), *_from_config(context, log), *_from_metrics(context, log)]
+    unguarded = _unguarded(context)
+    kinds = _simple_kinds(context, bool(specs or unguarded))
+    if min_replicas > 0 and context.choice.is_pilotlight:
+        specs += [_metric_spec(context, kind, target) for kind, target in kinds.items()]
         kinds = {}
-    triggers = [*(keda.prometheus(subject, ask, min_replicas) for ask in asks), *plain]
+    triggers = [*(keda.prometheus(context, spec, min_replicas) for spec in specs), *unguarded]
     if kinds or min_replicas == 0:
-        triggers = [*_push(subject, kinds, min_replicas, ledger), *triggers]
+        triggers = [*_request_triggers(context, kinds, min_replicas, log), *triggers]
     return _uniquely_named(triggers)
 
 
-def _simple_kinds(subject: Subject, others: bool) -> dict[Kind, str]:
-    """scaleMetric and scaleTarget; without any wish at all, requests in flight per replica."""
-    component = subject.component
+def _simple_kinds(context: PlanContext, others: bool) -> dict[Kind, str]:
+    """Return scaleMetric and scaleTarget; by default concurrency."""
+    component = context.component
     if component.scale_metric == "rps":
         return {"rps": str(component.scale_target or DEFAULT_RPS)}
     if component.scale_metric in ("cpu", "memory") or (others and component.scale_metric is None):
@@ -89,110 +88,112 @@ def _simple_kinds(subject: Subject, others: bool) -> dict[Kind, str]:
 
 
 def concurrency_target(component: Component) -> int:
-    """Requests in flight that a replica shall have; a scaleTarget of another metric is none of them."""
+    """Return the target concurrency of a replica; a scaleTarget of another metric does not count."""
     written = component.scale_target if component.scale_metric in (None, "concurrency") else None
     return written or component.container_concurrency or DEFAULT_CONCURRENCY
 
 
-def _push(subject: Subject, kinds: dict[Kind, str], min_replicas: int, ledger: Ledger) -> Iterator[Trigger]:
-    trigger = keda.push(subject, concurrency_target(subject.component))
+def _request_triggers(
+    context: PlanContext, kinds: dict[Kind, str], min_replicas: int, log: DecisionLog
+) -> Iterator[Trigger]:
+    trigger = keda.request_trigger(context, concurrency_target(context.component))
     if trigger is None:
-        _refuse_without_push(subject, min_replicas, ledger)
+        _report_no_activator(context, min_replicas, log)
         return
     yield trigger
-    if "rps" in kinds and subject.choice.ours:
-        yield keda.prometheus(subject, _own(subject, "rps", kinds["rps"]), min_replicas)
+    if "rps" in kinds and context.choice.is_pilotlight:
+        yield keda.prometheus(context, _metric_spec(context, "rps", kinds["rps"]), min_replicas)
     elif "rps" in kinds:
-        ledger.warn(
-            "PL325", subject.path("scaleMetric"),
+        log.warn(
+            "PL325", context.path("scaleMetric"),
             "rps of a foreign server is not exported; requests in flight at the gateway are used instead",
         )  # fmt: skip
 
 
-def _refuse_without_push(subject: Subject, min_replicas: int, ledger: Ledger) -> None:
-    named = subject.annotation(annotations.WAKE_BY)
+def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionLog) -> None:
+    named = context.annotation(annotations.WAKE_BY)
     if named:
-        there = " or ".join(keda.wakers(subject)) or "nothing: this target has neither gateway nor http-add-on"
-        message = f"= {named}, which this target does not have; it must be {there}"
-        ledger.error("PL320", subject.annotation_path(annotations.WAKE_BY), message)
+        available = " or ".join(keda.activators(context)) or "nothing: this target has neither gateway nor http-add-on"
+        message = f"= {named}, which this target does not have; it must be {available}"
+        log.error("PL320", context.annotation_path(annotations.WAKE_BY), message)
     elif min_replicas == 0:
-        ledger.error(
-            "PL320", subject.path("minReplicas"),
+        log.error(
+            "PL320", context.path("minReplicas"),
             "nothing can wake it from 0: no replica runs, so no metric of it moves; install the Pilotlight gateway or "
             "the KEDA HTTP add-on, use serverless, or set minReplicas to 1",
         )  # fmt: skip
     else:
-        ledger.error(
-            "PL324", subject.path("kedaConfig"),
+        log.error(
+            "PL324", context.path("kedaConfig"),
             "the runtime exports no metric that we know; give kedaConfig.customPromQuery and scalingThreshold",
         )  # fmt: skip
 
 
-def _own(subject: Subject, kind: Kind, target: str) -> Ask:
-    service = subject.service
-    query = queries.own(kind, service.name, service.namespace)
-    return Ask(kind.replace("-", "_"), query, target, queries.MEASURES[kind], _address(subject))
+def _metric_spec(context: PlanContext, kind: Kind, target: str) -> TriggerSpec:
+    service = context.service
+    query = queries.metric_query(kind, service.name, service.namespace)
+    return TriggerSpec(kind.replace("-", "_"), query, target, queries.MEASURES[kind], _address(context))
 
 
-def _address(subject: Subject) -> str:
-    config = config_of(subject)
-    return (config.server_address if config else "") or subject.capabilities.prometheus
+def _address(context: PlanContext) -> str:
+    config = config_of(context)
+    return (config.server_address if config else "") or context.capabilities.prometheus
 
 
-def _from_annotation(subject: Subject, ledger: Ledger) -> Iterator[Ask]:
-    """`latency=0.5, queue-depth=4`: the kinds that neither project has a field for."""
-    for part in filter(None, (part.strip() for part in subject.annotation(annotations.TRIGGERS).split(","))):
+def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    """Yield triggers of the annotation `latency=0.5, queue-depth=4`: kinds without a field in either project."""
+    for part in filter(None, (part.strip() for part in context.annotation(annotations.TRIGGERS).split(","))):
         kind, _, target = (text.strip() for text in part.partition("="))
-        path = subject.annotation_path(annotations.TRIGGERS)
+        path = context.annotation_path(annotations.TRIGGERS)
         if kind not in queries.MEASURES:
-            ledger.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(queries.MEASURES)}")
+            log.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(queries.MEASURES)}")
         elif not _positive(target):
-            ledger.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
-        elif not subject.choice.ours:
-            ledger.error("PL324", path, f"{kind} is a metric of our predictor, which this component does not run")
+            log.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
+        elif not context.choice.is_pilotlight:
+            log.error("PL324", path, f"{kind} is a metric of our predictor, which this component does not run")
         else:
-            yield _own(subject, cast(Kind, kind), target)
+            yield _metric_spec(context, cast(Kind, kind), target)
 
 
-def _from_config(subject: Subject, ledger: Ledger) -> Iterator[Ask]:
-    config = config_of(subject)
+def _from_config(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    config = config_of(context)
     if config is None or config.enabled is False or not (config.query or config.threshold):
         return
-    threshold = _threshold(subject, config, ledger)
-    inverted = _inverted(subject, config, ledger)
-    query = config.query.replace("%s", subject.service.name) or queries.own(
-        "latency", subject.service.name, subject.service.namespace
+    threshold = _threshold(context, config, log)
+    inverted = _inverted(context, config, log)
+    query = config.query.replace("%s", context.service.name) or queries.metric_query(
+        "latency", context.service.name, context.service.namespace
     )
-    if not config.query and not subject.choice.ours:
-        path = config_path(subject, "customPromQuery")
-        ledger.error("PL324", path, "the runtime exports no latency that we know; say which query tells it")
-    elif mistake := queries.mistake(query):
-        ledger.error("PL321", config_path(subject, "customPromQuery"), f"the query {mistake}")
+    if not config.query and not context.choice.is_pilotlight:
+        path = config_path(context, "customPromQuery")
+        log.error("PL324", path, "the runtime exports no latency that we know; say which query tells it")
+    elif mistake := queries.syntax_problem(query):
+        log.error("PL321", config_path(context, "customPromQuery"), f"the query {mistake}")
     elif threshold:
-        yield Ask(
-            "keda" if config.query else "latency", query, threshold, queries.measure(query), _address(subject),
-            inverted, subject.choice.ours, config.authentication, config.auth_modes,
+        yield TriggerSpec(
+            "keda" if config.query else "latency", query, threshold, queries.measure(query), _address(context),
+            inverted, context.choice.is_pilotlight, config.authentication, config.auth_modes,
         )  # fmt: skip
 
 
-def _threshold(subject: Subject, config: KedaConfig, ledger: Ledger) -> str:
-    path = config_path(subject, "scalingThreshold")
+def _threshold(context: PlanContext, config: KedaConfig, log: DecisionLog) -> str:
+    path = config_path(context, "scalingThreshold")
     if not config.threshold:
-        ledger.warn("PL323", path, f"is missing; OME's default of {OME_THRESHOLD} is used, in the unit of the query")
+        log.warn("PL323", path, f"is missing; OME's default of {OME_THRESHOLD} is used, in the unit of the query")
         return OME_THRESHOLD
     if not _positive(config.threshold):
-        ledger.error("PL322", path, f"scalingThreshold = {config.threshold}, must be a number above 0")
+        log.error("PL322", path, f"scalingThreshold = {config.threshold}, must be a number above 0")
         return ""
     return config.threshold
 
 
-def _inverted(subject: Subject, config: KedaConfig, ledger: Ledger) -> bool:
-    path = config_path(subject, "scalingOperator")
+def _inverted(context: PlanContext, config: KedaConfig, log: DecisionLog) -> bool:
+    path = config_path(context, "scalingOperator")
     if config.operator and config.operator not in OPERATORS:
-        ledger.error("PL327", path, f"scalingOperator = {config.operator}, must be one of {', '.join(OPERATORS)}")
+        log.error("PL327", path, f"scalingOperator = {config.operator}, must be one of {', '.join(OPERATORS)}")
     if config.operator != "LessThanOrEqual":
         return False
-    ledger.warn(
+    log.warn(
         "PL328", path,
         "is honoured as threshold / query with threshold 1: more replicas when the query falls below its threshold; "
         "OME itself ignores this field and scales up when the query rises",
@@ -200,32 +201,34 @@ def _inverted(subject: Subject, config: KedaConfig, ledger: Ledger) -> bool:
     return True
 
 
-def _from_metrics(subject: Subject, ledger: Ledger) -> Iterator[Ask]:
-    """KServe's autoScaling.metrics that Prometheus answers."""
-    for index, metric in enumerate(subject.component.metrics):
-        path = subject.path(f"autoScaling.metrics[{index}]")
+def _from_metrics(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    """Yield the Prometheus metrics of KServe's autoScaling.metrics."""
+    for index, metric in enumerate(context.component.metrics):
+        path = context.path(f"autoScaling.metrics[{index}]")
         if metric.kind == "pod" and metric.name.startswith("pilotlight_"):
-            metric = replace(metric, query=metric.query or _summed(subject, metric.name))
+            metric = replace(metric, query=metric.query or _sum_query(context, metric.name))
         elif metric.kind != "external" or metric.name != "prometheus":
             continue
-        if mistake := queries.mistake(metric.query):
-            ledger.error("PL321", f"{path}.{metric.kind}.metric.query", f"the query {mistake}")
+        if mistake := queries.syntax_problem(metric.query):
+            log.error("PL321", f"{path}.{metric.kind}.metric.query", f"the query {mistake}")
         elif not _positive(metric.target):
-            ledger.error(
+            log.error(
                 "PL322", f"{path}.{metric.kind}.target", f"{metric.target or 'nothing'}, must be a number above 0"
             )
         else:
-            yield _external(subject, metric, index, path, ledger)
+            yield _metric_trigger(context, metric, index, path, log)
 
 
-def _summed(subject: Subject, metric: str) -> str:
-    return f"sum({metric}{{{queries.labels(subject.service.name, subject.service.namespace)}}})"
+def _sum_query(context: PlanContext, metric: str) -> str:
+    return f"sum({metric}{{{queries.labels(context.service.name, context.service.namespace)}}})"
 
 
-def _external(subject: Subject, metric: ScalingMetric, index: int, path: str, ledger: Ledger) -> Ask:
+def _metric_trigger(
+    context: PlanContext, metric: ScalingMetric, index: int, path: str, log: DecisionLog
+) -> TriggerSpec:
     measured = queries.measure(metric.query)
     if metric.target_type == "AverageValue" and queries.is_level(metric.query):
-        ledger.warn(
+        log.warn(
             "PL329", f"{path}.{metric.kind}.target.type",
             "AverageValue divides a time or share by the replicas and forgets how many run; Value is used",
         )  # fmt: skip
@@ -233,28 +236,29 @@ def _external(subject: Subject, metric: ScalingMetric, index: int, path: str, le
         measured = "level"
     elif metric.target_type == "AverageValue":
         measured = "total"
-    address = metric.server_address or subject.capabilities.prometheus
-    return Ask(
+    address = metric.server_address or context.capabilities.prometheus
+    return TriggerSpec(
         f"metric_{index}", metric.query, metric.target, measured, address,
-        counted=subject.choice.ours, authentication=metric.authentication, auth_modes=metric.auth_modes,
+        has_request_rate=context.choice.is_pilotlight, authentication=metric.authentication,
+        auth_modes=metric.auth_modes,
     )  # fmt: skip
 
 
-def _plain(subject: Subject) -> list[Trigger]:
-    """Triggers that need no guard: cpu, memory, graphite, a collector of pod metrics."""
-    component = subject.component
-    found: list[Trigger] = []
+def _unguarded(context: PlanContext) -> list[Trigger]:
+    """Return triggers without a guarded query: cpu, memory, graphite, pod metrics."""
+    component = context.component
+    triggers: list[Trigger] = []
     if component.scale_metric in ("cpu", "memory"):
         utilization = component.scale_metric_type in (None, "Utilization")
-        found.append(keda.resource(component.scale_metric, str(component.scale_target or 80), utilization))
+        triggers.append(keda.resource(component.scale_metric, str(component.scale_target or 80), utilization))
     for index, metric in enumerate(component.metrics):
         if metric.kind == "resource":
-            found.append(keda.resource(metric.name, metric.target, metric.target_type == "Utilization"))
+            triggers.append(keda.resource(metric.name, metric.target, metric.target_type == "Utilization"))
         elif metric.name == "graphite":
-            found.append(keda.graphite(f"metric_{index}", metric))
+            triggers.append(keda.graphite(f"metric_{index}", metric))
         elif metric.kind == "pod" and not metric.name.startswith("pilotlight_"):
-            found.append(keda.pod_metric(subject, f"metric_{index}", metric, OTEL_SCALER))
-    return found
+            triggers.append(keda.pod_metric(context, f"metric_{index}", metric, OTEL_SCALER))
+    return triggers
 
 
 def _positive(text: str) -> bool:
@@ -262,7 +266,7 @@ def _positive(text: str) -> bool:
 
 
 def _uniquely_named(triggers: list[Trigger]) -> list[Trigger]:
-    """KEDA refuses two triggers of one name."""
+    """Number triggers of the same name, which KEDA rejects."""
     seen: dict[str, int] = {}
     named: list[Trigger] = []
     for trigger in triggers:

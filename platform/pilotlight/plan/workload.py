@@ -1,4 +1,4 @@
-"""One component's workloads: usually one, two while a raw canary runs. Puts the component's decisions together."""
+"""Workloads of one component: usually one, two while a raw canary runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,20 +6,20 @@ from typing import Any
 
 from pilotlight import names
 from pilotlight.plan import annotations, environment
-from pilotlight.plan.ledger import Ledger
+from pilotlight.plan.ledger import DecisionLog
 from pilotlight.plan.model import Current, Scaling, Traffic, Workload
-from pilotlight.plan.pods import Template, decide_template
+from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
 from pilotlight.plan.rollout import decide_strategy
 from pilotlight.plan.scaling import decide_scaling, replicas_of
-from pilotlight.plan.subject import Subject
+from pilotlight.plan.subject import PlanContext
 from pilotlight.plan.traffic import (
     canary_percent,
     check_canary,
     decide_traffic,
-    renamed,
+    is_split,
+    relabelled,
     revision_name,
-    shared,
     stable_revision,
 )
 from pilotlight.spec.merge import group_size
@@ -28,125 +28,128 @@ Json = Any
 
 
 def decide_workloads(
-    subject: Subject, others: Sequence[tuple[Subject, int]], entry: bool, current: Current, ledger: Ledger
+    context: PlanContext, canaries: Sequence[tuple[PlanContext, int]], entry: bool, current: Current, log: DecisionLog
 ) -> list[Workload]:
-    """The component's workload, and beside it the other sides of its canary: `others` are written in the document."""
-    if subject.serverless:
-        return [_with_traffic(subject, _workload(subject, entry, 0, ledger), current, ledger)]
-    if others:
-        return _with_written_canaries(subject, others, entry, ledger)
-    percent = canary_percent(subject, current)
-    known = bool(current.revisions.get(subject.name) or current.traffic.get(subject.name))
-    side = shared(subject, percent) and (known or subject.mode == "stateful")
-    made = _with_traffic(subject, _workload(subject, entry, 1 if side else 0, ledger), current, ledger)
-    stable = stable_revision(subject.name, made.revision, current)
-    if not side:
-        return [made]
-    if subject.mode == "stateful" or stable:
-        return _beside_stable(subject, made, stable, current, ledger)
-    return [made]
+    """Return the component's workload and its canary variants; `canaries` are those declared in the document."""
+    if context.serverless:
+        return [_with_traffic(context, _workload(context, entry, 0, log), current, log)]
+    if canaries:
+        return _with_declared_canaries(context, canaries, entry, log)
+    percent = canary_percent(context, current)
+    known = bool(current.revisions.get(context.name) or current.traffic.get(context.name))
+    split = is_split(context, percent) and (known or context.mode == "stateful")
+    workload = _with_traffic(context, _workload(context, entry, 1 if split else 0, log), current, log)
+    stable = stable_revision(context.name, workload.revision, current)
+    if not split:
+        return [workload]
+    if context.mode == "stateful" or stable:
+        return _with_stable(context, workload, stable, current, log)
+    return [workload]
 
 
-def _with_traffic(subject: Subject, made: Workload, current: Current, ledger: Ledger) -> Workload:
-    return replace(made, traffic=decide_traffic(subject, made.revision, current, ledger))
+def _with_traffic(context: PlanContext, workload: Workload, current: Current, log: DecisionLog) -> Workload:
+    return replace(workload, traffic=decide_traffic(context, workload.revision, current, log))
 
 
-def _workload(subject: Subject, entry: bool, least: int, ledger: Ledger) -> Workload:
-    component = subject.component
-    timeout_s = environment.decide_timeout(subject, ledger)
-    account = component.pod.get("serviceAccountName") or names.service_account(subject.service.name)
-    template = decide_template(subject, timeout_s, account, ledger)
-    scaling = decide_scaling(subject, least, ledger)
-    deadline = progress_deadline(subject, ledger)
-    revision = revision_name(subject, template, _revision_extra(subject, scaling, timeout_s, deadline))
-    ledger.decide(component.role, "revision", revision, "hash of the rendered pod template")
+def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -> Workload:
+    component = context.component
+    timeout_s = environment.decide_timeout(context, log)
+    account = component.pod.get("serviceAccountName") or names.service_account(context.service.name)
+    template = decide_template(context, timeout_s, account, log)
+    scaling = decide_scaling(context, least, log)
+    deadline = progress_deadline(context, log)
+    revision = revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
+    log.decide(component.role, "revision", revision, "hash of the rendered pod template")
+    workers = group_size(context.choice.runtime, component) if context.mode == "multi-node" else 0
     return Workload(
-        role=component.role, name=subject.name, revision=revision, mode=subject.mode,
-        template=_with_revision(subject, template, revision), scaling=scaling,
-        strategy=decide_strategy(subject, scaling, ledger),
-        replicas=replicas_of(subject, scaling),
-        worker_template=template.worker, group_size=1 + _workers(subject),
+        role=component.role, name=context.name, revision=revision, mode=context.mode,
+        template=_with_revision(context, template, revision), scaling=scaling,
+        strategy=decide_strategy(context, scaling, log),
+        replicas=replicas_of(context, scaling),
+        worker_template=template.worker, group_size=1 + workers,
         port=template.port, port_name=template.port_name, metrics_port=template.metrics_port,
         container_concurrency=component.container_concurrency, timeout_seconds=timeout_s,
-        progress_deadline_seconds=deadline, disruption=_disruption(subject, ledger),
-        labels={"app.kubernetes.io/component": component.role}, annotations=_object_annotations(subject),
-        ours=subject.choice.ours, cluster="ray" if subject.on_ray else "leader-worker-set",
+        progress_deadline_seconds=deadline, disruption=_disruption(context, log),
+        labels={"app.kubernetes.io/component": component.role}, annotations=_object_annotations(context),
+        is_pilotlight=context.choice.is_pilotlight, cluster="ray" if context.on_ray else "leader-worker-set",
         internal=not entry, pod_security=template.level,
-        model_bytes=subject.model_bytes if subject.serves_model else 0,
+        model_bytes=context.model_bytes if context.serves_model else 0,
     )  # fmt: skip
 
 
-def _workers(subject: Subject) -> int:
-    return group_size(subject.choice.runtime, subject.component) if subject.mode == "multi-node" else 0
-
-
-def _revision_extra(subject: Subject, scaling: Scaling, timeout_s: int, deadline: int) -> Mapping[str, Json]:
-    """Knative keeps these in the revision, so they are part of its name."""
-    if not subject.serverless:
+def _revision_fields(context: PlanContext, scaling: Scaling, timeout_s: int, deadline: int) -> Mapping[str, Json]:
+    """Return further immutable fields of a Knative revision, which are part of its name."""
+    if not context.serverless:
         return {}
     return {
         "annotations": dict(scaling.annotations),
-        "containerConcurrency": subject.component.container_concurrency,
+        "containerConcurrency": context.component.container_concurrency,
         "timeoutSeconds": timeout_s,
         "progressDeadline": deadline,
     }
 
 
-def _with_revision(subject: Subject, template: Template, revision: str) -> dict[str, Json]:
-    """Metrics of a raw pod carry its revision; in serverless mode Knative tells it."""
+def _with_revision(context: PlanContext, template: PodTemplate, revision: str) -> dict[str, Json]:
+    """Set the revision variable for metrics; in serverless mode Knative sets its own."""
     spec = template.template["spec"]
-    if subject.serverless:
+    if context.serverless:
         return template.template
     main = spec["containers"][0]
     main = {**main, "env": [*main.get("env", ()), environment.revision_variable(revision)]}
     return {**template.template, "spec": {**spec, "containers": [main, *spec["containers"][1:]]}}
 
 
-def _object_annotations(subject: Subject) -> dict[str, str]:
-    written = {**subject.service.annotations, **subject.component.annotations}
-    return {key: written[key] for key in annotations.ON_SERVICE_OBJECT if key in written and subject.serverless}
+def _object_annotations(context: PlanContext) -> dict[str, str]:
+    written = {**context.service.annotations, **context.component.annotations}
+    return {key: written[key] for key in annotations.ON_SERVICE_OBJECT if key in written and context.serverless}
 
 
-def _disruption(subject: Subject, ledger: Ledger) -> dict[str, Json]:
-    """A budget for evictions, as OME defaults it. Both bounds at once are refused by the API."""
-    component = subject.component
-    if subject.serverless:
+def _disruption(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
+    """Return the PodDisruptionBudget, with OME's default. The API rejects both bounds at once."""
+    component = context.component
+    if context.serverless:
         return {}
     if component.min_available is not None and component.max_unavailable is not None:
-        ledger.error("PL356", subject.path("minAvailable"), "excludes maxUnavailable; keep one of them")
+        log.error("PL356", context.path("minAvailable"), "excludes maxUnavailable; keep one of them")
     if component.min_available is not None:
         return {"minAvailable": component.min_available}
     return {"maxUnavailable": 1 if component.max_unavailable is None else component.max_unavailable}
 
 
-def _beside_stable(subject: Subject, made: Workload, stable: str, current: Current, ledger: Ledger) -> list[Workload]:
-    """The stable side keeps its name and its pods; the new one stands beside it under a canary's name."""
-    if not check_canary(subject, stable, current, ledger):
-        return [made]
-    if made.internal:
-        message = "requests are split where they enter; a component behind another one cannot have a canary of its own"
-        ledger.error("PL357", subject.path("canaryTrafficPercent"), message)
-    name = names.workload(subject.service.name, subject.component.role, "canary")
-    workers = made.worker_template
-    canary = replace(
-        made, name=name, canary=True, traffic=(),
-        template=renamed(made.template, subject.name, name),
-        worker_template=renamed(workers, subject.name, name) if workers is not None else None,
-    )  # fmt: skip
-    kept = replace(made, revision=stable, template=current.templates[stable])
-    return [kept, canary]
-
-
-def _with_written_canaries(
-    subject: Subject, others: Sequence[tuple[Subject, int]], entry: bool, ledger: Ledger
+def _with_stable(
+    context: PlanContext, workload: Workload, stable: str, current: Current, log: DecisionLog
 ) -> list[Workload]:
-    """KServe's `canary[]`: every side is in the document, and unlike there each scales by itself."""
-    made = _workload(subject, entry, 1, ledger)
-    shares = [Traffic(made.revision, 100)]
-    sides: list[Workload] = []
-    for other, percent in others:
-        side = _workload(other, entry, 1, ledger.of_side(other.name))
-        sides.append(replace(side, canary=True))
-        shares = [replace(shares[0], percent=shares[0].percent - percent), *shares[1:], Traffic(side.revision, percent)]
-    ledger.decide("predictor", "traffic", ", ".join(f"{s.revision} {s.percent} %" for s in shares), "spec.canary")
-    return [replace(made, traffic=tuple(shares)), *sides]
+    """Return the stable workload, unchanged, and the new revision as a canary workload."""
+    if not check_canary(context, stable, current, log):
+        return [workload]
+    if workload.internal:
+        message = "requests are split where they enter; a component behind another one cannot have a canary of its own"
+        log.error("PL357", context.path("canaryTrafficPercent"), message)
+    name = names.workload(context.service.name, context.component.role, "canary")
+    workers = workload.worker_template
+    canary = replace(
+        workload, name=name, canary=True, traffic=(),
+        template=relabelled(workload.template, context.name, name),
+        worker_template=relabelled(workers, context.name, name) if workers is not None else None,
+    )  # fmt: skip
+    stable_workload = replace(workload, revision=stable, template=current.templates[stable])
+    return [stable_workload, canary]
+
+
+def _with_declared_canaries(
+    context: PlanContext, canaries: Sequence[tuple[PlanContext, int]], entry: bool, log: DecisionLog
+) -> list[Workload]:
+    """Return the workloads of KServe's `canary[]`; unlike in KServe, each variant scales on its own."""
+    workload = _workload(context, entry, 1, log)
+    shares = [Traffic(workload.revision, 100)]
+    variants: list[Workload] = []
+    for canary, percent in canaries:
+        variant = _workload(canary, entry, 1, log.for_variant(canary.name))
+        variants.append(replace(variant, canary=True))
+        shares = [
+            replace(shares[0], percent=shares[0].percent - percent),
+            *shares[1:],
+            Traffic(variant.revision, percent),
+        ]
+    log.decide("predictor", "traffic", ", ".join(f"{s.revision} {s.percent} %" for s in shares), "spec.canary")
+    return [replace(workload, traffic=tuple(shares)), *variants]

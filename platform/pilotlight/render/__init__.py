@@ -1,6 +1,6 @@
-"""Writing down: render(plan) → manifests, values_of(plan) → what the Helm chart is given. Nothing is decided here.
+"""Rendering: render(plan) → manifests, values_of(plan) → values of the Helm chart. No decisions are made here.
 
-plan → values.view → registry (which template, when) → templates (fill) → manifests
+plan → values.template_values → registry (which template, when) → templates (fill) → manifests
 """
 
 from pilotlight.render.objects import render, values_of

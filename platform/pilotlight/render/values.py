@@ -1,7 +1,7 @@
-"""The plan as plain values: what the templates of knative/ and keda/ read, and what the Helm chart is given.
+"""The plan as plain values for the templates of knative/ and keda/ and the Helm chart.
 
-First half of render: every name, port, selector and weight that an object needs is written out here, so that a template
-(ours or the chart's) only puts values in their places. The result is JSON all through, in a stable order.
+First half of render: every name, port, selector and weight of an object is computed here, so that templates only insert
+values. The result is JSON in a stable order.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ Json = Any
 API_VERSION: Final = "pilotlight.dev/v1alpha1"
 
 
-def view(plan: Plan) -> dict[str, Json]:
-    """Everything that the templates read, under the names by which they read it."""
-    seen = {
+def template_values(plan: Plan) -> dict[str, Json]:
+    """Return the values under the names that the templates use."""
+    values = {
         "apiVersion": API_VERSION,
         "name": plan.name,
         "namespace": plan.namespace,
@@ -39,16 +39,16 @@ def view(plan: Plan) -> dict[str, Json]:
         "workloads": [_workload(plan, work) for work in plan.workloads if work.mode != "virtual"],
         "address": address_of(plan),
         "route": route_of(plan),
-        "monitoring": {"enabled": plan.monitoring, "name": names.rules(plan.name), "rules": _rules(plan)},
+        "monitoring": {
+            "enabled": plan.monitoring,
+            "name": names.rules(plan.name),
+            "rules": rules_of(plan) if plan.monitoring else [],
+        },
         "objects": plan.objects,
     }
-    made = plain(seen)
-    assert isinstance(made, dict)
-    return made
-
-
-def _rules(plan: Plan) -> list[dict[str, Json]]:
-    return rules_of(plan) if plan.monitoring else []
+    result = plain(values)
+    assert isinstance(result, dict)
+    return result
 
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
@@ -89,14 +89,14 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
 
 
 def _visibility(work: Workload, exposed: bool) -> dict[str, str]:
-    """A component behind another one has no business on the public gateway."""
+    """Keep an internal component off the public gateway."""
     if work.mode != "serverless" or exposed or names.LABEL_VISIBILITY in work.labels:
         return {}
     return {names.LABEL_VISIBILITY: "cluster-local"}
 
 
 def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
-    """The pod template with the labels that select it. Knative's stays as planned: its name is the hash of it."""
+    """Return the pod template with selector labels. Knative's is unchanged: its revision's name is its hash."""
     metadata = {key: value for key, value in template.get("metadata", {}).items() if value}
     own = names.selector(work.name) if work.mode != "serverless" else {}
     revision = {names.LABEL_REVISION: work.revision} if own and work.revision else {}
@@ -105,7 +105,7 @@ def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _traffic(work: Workload) -> list[dict[str, Json]]:
-    """Knative's form of a split. Without a named revision all goes to the latest."""
+    """Return the traffic split for Knative; without a revision name all goes to the latest."""
     shares = work.traffic or (Traffic(work.revision, 100, latest=not work.revision),)
     return [_share(share) for share in shares] if work.mode == "serverless" else []
 
@@ -145,19 +145,16 @@ def _trigger(trigger: Trigger) -> dict[str, Json]:
 
 
 def _interceptor(plan: Plan, work: Workload) -> Json:
-    """The InterceptorRoute that the workload's own trigger asks the HTTP add-on about."""
-    routes = [trigger.metadata["interceptorRoute"] for trigger in work.scaling.triggers if _asks_interceptor(trigger)]
-    if not routes or plan.front is None:
+    """Return the InterceptorRoute that the workload's trigger names."""
+    pushing = (trigger.metadata for trigger in work.scaling.triggers if trigger.type == "external-push")
+    routes = [metadata["interceptorRoute"] for metadata in pushing if "interceptorRoute" in metadata]
+    if not routes or plan.activator is None:
         return None
-    return {"name": routes[0], "hosts": [*plan.hosts, *hosts_in_cluster(plan)], "spec": plan.front.route}
-
-
-def _asks_interceptor(trigger: Trigger) -> bool:
-    return trigger.type == "external-push" and "interceptorRoute" in trigger.metadata
+    return {"name": routes[0], "hosts": [*plan.hosts, *hosts_in_cluster(plan)], "spec": plan.activator.route}
 
 
 def _ray_clusters(work: Workload) -> list[str]:
-    """KubeRay has no count of clusters, so each group is a cluster of its own."""
+    """Return the names of the RayClusters, one for each group, since KubeRay has no replica count."""
     if work.mode != "multi-node" or work.cluster != "ray":
         return []
     count = max(1, work.scaling.min_replicas if work.replicas is None else work.replicas)

@@ -1,1 +1,1 @@
-"""Reading: InferenceService, ServingRuntime and BaseModel documents of both API groups into one internal model."""
+"""Readers of InferenceService, ServingRuntime and BaseModel documents of both API groups into one internal model."""

@@ -1,7 +1,7 @@
-"""Which accelerator class a component runs on, by OME's selector: a class by name, or constraints and a policy. Pure.
+"""Selection of an accelerator class by OME's selector: by name, or by constraints and a policy. Pure.
 
-Classes are `ome.io/v1beta1 AcceleratorClass` documents (data of the catalogue). plan() takes the class's node selector
-and resources from it, and how many devices the model needs.
+Classes are `ome.io/v1beta1 AcceleratorClass` documents of the catalogue. plan() takes node selector, resources and the
+number of devices from the selected class.
 """
 
 import math
@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from pilotlight.spec.fit import ANY
 from pilotlight.spec.model import BaseModel, Runtime
-from pilotlight.spec.sizes import quantity
+from pilotlight.spec.sizes import byte_count
 
 Json = Any
-Class = Mapping[str, Json]
-# Weights are not all: caches and activations come on top. 140 GB of weights ask for 168 GB.
+AcceleratorClass = Mapping[str, Json]
+# Caches and activations come on top of the weights: 140 GB of weights need 168 GB.
 MEMORY_HEADROOM: Final = 1.2
 _PERFORMANCE: Final = {"fp32": "fp32Tflops", "fp16": "fp16Tflops", "bf16": "fp16Tflops", "fp8": "int8Tops"} | {
     "int8": "int8Tops", "int4": "int4Tops",
@@ -23,12 +23,12 @@ _TIERS: Final = {"low": 1, "medium": 2, "high": 3}
 _GIB: Final = 2**30
 
 
-def name_of(cls: Class) -> str:
+def name_of(cls: AcceleratorClass) -> str:
     return str(cls["metadata"]["name"])
 
 
-def pool(runtime: Runtime | None, classes: Sequence[Class]) -> list[Class]:
-    """The classes that a runtime supports, in the order in which it names them; `*` is all, by name."""
+def supported_classes(runtime: Runtime | None, classes: Sequence[AcceleratorClass]) -> list[AcceleratorClass]:
+    """Return the classes that a runtime supports, in its order; `*` is all, by name."""
     named = list(runtime.accelerators.get("acceleratorClasses", [])) if runtime is not None else []
     by_name = {name_of(cls): cls for cls in classes}
     if runtime is None or not named or ANY in named:
@@ -38,9 +38,9 @@ def pool(runtime: Runtime | None, classes: Sequence[Class]) -> list[Class]:
 
 
 def select_accelerator(
-    selector: Mapping[str, Json], classes: Sequence[Class], model: BaseModel | None
-) -> tuple[Class | None, tuple[str, ...]]:
-    """The class, and why this one and none of the others; None where none is asked for, or none fits."""
+    selector: Mapping[str, Json], classes: Sequence[AcceleratorClass], model: BaseModel | None
+) -> tuple[AcceleratorClass | None, tuple[str, ...]]:
+    """Return the selected class, or None, with the reasons for it and against the others."""
     named = selector.get("acceleratorClass")
     if named:
         return _by_name(named, classes)
@@ -48,23 +48,23 @@ def select_accelerator(
     policy = selector.get("policy") or ("BestFit" if constraints else "")
     if not policy:
         return None, ("no accelerator is asked for",)
-    fitting, passed_over = _filter(classes, constraints)
+    fitting, rejected = _filter(classes, constraints)
     if not fitting:
-        return None, (*passed_over, "no accelerator class meets the constraints")
+        return None, (*rejected, "no accelerator class meets the constraints")
     chosen, reason = _POLICIES[policy](fitting, constraints, model)
-    return chosen, (*passed_over, f"{name_of(chosen)}: {policy}, {reason}")
+    return chosen, (*rejected, f"{name_of(chosen)}: {policy}, {reason}")
 
 
-def _by_name(name: str, classes: Sequence[Class]) -> tuple[Class | None, tuple[str, ...]]:
-    found = next((cls for cls in classes if name_of(cls) == name), None)
-    if found is None:
+def _by_name(name: str, classes: Sequence[AcceleratorClass]) -> tuple[AcceleratorClass | None, tuple[str, ...]]:
+    cls = next((each for each in classes if name_of(each) == name), None)
+    if cls is None:
         known = ", ".join(sorted(map(name_of, classes))) or "none"
         return None, (f"no accelerator class is called {name}; there are {known}",)
-    return found, (f"{name}: acceleratorClass names it",)
+    return cls, (f"{name}: acceleratorClass names it",)
 
 
-def devices_needed(cls: Class, model: BaseModel | None) -> int:
-    """How many devices hold the model: a power of two, since tensor parallelism splits heads evenly."""
+def devices_needed(cls: AcceleratorClass, model: BaseModel | None) -> int:
+    """Return how many devices hold the model: a power of two, since tensor parallelism splits heads evenly."""
     memory = memory_bytes(cls)
     if model is None or not model.size_bytes or not memory:
         return 1
@@ -72,29 +72,31 @@ def devices_needed(cls: Class, model: BaseModel | None) -> int:
     return 1 << (max(least, 1) - 1).bit_length()
 
 
-def memory_bytes(cls: Class) -> int:
-    """Memory of one device. OME's `memoryGB` is a quantity (`80Gi`); a bare number means gigabytes."""
+def memory_bytes(cls: AcceleratorClass) -> int:
+    """Return the memory of one device. OME's `memoryGB` is a quantity (`80Gi`); a bare number means gigabytes."""
     text = str(_capabilities(cls).get("memoryGB", ""))
-    return int(float(text) * _GIB) if text.replace(".", "", 1).isdigit() else quantity(text) or 0 if text else 0
+    return int(float(text) * _GIB) if text.replace(".", "", 1).isdigit() else byte_count(text) or 0 if text else 0
 
 
-def _capabilities(cls: Class) -> Mapping[str, Json]:
+def _capabilities(cls: AcceleratorClass) -> Mapping[str, Json]:
     return dict(cls["spec"].get("capabilities") or {})
 
 
-def _filter(classes: Sequence[Class], constraints: Mapping[str, Json]) -> tuple[list[Class], tuple[str, ...]]:
-    fitting, passed_over = [], []
+def _filter(
+    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json]
+) -> tuple[list[AcceleratorClass], tuple[str, ...]]:
+    fitting, rejected = [], []
     for cls in classes:
-        reason = _refusal(cls, constraints)
+        reason = _violated_constraint(cls, constraints)
         if reason:
-            passed_over.append(f"{name_of(cls)}: {reason}")
+            rejected.append(f"{name_of(cls)}: {reason}")
         else:
             fitting.append(cls)
-    return fitting, tuple(passed_over)
+    return fitting, tuple(rejected)
 
 
-def _refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
-    """The first constraint that a class does not meet. minComputePerformanceTFLOPS only ranks, as in OME."""
+def _violated_constraint(cls: AcceleratorClass, constraints: Mapping[str, Json]) -> str:
+    """Return the first constraint that a class violates, or "". minComputePerformanceTFLOPS only ranks, as in OME."""
     capabilities = _capabilities(cls)
     if name_of(cls) in constraints.get("excludedClasses", ()):
         return "excludedClasses names it"
@@ -102,10 +104,10 @@ def _refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
     family = str(cls["spec"].get("family", "")).lower()
     if families and not families & {family, f"{cls['spec'].get('vendor', '')}-{family}".lower()}:
         return f"family {family or 'unknown'} is not among architectureFamilies"
-    if reason := _memory_refusal(cls, constraints):
+    if reason := _violated_memory_constraint(cls, constraints):
         return reason
-    had = {str(feature).lower() for feature in capabilities.get("features", ())}
-    missing = [feature for feature in constraints.get("requiredFeatures", ()) if str(feature).lower() not in had]
+    features = {str(feature).lower() for feature in capabilities.get("features", ())}
+    missing = [feature for feature in constraints.get("requiredFeatures", ()) if str(feature).lower() not in features]
     if missing:
         return f"it lacks {', '.join(missing)} of requiredFeatures"
     wanted, version = constraints.get("minArchitectureVersion"), str(capabilities.get("computeCapability", ""))
@@ -114,7 +116,7 @@ def _refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
     return ""
 
 
-def _memory_refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
+def _violated_memory_constraint(cls: AcceleratorClass, constraints: Mapping[str, Json]) -> str:
     memory = memory_bytes(cls) // _GIB
     least, most = constraints.get("minMemory"), constraints.get("maxMemory")
     if (least is not None or most is not None) and not memory:
@@ -127,12 +129,12 @@ def _memory_refusal(cls: Class, constraints: Mapping[str, Json]) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """10.0 is above 9.0, which a comparison of texts denies."""
+    """Return a version as numbers: 10.0 is above 9.0."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _tflops(cls: Class, precisions: Sequence[str]) -> tuple[float, float]:
-    """Operations per second at the first preferred precision that the class states, and OME's discount for its rank."""
+def _tflops(cls: AcceleratorClass, precisions: Sequence[str]) -> tuple[float, float]:
+    """Return TFLOPS at the first preferred precision that the class states, and OME's discount for its rank."""
     stated = _capabilities(cls).get("performance") or {}
     if not precisions:
         return max((float(stated.get(key, 0)) for key in _PERFORMANCE.values()), default=0.0), 1.0
@@ -143,17 +145,20 @@ def _tflops(cls: Class, precisions: Sequence[str]) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _best_fit(classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None) -> tuple[Class, str]:
-    """OME's score: 70 % memory that is not wasted, 30 % compute that is asked for. The model's need stands in."""
+def _best_fit(
+    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[AcceleratorClass, str]:
+    """Select by OME's score: 70 % used memory, 30 % required compute; without minMemory the model's size counts."""
     need = _memory_need(constraints, model)
-    asked = float(constraints.get("minComputePerformanceTFLOPS") or 0)
+    required = float(constraints.get("minComputePerformanceTFLOPS") or 0)
     precisions = constraints.get("preferredPrecisions", ())
 
-    def score(cls: Class) -> float:
+    def score(cls: AcceleratorClass) -> float:
         offered = memory_bytes(cls) * devices_needed(cls, model)
         memory = min(need / offered, 1.0) if need and offered else 0.0 if need else 1.0
         tflops, discount = _tflops(cls, precisions)
-        compute = (min(tflops / asked, 1.0) if asked else float(tflops > 0)) * discount
+        # Without a required compute any stated value counts fully.
+        compute = (min(tflops / required, 1.0) if required else float(tflops > 0)) * discount
         return 0.7 * memory + 0.3 * compute
 
     best = max(sorted(classes, key=name_of), key=score)
@@ -166,12 +171,16 @@ def _memory_need(constraints: Mapping[str, Json], model: BaseModel | None) -> fl
     return model.size_bytes * MEMORY_HEADROOM if model is not None else 0.0
 
 
-def _cheapest(classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None) -> tuple[Class, str]:
-    """By the hour (spot before list price) where any class says so, else per million tokens, else by tier."""
+def _cheapest(
+    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[AcceleratorClass, str]:
+    """Select by hourly price (spot before list) where any class has one, else per million tokens, else by tier."""
     costs = {name_of(cls): cls["spec"].get("cost") or {} for cls in classes}
     ordered = sorted(_fast_enough(classes, constraints), key=name_of)
 
-    def least(what: str, price: Callable[[Mapping[str, Json]], Json], times: bool) -> tuple[Class, str] | None:
+    def least(
+        what: str, price: Callable[[Mapping[str, Json]], Json], times: bool
+    ) -> tuple[AcceleratorClass, str] | None:
         priced = [cls for cls in ordered if price(costs[name_of(cls)]) is not None]
         if not priced:
             return None
@@ -188,38 +197,38 @@ def _cheapest(classes: Sequence[Class], constraints: Mapping[str, Json], model: 
 
 
 def _most_capable(
-    classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[Class, str]:
-    """OME's score: 50 % memory, 30 % bandwidth, 20 % compute, each against the best of the candidates."""
+    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[AcceleratorClass, str]:
+    """Select by OME's score: 50 % memory, 30 % bandwidth, 20 % compute, each relative to the best candidate."""
     precisions = constraints.get("preferredPrecisions") or ("fp16",)
 
-    def raw(cls: Class) -> tuple[float, float, float]:
-        bandwidth = quantity(str(_capabilities(cls).get("memoryBandwidthGBps", 0))) or 0
+    def raw(cls: AcceleratorClass) -> tuple[float, float, float]:
+        bandwidth = byte_count(str(_capabilities(cls).get("memoryBandwidthGBps", 0))) or 0
         return float(memory_bytes(cls)), float(bandwidth), _tflops(cls, precisions)[0]
 
     most = [max(values) or 1.0 for values in zip(*map(raw, classes), strict=True)]
 
-    def score(cls: Class) -> float:
-        return sum(weight * had / top for weight, had, top in zip((0.5, 0.3, 0.2), raw(cls), most, strict=True))
+    def score(cls: AcceleratorClass) -> float:
+        return sum(weight * value / top for weight, value, top in zip((0.5, 0.3, 0.2), raw(cls), most, strict=True))
 
     best = max(sorted(_fast_enough(classes, constraints), key=name_of), key=score)
     return best, f"score {score(best):.2f} of {len(classes)} classes"
 
 
 def _first_available(
-    classes: Sequence[Class], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[Class, str]:
+    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
+) -> tuple[AcceleratorClass, str]:
     return _fast_enough(classes, constraints)[0], "the first that meets the constraints"
 
 
-def _fast_enough(classes: Sequence[Class], constraints: Mapping[str, Json]) -> Sequence[Class]:
-    """Those that reach minComputePerformanceTFLOPS; all of them where none does."""
-    asked = float(constraints.get("minComputePerformanceTFLOPS") or 0)
+def _fast_enough(classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json]) -> Sequence[AcceleratorClass]:
+    """Return the classes that reach minComputePerformanceTFLOPS, or all where none does."""
+    required = float(constraints.get("minComputePerformanceTFLOPS") or 0)
     precisions = constraints.get("preferredPrecisions", ())
-    return [cls for cls in classes if _tflops(cls, precisions)[0] >= asked] or classes
+    return [cls for cls in classes if _tflops(cls, precisions)[0] >= required] or classes
 
 
-_Policy = Callable[[Sequence[Class], Mapping[str, Json], BaseModel | None], tuple[Class, str]]
+_Policy = Callable[[Sequence[AcceleratorClass], Mapping[str, Json], BaseModel | None], tuple[AcceleratorClass, str]]
 _POLICIES: Final[Mapping[str, _Policy]] = {
     "BestFit": _best_fit,
     "Cheapest": _cheapest,

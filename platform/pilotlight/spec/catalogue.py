@@ -1,8 +1,8 @@
-"""The catalogue: what a plan may choose from, gathered from several sources, the first of which wins.
+"""The catalogue that a plan chooses from, merged from several sources; the first source wins.
 
     the service's own files → `--catalog` and PILOTLIGHT_CATALOG → built-in (data in pilotlight/catalogue)
 
-`catalogue_from` checks documents that users wrote. The built-in ones are checked by a test, not at every start.
+`catalogue_from` validates documents of users. The built-in ones are validated by a test, not at every start.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -33,42 +33,42 @@ KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND)
 BUILT_IN: Final = "built-in"
 
 
-def belongs(node: Node) -> bool:
-    """Is this document one of the catalogue's? The rest of a file is services and what else a user keeps there."""
+def is_catalogue_document(node: Node) -> bool:
+    """Return whether a document belongs to the catalogue; a file may also hold services and other objects."""
     return node.text("kind") in KINDS and node.text("apiVersion").partition("/")[0] in ("ome.io", "serving.kserve.io")
 
 
 def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "default") -> Catalogue:
-    """The catalogue's documents among these, every problem told; other documents are left to others."""
+    """Read the catalogue documents among the nodes; skip other kinds."""
     runtimes: list[Runtime] = []
     models: list[BaseModel] = []
     plain: dict[str, list[Mapping[str, Json]]] = {ACCELERATOR_KIND: [], WEIGHTS_KIND: []}
-    for node in filter(belongs, nodes):
+    for node in filter(is_catalogue_document, nodes):
         kind = node.text("kind")
-        if not _served(node, problems):
+        if not _has_known_version(node, problems):
             continue
         if kind in RUNTIME_KINDS:
-            runtimes.extend(found for found in [read_runtime(node, problems, namespace)] if found)
+            runtimes.extend(runtime for runtime in [read_runtime(node, problems, namespace)] if runtime)
         elif kind in MODEL_KINDS:
-            models.extend(found for found in [read_model(node, problems, namespace)] if found)
+            models.extend(model for model in [read_model(node, problems, namespace)] if model)
         elif (document := _plain(node, _PLAIN[kind](), problems)) is not None:
             plain[kind].append(document)
     classes, weights = (tuple(plain[kind]) for kind in (ACCELERATOR_KIND, WEIGHTS_KIND))
-    return merge(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
+    return merge_catalogues(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
 
 
-def _served(node: Node, problems: Problems) -> bool:
-    """The API version must be one that has the kind."""
+def _has_known_version(node: Node, problems: Problems) -> bool:
+    """Check that the API version has the kind."""
     kind, version = node.text("kind"), node.text("apiVersion")
     known = tuple(RUNTIME_VERSIONS) if kind in RUNTIME_KINDS else (OME_VERSION,)
     if version in known:
         return True
-    place = (node.get("apiVersion") or node).place
-    problems.error("PL200", place, "apiVersion", f'is "{version}", must be {" or ".join(known)} for a {kind}')
+    location = (node.get("apiVersion") or node).location
+    problems.error("PL200", location, "apiVersion", f'is "{version}", must be {" or ".join(known)} for a {kind}')
     return False
 
 
-# Kinds that stay documents: a few of their fields are looked up where they are needed.
+# Kinds that stay plain documents: only a few of their fields are used.
 _PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
 
 
@@ -76,70 +76,59 @@ def _plain(node: Node, record: Record, problems: Problems) -> Mapping[str, Json]
     document = read(node, record, problems)
     if not document or not (document.get("metadata") or {}).get("name") or "spec" not in document:
         return None
-    return {**document, "origin": node.place.file}
+    return {**document, "origin": node.location.file}
 
 
-def merge(*catalogues: Catalogue) -> Catalogue:
-    """One catalogue of several. The first of the same kind, namespace and name stays; `shadowed` names the others."""
+def merge_catalogues(*catalogues: Catalogue) -> Catalogue:
+    """Merge catalogues. The first entry of a kind, namespace and name wins; `shadowed` names the others."""
     shadowed = [sentence for catalogue in catalogues for sentence in catalogue.shadowed]
-    runtimes = _first((r for c in catalogues for r in c.runtimes), _runtime_key, _runtime_origin, shadowed)
-    models = _first((m for c in catalogues for m in c.models), _model_key, _model_origin, shadowed)
-    classes = _first((a for c in catalogues for a in c.accelerators), _class_key, _class_origin, shadowed)
-    weights = _first((w for c in catalogues for w in c.weights), _weights_key, _class_origin, shadowed)
+    runtimes = _first_by_key(
+        (runtime for catalogue in catalogues for runtime in catalogue.runtimes),
+        lambda runtime: (runtime.group, runtime.kind, runtime.namespace, runtime.name),
+        lambda runtime: runtime.origin,
+        shadowed,
+    )
+    models = _first_by_key(
+        (model for catalogue in catalogues for model in catalogue.models),
+        lambda model: (model.kind, model.namespace, model.name),
+        lambda model: model.origin,
+        shadowed,
+    )
+    classes, weights = (
+        _first_by_key(
+            (document for catalogue in catalogues for document in getattr(catalogue, field)),
+            lambda document: (document["kind"], "", document["metadata"]["name"]),
+            lambda document: str(document.get("origin", BUILT_IN)),
+            shadowed,
+        )
+        for field in ("accelerators", "weights")
+    )
     return Catalogue(runtimes, models, classes, tuple(shadowed), weights)
 
 
-def _first(
+def _first_by_key(
     items: Iterable[Item], key: Callable[[Item], Hashable], origin: Callable[[Item], str], shadowed: list[str]
 ) -> tuple[Item, ...]:
-    kept: dict[Hashable, Item] = {}
+    first: dict[Hashable, Item] = {}
     for item in items:
         identity = key(item)
-        if identity in kept:
+        if identity in first:
             assert isinstance(identity, tuple)
             what = f"{identity[-3]} {identity[-1]}"
-            shadowed.append(f"{what} of {origin(item)} is shadowed by that of {origin(kept[identity])}")
+            shadowed.append(f"{what} of {origin(item)} is shadowed by that of {origin(first[identity])}")
         else:
-            kept[identity] = item
-    return tuple(kept.values())
-
-
-def _runtime_key(runtime: Runtime) -> Hashable:
-    return (runtime.group, runtime.kind, runtime.namespace, runtime.name)
-
-
-def _runtime_origin(runtime: Runtime) -> str:
-    return runtime.origin
-
-
-def _model_key(model: BaseModel) -> Hashable:
-    return (model.kind, model.namespace, model.name)
-
-
-def _model_origin(model: BaseModel) -> str:
-    return model.origin
-
-
-def _class_key(document: Mapping[str, Json]) -> Hashable:
-    return (ACCELERATOR_KIND, "", document["metadata"]["name"])
-
-
-def _weights_key(document: Mapping[str, Json]) -> Hashable:
-    return (WEIGHTS_KIND, "", document["metadata"]["name"])
-
-
-def _class_origin(document: Mapping[str, Json]) -> str:
-    return str(document.get("origin", BUILT_IN))
+            first[identity] = item
+    return tuple(first.values())
 
 
 def data_files() -> list[Path]:
-    """The built-in documents: beside this package, in a wheel as in a checkout."""
+    """Return the files of the built-in documents, part of the package."""
     return sorted((Path(__file__).parent.parent / "catalogue").glob("*.yaml"))
 
 
 @cache
 def builtin() -> Catalogue:
-    """What everybody has: our predictor, the stock runtimes of KServe and OME, known models, accelerator classes."""
+    """Return the built-in catalogue: our predictor, stock runtimes of KServe and OME, models, accelerator classes."""
     documents = [document for file in data_files() for document in _load(file)]
     by_kind: dict[str, list[Mapping[str, Json]]] = {kind: [] for kind in KINDS}
     for document in documents:

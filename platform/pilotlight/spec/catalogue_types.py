@@ -1,6 +1,6 @@
-"""The types of the catalogue's documents: runtimes of both API groups, models and accelerator classes of OME.
+"""Types of the catalogue's documents: runtimes of both API groups, models and accelerator classes of OME.
 
-`runtimes`, `models` and `catalogue` read nodes against them; the JSON Schemas are made from the same records.
+`runtimes`, `models` and `catalogue` read nodes against them; CRD schemas are generated from the same records.
 """
 
 from functools import cache
@@ -11,17 +11,17 @@ from pilotlight.spec.model import Group
 from pilotlight.spec.ome_fields import record
 from pilotlight.spec.types import (
     Anything,
+    Boolean,
     Field,
+    Integer,
     ListOf,
     MapOf,
-    Named,
     OneOf,
     Quantity,
     Record,
-    Text,
-    Truth,
+    RecordRef,
+    String,
     Type,
-    Whole,
 )
 
 RUNTIME_VERSIONS: Final[dict[str, Group]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1alpha1": "kserve"}
@@ -30,7 +30,7 @@ MODEL_KINDS: Final = ("BaseModel", "ClusterBaseModel")
 ACCELERATOR_KIND: Final = "AcceleratorClass"
 WEIGHTS_KIND: Final = "FineTunedWeight"
 OME_VERSION: Final = "ome.io/v1beta1"
-# The part of a pod that a runtime may say. KServe has no dnsPolicy and no hostNetwork, OME no resourceClaims.
+# Pod fields that a runtime may set. KServe has no dnsPolicy and no hostNetwork, OME no resourceClaims.
 POD_FIELDS: Final = (
     "containers",
     "volumes",
@@ -49,7 +49,7 @@ _OPERATORS: Final = OneOf(("Equal", "GreaterThan", "GreaterThanOrEqual"))
 
 
 def _document(name: str, versions: tuple[str, ...], kinds: tuple[str, ...], spec: Record) -> Record:
-    metadata = {**fields("ObjectMeta"), "name": Field(Text(), "what services call it", required=True)}
+    metadata = {**fields("ObjectMeta"), "name": Field(String(), "what services call it", required=True)}
     return Record(name, {
         "apiVersion": Field(OneOf(versions), required=True),
         "kind": Field(OneOf(kinds), required=True),
@@ -61,64 +61,65 @@ def _document(name: str, versions: tuple[str, ...], kinds: tuple[str, ...], spec
 
 @cache
 def runtime_type(group: Group) -> Record:
-    """A (Cluster)ServingRuntime of either group."""
+    """Return the type of a (Cluster)ServingRuntime of a group."""
     versions = tuple(version for version, known in RUNTIME_VERSIONS.items() if known == group)
     return _document("ServingRuntime", versions, RUNTIME_KINDS, _ome_spec() if group == "ome" else _kserve_spec())
 
 
 @cache
 def model_type() -> Record:
-    """A (Cluster)BaseModel. OME's agent reads the format from the weights, so it may be left out."""
+    """Return the type of a (Cluster)BaseModel. The format is optional: OME's agent reads it from the weights."""
     texts = ("modelType", "modelArchitecture", "quantization", "modelParameterSize", "displayName", "version", "vendor")
-    storage = {name: Field(Text()) for name in ("path", "schemaPath", "key", "storageUri")}
+    storage = {name: Field(String()) for name in ("path", "schemaPath", "key", "storageUri")}
     policy = OneOf(("AlwaysDownload", "ReuseIfExists"))
     return _document("BaseModel", (OME_VERSION,), MODEL_KINDS, Record("BaseModelSpec", {
-        **{name: Field(Text()) for name in (*texts, "compartmentID")},
+        **{name: Field(String()) for name in (*texts, "compartmentID")},
         "modelFormat": Field(_model_property("modelFormat")),
         "modelFramework": Field(_model_property("modelFramework")),
-        **{name: Field(ListOf(Text())) for name in ("modelCapabilities", "apiCapabilities", "servingMode")},
-        "modelConfiguration": Field(Anything()), "additionalMetadata": _texts(),
-        "maxTokens": Field(Whole(1)), "disabled": Field(Truth()), "diffusionPipeline": Field(_pipeline()),
+        **{name: Field(ListOf(String())) for name in ("modelCapabilities", "apiCapabilities", "servingMode")},
+        "modelConfiguration": Field(Anything()), "additionalMetadata": _string_map(),
+        "maxTokens": Field(Integer(1)), "disabled": Field(Boolean()), "diffusionPipeline": Field(_pipeline()),
         "storage": Field(Record("storage", {
-            **storage, "parameters": _texts(), "nodeSelector": _texts(), "nodeAffinity": Field(core("NodeAffinity")),
-            "downloadPolicy": Field(policy),
+            **storage, "parameters": _string_map(), "nodeSelector": _string_map(),
+            "nodeAffinity": Field(core("NodeAffinity")), "downloadPolicy": Field(policy),
         })),
     }))  # fmt: skip
 
 
 @cache
 def weights_type() -> Record:
-    """A FineTunedWeight: merged weights, or an adapter of a base model."""
-    reference = Record("reference", {"name": Field(Text()), "namespace": Field(Text())})
-    storage = {name: Field(Text()) for name in ("path", "schemaPath", "key", "storageUri")}
+    """Return the type of a FineTunedWeight: merged weights, or an adapter of a base model."""
+    reference = Record("reference", {"name": Field(String()), "namespace": Field(String())})
+    storage = {name: Field(String()) for name in ("path", "schemaPath", "key", "storageUri")}
     return _document("FineTunedWeight", (OME_VERSION,), (WEIGHTS_KIND,), Record("FineTunedWeightSpec", {
-        **{name: Field(Text()) for name in ("modelType", "displayName", "version", "vendor", "compartmentID")},
-        "baseModelRef": Field(reference), "trainingJobRef": Field(reference), "disabled": Field(Truth()),
+        **{name: Field(String()) for name in ("modelType", "displayName", "version", "vendor", "compartmentID")},
+        "baseModelRef": Field(reference), "trainingJobRef": Field(reference), "disabled": Field(Boolean()),
         "hyperParameters": Field(Anything()), "configuration": Field(Anything()),
-        "storage": Field(Record("storage", {**storage, "parameters": _texts()})),
+        "storage": Field(Record("storage", {**storage, "parameters": _string_map()})),
     }))  # fmt: skip
 
 
 @cache
 def accelerator_type() -> Record:
-    """An AcceleratorClass."""
-    speed: dict[str, Type] = {name: Whole(0) for name in ("fp32Tflops", "fp16Tflops", "int8Tops", "int4Tops")}
-    latency = Record("latency", {"averageMillis": Field(Whole(0)), "maximumMillis": Field(Whole(0))})
-    resource = {"name": Field(Text(), required=True), "quantity": Field(Quantity()), "divisible": Field(Truth())}
+    """Return the type of an AcceleratorClass."""
+    speed: dict[str, Type] = {name: Integer(0) for name in ("fp32Tflops", "fp16Tflops", "int8Tops", "int4Tops")}
+    latency = Record("latency", {"averageMillis": Field(Integer(0)), "maximumMillis": Field(Integer(0))})
+    resource = {"name": Field(String(), required=True), "quantity": Field(Quantity()), "divisible": Field(Boolean())}
     cost = {name: Field(Quantity()) for name in ("perHour", "perMillionTokens", "spotPerHour")}
     return _document("AcceleratorClass", (OME_VERSION,), (ACCELERATOR_KIND,), Record("AcceleratorClassSpec", {
-        **{name: Field(Text()) for name in ("vendor", "family", "model")},
+        **{name: Field(String()) for name in ("vendor", "family", "model")},
         "discovery": Field(Record("discovery", {
-            "nodeSelector": _texts(), "affinity": Field(core("Affinity")), "pciVendorID": Field(Text()),
-            "deviceIDs": Field(ListOf(Text())),
+            "nodeSelector": _string_map(), "affinity": Field(core("Affinity")), "pciVendorID": Field(String()),
+            "deviceIDs": Field(ListOf(String())),
         })),
         "capabilities": Field(Record("capabilities", {
-            "memoryGB": Field(Quantity()), "memoryBandwidthGBps": Field(Quantity()), "clockSpeedMHz": Field(Whole(0)),
-            "computeCapability": Field(Text()), "levelZeroVersion": Field(Text()), "features": Field(ListOf(Text())),
+            "memoryGB": Field(Quantity()), "memoryBandwidthGBps": Field(Quantity()), "clockSpeedMHz": Field(Integer(0)),
+            "computeCapability": Field(String()), "levelZeroVersion": Field(String()),
+            "features": Field(ListOf(String())),
             "performance": Field(_record("performance", speed | {"latency": latency})),
         }), required=True),
         "resources": Field(ListOf(Record("resources", resource))),
-        "integration": Field(_record("integration", {"kueueResourceFlavor": Text(), "volcanoGPUType": Text()})),
+        "integration": Field(_record("integration", {"kueueResourceFlavor": String(), "volcanoGPUType": String()})),
         "cost": Field(Record("cost", {**cost, "tier": Field(OneOf(("low", "medium", "high")))})),
     }))  # fmt: skip
 
@@ -132,83 +133,83 @@ def _pod_fields(*left_out: str) -> dict[str, Field]:
     return {name: pod[name] for name in POD_FIELDS if name in pod and name not in left_out}
 
 
-def _texts() -> Field:
-    return Field(MapOf(Text()))
+def _string_map() -> Field:
+    return Field(MapOf(String()))
 
 
 def _kserve_spec() -> Record:
-    line = Record("supportedModelFormats", {
-        "name": Field(Text(), "sklearn, onnx, …", required=True),
-        "version": Field(Text(), "of the format"),
-        "autoSelect": Field(Truth(), "may be chosen without being named"),
-        "priority": Field(Whole(1), "the highest is chosen"),
+    supported_format = Record("supportedModelFormats", {
+        "name": Field(String(), "sklearn, onnx, …", required=True),
+        "version": Field(String(), "of the format"),
+        "autoSelect": Field(Boolean(), "may be chosen without being named"),
+        "priority": Field(Integer(1), "the highest is chosen"),
     })  # fmt: skip
-    pod = {**_pod_fields("dnsPolicy", "hostNetwork"), "labels": _texts(), "annotations": _texts()}
-    worker = {"pipelineParallelSize": Field(Whole(1)), "tensorParallelSize": Field(Whole(1))}
-    mesh: dict[str, Type] = {"serverType": Text(), "runtimeManagementPort": Whole(), "memBufferBytes": Whole()}
-    mesh |= {"modelLoadingTimeoutMillis": Whole(), "env": ListOf(core("EnvVar"))}
+    pod = {**_pod_fields("dnsPolicy", "hostNetwork"), "labels": _string_map(), "annotations": _string_map()}
+    worker = {"pipelineParallelSize": Field(Integer(1)), "tensorParallelSize": Field(Integer(1))}
+    mesh: dict[str, Type] = {"serverType": String(), "runtimeManagementPort": Integer(), "memBufferBytes": Integer()}
+    mesh |= {"modelLoadingTimeoutMillis": Integer(), "env": ListOf(core("EnvVar"))}
     return Record("ServingRuntimeSpec", {
         **pod,
-        "supportedModelFormats": Field(ListOf(line)),
-        "multiModel": Field(Truth(), "for ModelMesh"),
-        "disabled": Field(Truth()),
+        "supportedModelFormats": Field(ListOf(supported_format)),
+        "multiModel": Field(Boolean(), "for ModelMesh"),
+        "disabled": Field(Boolean()),
         "protocolVersions": Field(ListOf(OneOf(("v1", "v2", "grpc-v1", "grpc-v2")))),
         "workerSpec": Field(Record("workerSpec", {**pod, **worker})),
-        "grpcEndpoint": Field(Text()), "grpcDataEndpoint": Field(Text()), "httpDataEndpoint": Field(Text()),
-        "replicas": Field(Whole(0)), "storageHelper": Field(Record("storageHelper", {"disabled": Field(Truth())})),
+        "grpcEndpoint": Field(String()), "grpcDataEndpoint": Field(String()), "httpDataEndpoint": Field(String()),
+        "replicas": Field(Integer(0)), "storageHelper": Field(Record("storageHelper", {"disabled": Field(Boolean())})),
         "builtInAdapter": Field(_record("builtInAdapter", mesh)),
     })  # fmt: skip
 
 
 def _model_property(name: str) -> Record:
-    """OME's modelFormat or modelFramework."""
+    """Return the type of OME's modelFormat or modelFramework."""
     return Record(name, {
-        "name": Field(Text(), required=True), "version": Field(Text()),
+        "name": Field(String(), required=True), "version": Field(String()),
         "operator": Field(_OPERATORS, "how a runtime's version compares with a model's"),
-        "weight": Field(Whole(0), "what a match adds to a runtime's score, times its priority"),
+        "weight": Field(Integer(0), "what a match adds to a runtime's score, times its priority"),
     })  # fmt: skip
 
 
 def _pipeline() -> Record:
-    part = Record("component", {"library": Field(Text()), "type": Field(Text())})
+    part = Record("component", {"library": Field(String()), "type": Field(String())})
     names = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
     parts = {name: Field(part) for name in names}
-    extra = {"className": Field(Text()), "additionalComponents": Field(MapOf(part))}
+    extra = {"className": Field(String()), "additionalComponents": Field(MapOf(part))}
     return Record("diffusionPipeline", {**extra, **parts})
 
 
-def _ome_line_type() -> Record:
+def _ome_format() -> Record:
     sizes = ("tensorParallelSize", "pipelineParallelSize", "dataParallelSize")
     accelerator = Record("acceleratorConfig", {
-        "minMemoryPerBillionParams": Field(Whole(0), "GB"),
-        "tensorParallelismOverride": Field(Record("tensorParallelismOverride", {n: Field(Whole(0)) for n in sizes})),
-        "runtimeArgsOverride": Field(ListOf(Text())),
-        "environmentOverride": _texts(),
+        "minMemoryPerBillionParams": Field(Integer(0), "GB"),
+        "tensorParallelismOverride": Field(Record("tensorParallelismOverride", {n: Field(Integer(0)) for n in sizes})),
+        "runtimeArgsOverride": Field(ListOf(String())),
+        "environmentOverride": _string_map(),
     })  # fmt: skip
     return Record("supportedModelFormats", {
-        "name": Field(Text()), "version": Field(Text()), "modelType": Field(Text()),
+        "name": Field(String()), "version": Field(String()), "modelType": Field(String()),
         "modelFormat": Field(_model_property("modelFormat"), required=True),
         "modelFramework": Field(_model_property("modelFramework")),
-        "modelArchitecture": Field(Text()), "quantization": Field(Text()),
-        "diffusionPipeline": Field(_pipeline()), "autoSelect": Field(Truth()), "priority": Field(Whole(1)),
+        "modelArchitecture": Field(String()), "quantization": Field(String()),
+        "diffusionPipeline": Field(_pipeline()), "autoSelect": Field(Boolean()), "priority": Field(Integer(1)),
         "acceleratorConfig": Field(MapOf(accelerator)),
     })  # fmt: skip
 
 
 def _ome_spec() -> Record:
-    pod = {**_pod_fields("resourceClaims"), "labels": _texts(), "annotations": _texts()}
+    pod = {**_pod_fields("resourceClaims"), "labels": _string_map(), "annotations": _string_map()}
     requirements = Record("acceleratorRequirements", {
-        "acceleratorClasses": Field(ListOf(Text())), "minMemory": Field(Whole(0)),
-        "minComputePerformanceTFLOPS": Field(Whole(0)), "minArchitectureVersion": Field(Text()),
-        "requiredFeatures": Field(ListOf(Text())), "preferredPrecisions": Field(ListOf(Text())),
+        "acceleratorClasses": Field(ListOf(String())), "minMemory": Field(Integer(0)),
+        "minComputePerformanceTFLOPS": Field(Integer(0)), "minArchitectureVersion": Field(String()),
+        "requiredFeatures": Field(ListOf(String())), "preferredPrecisions": Field(ListOf(String())),
     })  # fmt: skip
     return Record("ServingRuntimeSpec", {
         **pod,
-        "supportedModelFormats": Field(ListOf(_ome_line_type())),
-        "modelSizeRange": Field(Record("modelSizeRange", {"min": Field(Text()), "max": Field(Text())})),
-        "disabled": Field(Truth()),
-        "protocolVersions": Field(ListOf(Text())),
-        **{name: Field(Named(component, record)) for name, component in CONFIGS.items()},
-        "workers": Field(Record("workers", {**pod, "size": Field(Whole(1))})),
+        "supportedModelFormats": Field(ListOf(_ome_format())),
+        "modelSizeRange": Field(Record("modelSizeRange", {"min": Field(String()), "max": Field(String())})),
+        "disabled": Field(Boolean()),
+        "protocolVersions": Field(ListOf(String())),
+        **{name: Field(RecordRef(component, record)) for name, component in CONFIGS.items()},
+        "workers": Field(Record("workers", {**pod, "size": Field(Integer(1))})),
         "acceleratorRequirements": Field(requirements),
     })  # fmt: skip

@@ -1,6 +1,6 @@
-"""What the components of both API groups share: metadata, pod fields, scaling, and how read values become a Component.
+"""Component fields that both API groups share: metadata, pod fields, scaling, and their conversion to a Component.
 
-`ome` and `kserve` add what is their own. A component *is* a Kubernetes pod spec with more fields, so its type is too.
+`ome` and `kserve` add their own. A component *is* a Kubernetes pod spec with more fields, and so is its type.
 """
 
 from collections.abc import Mapping
@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from pilotlight.contract import RESERVED_NAMES
 from pilotlight.spec import core_fields
 from pilotlight.spec.model import Component, Role
-from pilotlight.spec.problems import Place, Problems
-from pilotlight.spec.types import Anything, Field, MapOf, Named, OneOf, Record, Text, Whole
+from pilotlight.spec.problems import Problems, SourceLocation
+from pilotlight.spec.types import Anything, Field, Integer, MapOf, OneOf, Record, RecordRef, String
 
 Json = Any
 
-_LABEL_VALUE: Final = Text(
+_LABEL_VALUE: Final = String(
     r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?", "letters, digits, '-', '_' and '.', at most 63 of them", 63
 )
 _QUALIFIED: Final = r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _QUALIFIED_MUST: Final = "a name such as app or example.com/app"
 LABELS: Final = MapOf(_LABEL_VALUE, _QUALIFIED, _QUALIFIED_MUST)
-ANNOTATIONS: Final = MapOf(Text(), _QUALIFIED, _QUALIFIED_MUST)
-NAME: Final = Text(r"[a-z](?:[-a-z0-9]*[a-z0-9])?", "a lower-case letter, then lower-case letters, digits and '-'", 63)
+ANNOTATIONS: Final = MapOf(String(), _QUALIFIED, _QUALIFIED_MUST)
+NAME: Final = String(
+    r"[a-z](?:[-a-z0-9]*[a-z0-9])?", "a lower-case letter, then lower-case letters, digits and '-'", 63
+)
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# The gateway's own paths: a service of that name could not be reached by its short form.
-RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
 _WRITTEN_BY_THE_CLUSTER: Final = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation",
@@ -45,12 +46,12 @@ METADATA: Final = Record(
 
 SCALE_METRIC: Final = OneOf(("cpu", "memory", "concurrency", "rps"))
 EXTENSION: Final[Mapping[str, Field]] = {
-    "minReplicas": Field(Whole(0), "Least number of replicas; 0 lets the component scale to zero."),
-    "maxReplicas": Field(Whole(0), "Greatest number of replicas; 0 or absent: the default."),
-    "scaleTarget": Field(Whole(1), "Value of scaleMetric to hold: percent for cpu and memory, else requests."),
+    "minReplicas": Field(Integer(0), "Least number of replicas; 0 lets the component scale to zero."),
+    "maxReplicas": Field(Integer(0), "Greatest number of replicas; 0 or absent: the default."),
+    "scaleTarget": Field(Integer(1), "Value of scaleMetric to hold: percent for cpu and memory, else requests."),
     "scaleMetric": Field(SCALE_METRIC, "What is scaled by."),
-    "containerConcurrency": Field(Whole(0), "How many requests a replica takes at once; 0: no limit."),
-    "canaryTrafficPercent": Field(Whole(0, 100), "Share of the requests that go to the newest revision."),
+    "containerConcurrency": Field(Integer(0), "How many requests a replica takes at once; 0: no limit."),
+    "canaryTrafficPercent": Field(Integer(0, 100), "Share of the requests that go to the newest revision."),
     "labels": Field(LABELS, "Labels of the component's pods."),
     "annotations": Field(ANNOTATIONS, "Annotations of the component's pods."),
     "deploymentStrategy": Field(core_fields.core("DeploymentStrategy"), "How a Deployment replaces pods (raw mode)."),
@@ -58,42 +59,42 @@ EXTENSION: Final[Mapping[str, Field]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The document at hand: where its paths are written and where its problems go."""
+class DocumentContext:
+    """The document being read: source locations of its paths, and the collector of its problems."""
 
     problems: Problems
-    places: Mapping[str, Place]
+    locations: Mapping[str, SourceLocation]
 
-    def place(self, path: str) -> Place:
-        while path and path not in self.places:
+    def location(self, path: str) -> SourceLocation:
+        while path and path not in self.locations:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return self.places.get(path, Place())
+        return self.locations.get(path, SourceLocation())
 
     def error(self, code: str, path: str, message: str) -> None:
-        self.problems.error(code, self.place(path), path, message)
+        self.problems.error(code, self.location(path), path, message)
 
     def warn(self, code: str, path: str, message: str) -> None:
-        self.problems.warn(code, self.place(path), path, message)
+        self.problems.warn(code, self.location(path), path, message)
 
 
 @cache
 def pod_fields() -> dict[str, Field]:
-    """A pod spec written inline: its containers may all come from the runtime."""
+    """Return the fields of an inline pod spec; its containers are optional, since the runtime may bring them."""
     return core_fields.fields("PodSpec", optional=("containers",), without=("ephemeralContainers",))
 
 
 @cache
 def container_record(name: str) -> Record:
-    """A container whose name may be left out, because there is only one it can be."""
+    """Return the type of a container whose name is optional, because only one is possible."""
     return Record(name, core_fields.fields("Container", optional=("name",)))
 
 
-def container(name: str) -> Named:
-    return Named(name, container_record)
+def container(name: str) -> RecordRef:
+    return RecordRef(name, container_record)
 
 
-def document(group: str, spec: Named) -> Record:
-    """The whole InferenceService of one API group."""
+def document(group: str, spec: RecordRef) -> Record:
+    """Return the type of an InferenceService of one API group."""
     return Record(
         "InferenceService",
         {
@@ -107,8 +108,8 @@ def document(group: str, spec: Named) -> Record:
     )
 
 
-def misplaced(inner: Record, advice: str) -> dict[str, str]:
-    """Hints for fields that were written one level too high."""
+def misplaced_field_hints(inner: Record, advice: str) -> dict[str, str]:
+    """Return hints for fields that were written one level too high."""
     return dict.fromkeys(inner.fields, advice)
 
 
@@ -117,7 +118,7 @@ def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def component(role: Role, value: Mapping[str, Json], **own: Any) -> Component:
-    """A component of what both groups share, and of what the caller adds. `maxReplicas: 0` says nothing, as in both."""
+    """Build a component from the shared fields and `own`. `maxReplicas: 0` means unset, as in both groups."""
     shared: dict[str, Any] = {
         "pod": pod_of(value),
         "min_replicas": value.get("minReplicas"),
@@ -133,24 +134,24 @@ def component(role: Role, value: Mapping[str, Json], **own: Any) -> Component:
     return Component(role, **{**shared, **own})
 
 
-def check_component(read: Component, path: str, reading: Reading) -> None:
-    """What only two fields together can get wrong."""
-    least, most = read.min_replicas, read.max_replicas
-    if least is not None and most is not None and least > most:
-        reading.error("PL104", f"{path}.maxReplicas", f"is {most}, must be at least minReplicas, which is {least}")
-    if read.min_available is not None and read.max_unavailable is not None:
-        reading.error("PL111", f"{path}.maxUnavailable", "excludes minAvailable; keep one of them")
+def check_component(parsed: Component, path: str, context: DocumentContext) -> None:
+    """Check rules that concern two fields."""
+    minimum, maximum = parsed.min_replicas, parsed.max_replicas
+    if minimum is not None and maximum is not None and minimum > maximum:
+        context.error("PL104", f"{path}.maxReplicas", f"is {maximum}, must be at least minReplicas, which is {minimum}")
+    if parsed.min_available is not None and parsed.max_unavailable is not None:
+        context.error("PL111", f"{path}.maxUnavailable", "excludes minAvailable; keep one of them")
     for kind in ("containers", "initContainers", "volumes"):
-        names = [each.get("name") for each in read.pod.get(kind, ())]
+        names = [each.get("name") for each in parsed.pod.get(kind, ())]
         for index, name in enumerate(names):
             if name in names[:index]:
-                reading.error("PL104", f"{path}.{kind}[{index}].name", f'is "{name}", which another one has already')
+                context.error("PL104", f"{path}.{kind}[{index}].name", f'is "{name}", which another one has already')
 
 
-def check_name(metadata: Mapping[str, Json], reading: Reading) -> None:
+def check_name(metadata: Mapping[str, Json], context: DocumentContext) -> None:
     name = metadata.get("name", "")
     if name in RESERVED_NAMES:
-        reading.error("PL104", "metadata.name", f'is "{name}", which the gateway serves itself; choose another name')
+        context.error("PL104", "metadata.name", f'is "{name}", which the gateway serves itself; choose another name')
 
 
 def annotations_of(metadata: Mapping[str, Json]) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Kubernetes' own records (PodSpec, Container, Probe, …) as types, for the parts of a document that we pass through.
+"""Kubernetes' records (PodSpec, Container, Probe, …) as types, for the pod fields that are passed through.
 
-Read from data/core_fields.json, which `core_generation` writes; a record is built when it is first needed.
+Read from data/core_fields.json, which `core_generation` writes; a record is built on first use.
 """
 
 import json
@@ -11,29 +11,29 @@ from typing import Final, cast
 
 from pilotlight.spec.types import (
     Anything,
+    Boolean,
     Field,
+    Integer,
+    IntOrString,
     ListOf,
     MapOf,
-    Named,
     Number,
     OneOf,
     Quantity,
     Record,
-    Text,
-    Truth,
+    RecordRef,
+    String,
     Type,
-    Whole,
-    WholeOrText,
 )  # fmt: skip
 
 _SIMPLE: Final[dict[str, Type]] = {
     "any": Anything(),
-    "bool": Truth(),
-    "int": Whole(),
-    "int-or-string": WholeOrText(),
+    "bool": Boolean(),
+    "int": Integer(),
+    "int-or-string": IntOrString(),
     "number": Number(),
     "quantity": Quantity(),
-    "string": Text(),
+    "string": String(),
 }
 
 
@@ -45,22 +45,21 @@ def _records() -> dict[str, dict[str, str]]:
 
 @cache
 def record(name: str) -> Record:
-    """A Kubernetes record by name."""
+    """Return a Kubernetes record by name."""
     fields = {key.rstrip("!"): Field(_type(text), required=key.endswith("!")) for key, text in _records()[name].items()}
     return Record(name, fields)
 
 
-def core(name: str) -> Named:
-    """The same, found when a document first needs it: many records contain others, some themselves."""
-    return Named(name, record)
+def core(name: str) -> RecordRef:
+    """Return a lazy reference to a record: many records contain others, some themselves."""
+    return RecordRef(name, record)
 
 
 def fields(name: str, *, optional: Collection[str] = (), without: Collection[str] = ()) -> dict[str, Field]:
-    """A record's fields, to be written inline in one of ours: a component *is* a pod spec with more fields."""
-    found = record(name).fields
+    """Return a record's fields for inlining: a component *is* a pod spec with more fields."""
     return {
         key: Field(known.type, required=known.required and key not in optional)
-        for key, known in found.items()
+        for key, known in record(name).fields.items()
         if key not in without
     }
 
@@ -76,5 +75,5 @@ def _type(text: str) -> Type:
         return OneOf(tuple(text.split("|")))
     if text.startswith("int "):
         low, _, high = text[4:].partition("..")
-        return Whole(int(low), int(high) if high else None)
+        return Integer(int(low), int(high) if high else None)
     return core(text)

@@ -1,7 +1,7 @@
-"""Writes data/core_fields.json: the fields and types of Kubernetes' pod tree, taken from its Python client's models.
+"""Generator of data/core_fields.json: fields and types of the pod spec, from the models of Kubernetes' Python client.
 
-Run by hand when the pinned Kubernetes moves (`python -m pilotlight.spec.core_generation`, extra `kubernetes`); a test
-compares the file with what this gives. Nothing else imports it.
+Run it when the pinned Kubernetes changes (`python -m pilotlight.spec.core_generation`, extra `kubernetes`); a test
+compares the file with its output. Nothing else imports it.
 
 A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `quantity`, `int-or-string`, `any`, `A|B` for a
 choice, `[T]` for a list, `{T}` for a map, and any other word names a record. A field that ends in `!` is required.
@@ -25,7 +25,7 @@ _PLAIN: Final = {
 }
 _OPERATORS: Final = "In|NotIn|Exists|DoesNotExist"
 
-# What the client's models leave open: amounts and ports are text or `object` there, and choices are prose.
+# Types that the client's models leave open: quantities and ports are text or `object` there, enums are prose.
 NARROWED: Final = {
     "Container.imagePullPolicy": "Always|IfNotPresent|Never",
     "Container.terminationMessagePolicy": "File|FallbackToLogsOnError",
@@ -69,30 +69,32 @@ NARROWED: Final = {
     "VolumeResourceRequirements.limits": "{quantity}",
     "VolumeResourceRequirements.requests": "{quantity}",
 }
-# A probe without a port asks the serving port: Knative allows it, and so do KServe's documents.
+# A probe without a port means the serving port: Knative allows it, and so do KServe's documents.
 OPTIONAL: Final = frozenset({"HTTPGetAction.port", "TCPSocketAction.port"})
 
 
 def generate() -> dict[str, dict[str, str]]:
-    """Every record that the roots reach, by name, with its fields in order."""
+    """Return every record that the roots reach, by name, with its fields in order."""
     from kubernetes.client import models
 
-    found: dict[str, dict[str, str]] = {}
-    waiting = list(ROOTS)
-    while waiting:
-        model = waiting.pop()
-        if (name := _record_name(model)) in found:
+    records: dict[str, dict[str, str]] = {}
+    queue = list(ROOTS)
+    while queue:
+        model = queue.pop()
+        if (name := _record_name(model)) in records:
             continue
         fields = _fields(name, getattr(models, model))
-        found[name] = {field: NARROWED.get(f"{name}.{field.rstrip('!')}", text) for field, (text, _) in fields.items()}
-        waiting += [
+        records[name] = {
+            field: NARROWED.get(f"{name}.{field.rstrip('!')}", text) for field, (text, _) in fields.items()
+        }
+        queue += [
             inner for field, (_, inner) in fields.items() if inner and f"{name}.{field.rstrip('!')}" not in NARROWED
         ]
-    return dict(sorted(found.items()))
+    return dict(sorted(records.items()))
 
 
 def _fields(record: str, model: Any) -> dict[str, tuple[str, str]]:
-    """Field name → (type as text, the model inside it or "")."""
+    """Return field name → (type as text, the model inside it or "")."""
     fields = {}
     for attribute, name in sorted(model.attribute_map.items(), key=lambda item: item[1]):
         setter = inspect.getsource(getattr(model, attribute).fset)
@@ -101,14 +103,14 @@ def _fields(record: str, model: Any) -> dict[str, tuple[str, str]]:
     return fields
 
 
-def _type(said: str) -> tuple[str, str]:
-    if match := re.fullmatch(r"list\[(.+)\]", said):
+def _type(openapi_type: str) -> tuple[str, str]:
+    if match := re.fullmatch(r"list\[(.+)\]", openapi_type):
         text, inner = _type(match[1])
         return f"[{text}]", inner
-    if match := re.fullmatch(r"dict\(str, (.+)\)", said):
+    if match := re.fullmatch(r"dict\(str, (.+)\)", openapi_type):
         text, inner = _type(match[1])
         return f"{{{text}}}", inner
-    return (_PLAIN[said], "") if said in _PLAIN else (_record_name(said), said)
+    return (_PLAIN[openapi_type], "") if openapi_type in _PLAIN else (_record_name(openapi_type), openapi_type)
 
 
 def _record_name(model: str) -> str:
@@ -116,7 +118,7 @@ def _record_name(model: str) -> str:
 
 
 def as_text(records: dict[str, dict[str, str]], version: str) -> str:
-    """One record per line: a difference between two Kubernetes versions reads as one."""
+    """Format with one record per line, so that versions of Kubernetes can be diffed."""
     lines = [f"  {json.dumps(name)}: {json.dumps(fields)}" for name, fields in records.items()]
     return f'{{"client": "{version}", "records": {{\n' + ",\n".join(lines) + "\n}}\n"
 

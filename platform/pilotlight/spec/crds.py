@@ -1,11 +1,12 @@
-"""CustomResourceDefinitions of the documents that we read: what the platform chart installs where nobody else has.
+"""CustomResourceDefinitions of the document kinds, which the platform chart installs where KServe and OME are not.
 
     types of a document → structural schema → CustomResourceDefinition → helm/inference-platform/files/crds
 
-`helm/document.py` writes them. An annotation and a category say that they are ours: nobody else acts on such objects.
+`helm/document.py` writes them. An annotation and a category mark them as installed by Pilotlight.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pilotlight.names import ANNOTATION_DEFINITION, CATEGORY
@@ -44,7 +45,7 @@ _ACCELERATOR: Final[Columns] = (
 )
 
 
-def _service(role: str) -> Columns:
+def _service_columns(role: str) -> Columns:
     return (
         ("URL", "string", ".status.url", 0),
         ("Ready", "string", f"{_READY}.status", 0),
@@ -55,8 +56,8 @@ def _service(role: str) -> Columns:
     )
 
 
-class Kind(NamedTuple):
-    """One kind of one group. `status` says whether its objects have one, beside the document."""
+class CustomResource(NamedTuple):
+    """One kind of one API group. `status`: its objects have a status of type STATUS."""
 
     group: str
     version: str
@@ -76,32 +77,32 @@ _RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
 _CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
 
 
-def _runtime_of_ome() -> Record:
-    return runtime_type("ome")
-
-
-def _runtime_of_kserve() -> Record:
-    return runtime_type("kserve")
-
-
 KINDS: Final = (
-    Kind(*_OME, *_ISVC, ome_fields.inference_service, _service("engine"), status=True, short=("isvc",)),
-    Kind(*_OME, *_RUNTIMES, _runtime_of_ome, _RUNTIME),
-    Kind(*_OME, *_CLUSTER_RUNTIMES, _runtime_of_ome, _RUNTIME, cluster=True),
-    Kind(*_OME, "BaseModel", "basemodels", model_type, _MODEL),
-    Kind(*_OME, "ClusterBaseModel", "clusterbasemodels", model_type, _MODEL, cluster=True),
-    Kind(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
-    Kind(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
-    Kind(
-        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service("predictor"), status=True, short=("isvc",)
+    CustomResource(
+        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), status=True, short=("isvc",)
     ),
-    Kind(_KSERVE, "v1alpha1", *_RUNTIMES, _runtime_of_kserve, _RUNTIME),
-    Kind(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, _runtime_of_kserve, _RUNTIME, cluster=True),
+    CustomResource(*_OME, *_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME),
+    CustomResource(*_OME, *_CLUSTER_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME, cluster=True),
+    CustomResource(*_OME, "BaseModel", "basemodels", model_type, _MODEL),
+    CustomResource(*_OME, "ClusterBaseModel", "clusterbasemodels", model_type, _MODEL, cluster=True),
+    CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
+    CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
+    CustomResource(
+        _KSERVE,
+        "v1beta1",
+        *_ISVC,
+        kserve_fields.inference_service,
+        _service_columns("predictor"),
+        status=True,
+        short=("isvc",),
+    ),
+    CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
+    CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
 )
 
 
-def definition(kind: Kind) -> dict[str, Json]:
-    """The complete object; labels and Helm's annotations are the chart's."""
+def definition(kind: CustomResource) -> dict[str, Json]:
+    """Return the complete object; labels and Helm's annotations are added by the chart."""
     names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind, "listKind": f"{kind.kind}List"}
     short = {"shortNames": list(kind.short)} if kind.short else {}
     return {
@@ -117,23 +118,22 @@ def definition(kind: Kind) -> dict[str, Json]:
     }
 
 
-def _version(kind: Kind) -> dict[str, Json]:
+def _version(kind: CustomResource) -> dict[str, Json]:
     return {
         "name": kind.version,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [_column(*each) for each in kind.columns],
+        "additionalPrinterColumns": [
+            {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
+            for name, type_, path, priority in kind.columns
+        ],
         "schema": {"openAPIV3Schema": _schema(kind)},
-        # Everywhere: OME's own agents write the status of models too, and it is no part of the document.
+        # On every kind: OME's agents write the status of models too.
         "subresources": {"status": {}},
     }
 
 
-def _column(name: str, type_: str, path: str, priority: int) -> dict[str, Json]:
-    return {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
-
-
-def _schema(kind: Kind) -> dict[str, Json]:
+def _schema(kind: CustomResource) -> dict[str, Json]:
     document = kind.document()
     status = record_schema(STATUS) if kind.status else {"type": "object", OPEN: True}
     return {

@@ -1,51 +1,51 @@
-"""`--set path=value`: changes to a document before it is checked, so that a slip in one is found like any other."""
+"""Edits by `--set path=value`, applied before validation, so that their mistakes are reported like any other."""
 
 from itertools import pairwise
 
 from pilotlight.spec.nodes import Node, parse
-from pilotlight.spec.paths import Step, steps
-from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.paths import Step, parse_path
+from pilotlight.spec.problems import Problems, SourceLocation
 
 
-class _Refused(Exception):
+class _PathError(Exception):
     """The path does not fit the document."""
 
 
 def apply(node: Node, sets: list[str] | tuple[str, ...], problems: Problems) -> None:
-    """Each edit in turn, in place. `null` removes; missing maps and lists on the way are made."""
-    for text in sets:
-        path, equals, written = text.partition("=")
-        place = Place(f"--set {text}")
-        walk = steps(path.strip())
-        if not equals or walk is None:
-            problems.error("PL108", place, "", "must read path=value, such as spec.engine.minReplicas=0")
+    """Apply the edits in order, in place. `null` removes a field; missing parent maps and lists are created."""
+    for edit in sets:
+        path, equals, value = edit.partition("=")
+        location = SourceLocation(f"--set {edit}")
+        steps = parse_path(path.strip())
+        if not equals or steps is None:
+            problems.error("PL108", location, "", "must read path=value, such as spec.engine.minReplicas=0")
             continue
         try:
-            _put(node, walk, _value(written, place))
-        except _Refused as refused:
-            problems.error("PL108", place, path, str(refused))
+            _set(node, steps, _value(value, location))
+        except _PathError as error:
+            problems.error("PL108", location, path, str(error))
 
 
-def _value(written: str, place: Place) -> Node:
-    """YAML if it is some, else the text itself: `--set x=@handle` needs no quotes."""
+def _value(text: str, location: SourceLocation) -> Node:
+    """Parse a value as YAML, else take it as text: `--set x=@handle` needs no quotes."""
     silent = Problems()
-    found = parse(written, place.file, silent)
-    node = Node(place, written) if silent.errors or len(found) > 1 else found[0] if found else Node(place, None)
-    _relocate(node, place)
+    nodes = parse(text, location.file, silent)
+    node = Node(location, text) if silent.errors or len(nodes) > 1 else nodes[0] if nodes else Node(location, None)
+    _relocate(node, location)
     return node
 
 
-def _relocate(node: Node, place: Place) -> None:
-    node.place = node.key = place
+def _relocate(node: Node, location: SourceLocation) -> None:
+    node.location = node.key_location = location
     children = node.value.values() if isinstance(node.value, dict) else node.value
     for child in children if not isinstance(children, str | int | float | None) else ():
-        _relocate(child, place)
+        _relocate(child, location)
 
 
-def _put(node: Node, walk: list[Step], value: Node) -> None:
-    for step, following in pairwise(walk):
-        node = _child(node, step, Node(value.place, [] if isinstance(following, int) else {}, value.place))
-    last = walk[-1]
+def _set(node: Node, steps: list[Step], value: Node) -> None:
+    for step, following in pairwise(steps):
+        node = _child(node, step, Node(value.location, [] if isinstance(following, int) else {}, value.location))
+    last = steps[-1]
     if isinstance(last, int):
         items = _items(node, last)
         items[last : last + 1] = [] if value.value is None else [value]
@@ -55,28 +55,30 @@ def _put(node: Node, walk: list[Step], value: Node) -> None:
         _entries(node, last)[last] = value
 
 
-def _child(node: Node, step: Step, made: Node) -> Node:
-    """The next node on the way, made if there is none."""
+def _child(node: Node, step: Step, default: Node) -> Node:
+    """Return the child at a step, adding `default` where there is none."""
     if isinstance(step, int):
         items = _items(node, step)
         if step == len(items):
-            items.append(made)
+            items.append(default)
         return items[step]
     entries = _entries(node, step)
     if step not in entries or entries[step].value is None:
-        entries[step] = made
+        entries[step] = default
     return entries[step]
 
 
 def _entries(node: Node, step: str) -> dict[str, Node]:
     if not isinstance(node.value, dict):
-        raise _Refused(f"{step} cannot be set: what holds it is no map")
+        raise _PathError(f"{step} cannot be set: what holds it is no map")
     return node.value
 
 
 def _items(node: Node, step: int) -> list[Node]:
     if not isinstance(node.value, list):
-        raise _Refused(f"[{step}] cannot be set: what holds it is no list")
+        raise _PathError(f"[{step}] cannot be set: what holds it is no list")
     if step > len(node.value):
-        raise _Refused(f"[{step}] cannot be set: the list has {len(node.value)} items; the next is [{len(node.value)}]")
+        raise _PathError(
+            f"[{step}] cannot be set: the list has {len(node.value)} items; the next is [{len(node.value)}]"
+        )
     return node.value

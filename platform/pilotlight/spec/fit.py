@@ -1,7 +1,7 @@
-"""Does one line of a runtime's supportedModelFormats fit a model? Every difference as one sentence, in OME's terms.
+"""Compatibility of one entry of a runtime's supportedModelFormats with a model, by OME's rules. Pure.
 
-OME compares property by property and takes a property that only one side names for a difference. A line of ours may
-say `*`: it takes any value, and none. Used by select.py, once per line; pure.
+OME compares property by property, and a property that only one of the two has is a mismatch. Entries of our own
+runtimes may have `*`, which matches any value and none.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from pilotlight.spec.model import BaseModel, SupportedFormat
-from pilotlight.spec.sizes import parameters
+from pilotlight.spec.sizes import parameter_count
 
 ANY: Final = "*"
 _VERSION: Final = re.compile(r"(v?)(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*)([.+-].+)?)?")
@@ -18,27 +18,27 @@ _PIPELINE_PARTS: Final = ("scheduler", "textEncoder", "tokenizer", "transformer"
 
 
 class Mismatch(NamedTuple):
-    """`unsaid`: the model's document is silent where the runtime asks; on a cluster OME reads it from the weights."""
+    """One mismatch. `unspecified`: the model's document lacks the property; OME would read it from the weights."""
 
     field: str
     message: str
-    unsaid: bool = False
+    unspecified: bool = False
 
 
-def mismatches(line: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
-    """Everything that keeps this line from serving this model; empty: it fits. What was guessed was not said."""
+def mismatches(entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
+    """Return all mismatches, none if the entry fits. A guessed property counts as unspecified."""
     return tuple(
-        found._replace(unsaid=True) if model.guessed and found.field in _GUESSED else found
-        for found in (
-            _name("format", "modelFormat.name", line.name, model.format),
-            _version("format", "modelFormat.version", line.version, model.format_version, line.operator),
-            _name("framework", "modelFramework.name", line.framework, model.framework),
-            _framework_version(line, model),
-            _name("architecture", "modelArchitecture", line.architecture, model.architecture),
-            _name("quantization", "quantization", line.quantization, model.quantization),
-            _pipeline(line.pipeline, model.pipeline),
+        mismatch._replace(unspecified=True) if model.guessed and mismatch.field in _GUESSED else mismatch
+        for mismatch in (
+            _name("format", "modelFormat.name", entry.name, model.format),
+            _version("format", "modelFormat.version", entry.version, model.format_version, entry.operator),
+            _name("framework", "modelFramework.name", entry.framework, model.framework),
+            _framework_version(entry, model),
+            _name("architecture", "modelArchitecture", entry.architecture, model.architecture),
+            _name("quantization", "quantization", entry.quantization, model.quantization),
+            _pipeline(entry.pipeline, model.pipeline),
         )
-        if found
+        if mismatch
     )
 
 
@@ -46,17 +46,17 @@ def _name(what: str, field: str, offered: str, wanted: str) -> Mismatch | None:
     if ANY in (offered, wanted) or offered == wanted:
         return None
     if not wanted:
-        return Mismatch(field, f"the model does not say its {what}, the runtime asks for {offered}", unsaid=True)
+        return Mismatch(field, f"the model does not say its {what}, the runtime asks for {offered}", unspecified=True)
     if not offered:
         return Mismatch(field, f"the model has {what} {wanted}, the runtime names none")
     return Mismatch(field, f"the model has {what} {wanted}, the runtime serves {offered}")
 
 
-def _framework_version(line: SupportedFormat, model: BaseModel) -> Mismatch | None:
-    if line.framework in ("", ANY) or line.framework != model.framework:
+def _framework_version(entry: SupportedFormat, model: BaseModel) -> Mismatch | None:
+    if entry.framework in ("", ANY) or entry.framework != model.framework:
         return None
-    offered, wanted = line.framework_version, model.framework_version
-    return _version("framework", "modelFramework.version", offered, wanted, line.framework_operator)
+    offered, wanted = entry.framework_version, model.framework_version
+    return _version("framework", "modelFramework.version", offered, wanted, entry.framework_operator)
 
 
 def _version(what: str, field: str, offered: str, wanted: str, operator: str) -> Mismatch | None:
@@ -64,7 +64,7 @@ def _version(what: str, field: str, offered: str, wanted: str, operator: str) ->
         return None
     if not wanted:
         return Mismatch(
-            field, f"the model does not say its {what} version, the runtime asks for {offered}", unsaid=True
+            field, f"the model does not say its {what} version, the runtime asks for {offered}", unspecified=True
         )
     if not offered:
         return Mismatch(field, f"the model has {what} version {wanted}, the runtime names none")
@@ -74,9 +74,9 @@ def _version(what: str, field: str, offered: str, wanted: str, operator: str) ->
 
 
 def version_fits(offered: str, wanted: str, operator: str = "Equal") -> bool:
-    """OME's comparison, the runtime's version on the left: `GreaterThanOrEqual 4.50` serves a model of 4.43.
+    """Compare as OME does, the runtime's version on the left: `GreaterThanOrEqual 4.50` serves a model of 4.43.
 
-    Development builds and differing precision (4.43 against 4.43.0) compare only as equal.
+    Development builds and different precision (4.43 against 4.43.0) compare only as equal.
     """
     left, right = _VERSION.fullmatch(offered), _VERSION.fullmatch(wanted)
     if left is None or right is None:
@@ -98,11 +98,11 @@ def _precision(version: re.Match[str]) -> int:
 
 
 def size_mismatch(size_range: tuple[str, str] | None, size: str) -> Mismatch | None:
-    """Outside the runtime's range of parameter counts. A model without a size fits every range, as in OME."""
-    count = parameters(size) if size else None
+    """Return the mismatch of a parameter count outside the range. A model without a size fits, as in OME."""
+    count = parameter_count(size) if size else None
     if size_range is None or count is None:
         return None
-    least, most = (parameters(bound) for bound in size_range)
+    least, most = (parameter_count(bound) for bound in size_range)
     if (least is None or least <= count) and (most is None or count <= most):
         return None
     bounds = " to ".join(bound or "any" for bound in size_range)
@@ -110,28 +110,28 @@ def size_mismatch(size_range: tuple[str, str] | None, size: str) -> Mismatch | N
 
 
 def size_distance(size_range: tuple[str, str] | None, size: str) -> float:
-    """How wide the range lies around the model: the narrowest wins a tie. 0 where one of them does not say."""
-    count = parameters(size) if size else None
+    """Return how far the bounds lie from the model: the narrowest range wins a tie. 0 if either is not given."""
+    count = parameter_count(size) if size else None
     if size_range is None or count is None:
         return 0.0
-    return sum(abs(bound - count) for bound in map(parameters, size_range) if bound is not None)
+    return sum(abs(bound - count) for bound in map(parameter_count, size_range) if bound is not None)
 
 
 def _pipeline(offered: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mismatch | None:
-    """A diffusion pipeline fits when it has every part that the line names."""
+    """Compare diffusion pipelines: the model must have every part that the entry names."""
     if not offered:
         return None
     if not wanted:
         return Mismatch(
-            "diffusionPipeline", "the model names no diffusion pipeline, the runtime asks for one", unsaid=True
+            "diffusionPipeline", "the model names no diffusion pipeline, the runtime asks for one", unspecified=True
         )
     if offered.get("className") and offered["className"] != wanted.get("className"):
         message = f"the model's pipeline is {wanted.get('className')}, the runtime serves {offered['className']}"
         return Mismatch("diffusionPipeline.className", message)
-    ours = {**offered.get("additionalComponents", {}), **{p: offered[p] for p in _PIPELINE_PARTS if offered.get(p)}}
-    theirs = {**wanted.get("additionalComponents", {}), **{p: wanted[p] for p in _PIPELINE_PARTS if wanted.get(p)}}
-    for part, needed in sorted(ours.items()):
-        had = theirs.get(part, {})
+    required = {**offered.get("additionalComponents", {}), **{p: offered[p] for p in _PIPELINE_PARTS if offered.get(p)}}
+    present = {**wanted.get("additionalComponents", {}), **{p: wanted[p] for p in _PIPELINE_PARTS if wanted.get(p)}}
+    for part, needed in sorted(required.items()):
+        had = present.get(part, {})
         if any(value and had.get(key) != value for key, value in needed.items()):
             return Mismatch(f"diffusionPipeline.{part}", f"the model's {part} is not the one that the runtime asks for")
     return None

@@ -1,7 +1,7 @@
-"""JSON Schemas of the documents, made of the types that read them: an editor and `validate` can never disagree.
+"""JSON Schemas of the documents, generated from the types that read them, so that editors agree with `validate`.
 
 `python -m pilotlight.spec.json_schema DIRECTORY` writes them; schemas/ holds the committed ones, and a test compares.
-In a document, name one by `# yaml-language-server: $schema=PATH`.
+A document refers to one by `# yaml-language-server: $schema=PATH`.
 """
 
 import json
@@ -15,21 +15,21 @@ from pilotlight.spec.types import (
     DURATION,
     QUANTITY,
     Anything,
+    Boolean,
     Duration,
     Field,
+    Integer,
+    IntOrString,
     ListOf,
     ListOrMap,
     MapOf,
-    Named,
     Number,
     OneOf,
     Quantity,
     Record,
-    Text,
-    Truth,
+    RecordRef,
+    String,
     Type,
-    Whole,
-    WholeOrText,
 )
 
 Json = Any
@@ -40,7 +40,7 @@ DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
 
 
 def schema(record: Record) -> dict[str, Json]:
-    """A complete schema, draft 2020-12; named records are defined once and referred to."""
+    """Return a complete schema, draft 2020-12; named records are defined once and referenced."""
     definitions: dict[str, Json] = {}
     root = _record(record, definitions)
     return {
@@ -52,29 +52,29 @@ def schema(record: Record) -> dict[str, Json]:
 
 
 def _record(record: Record, definitions: dict[str, Json]) -> dict[str, Json]:
-    made: dict[str, Json] = {"description": record.description} if record.description else {}
-    made |= {
+    fragment: dict[str, Json] = {"description": record.description} if record.description else {}
+    fragment |= {
         "type": "object",
         "properties": {name: _field(known, definitions) for name, known in record.fields.items()},
         "additionalProperties": False,
     }
     required = [name for name, known in record.fields.items() if known.required]
-    return made | ({"required": required} if required else {})
+    return fragment | ({"required": required} if required else {})
 
 
 def _field(known: Field, definitions: dict[str, Json]) -> Json:
     if known.ignored:
         return {"description": "Written by the cluster; ignored.", "readOnly": True}
-    made: dict[str, Json] = {"description": known.description} if known.description else {}
-    made |= _type(known.type, definitions)
+    fragment: dict[str, Json] = {"description": known.description} if known.description else {}
+    fragment |= _type(known.type, definitions)
     if known.deprecated:
-        made |= {"deprecated": True, "description": f"{known.description} Deprecated: {known.deprecated}."}
-    return made
+        fragment |= {"deprecated": True, "description": f"{known.description} Deprecated: {known.deprecated}."}
+    return fragment
 
 
-def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa: A002 - the word of the matter
+def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa: A002
     match type:
-        case Named():
+        case RecordRef():
             return _reference(type, definitions)
         case Record():
             return _record(type, definitions)
@@ -89,20 +89,20 @@ def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa:
             return _scalar(type)
 
 
-def _reference(named: Named, definitions: dict[str, Json]) -> dict[str, Json]:
+def _reference(named: RecordRef, definitions: dict[str, Json]) -> dict[str, Json]:
     if named.name not in definitions:
-        definitions[named.name] = {}  # before its fields are walked: it may contain itself
-        definitions[named.name] = _record(named.find(named.name), definitions)
+        definitions[named.name] = {}  # before its fields, since it may contain itself
+        definitions[named.name] = _record(named.resolve(named.name), definitions)
     return {"$ref": f"#/$defs/{named.name}"}
 
 
 def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
     match type:
-        case Text():
+        case String():
             return _text(type)
-        case Truth():
+        case Boolean():
             return {"type": "boolean"}
-        case Whole():
+        case Integer():
             bounds = {"minimum": type.minimum, "maximum": type.maximum}
             return {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
         case Number():
@@ -111,7 +111,7 @@ def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
             return {"enum": list(type.values)}
         case Quantity():
             return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^(?:{QUANTITY})$"}]}
-        case WholeOrText():
+        case IntOrString():
             return {"type": ["integer", "string"]}
         case Duration():
             return {"type": "string", "pattern": f"^(?:{DURATION})$"}
@@ -120,15 +120,15 @@ def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
     raise TypeError(f"{type!r} has no schema")
 
 
-def _text(text: Text) -> dict[str, Json]:
-    made: dict[str, Json] = {"type": "string"}
+def _text(text: String) -> dict[str, Json]:
+    fragment: dict[str, Json] = {"type": "string"}
     if text.pattern:
-        made["pattern"] = f"^(?:{text.pattern})$"
-    return made | ({"maxLength": text.longest} if text.longest else {})
+        fragment["pattern"] = f"^(?:{text.pattern})$"
+    return fragment | ({"maxLength": text.max_length} if text.max_length else {})
 
 
 def texts() -> dict[str, str]:
-    """File name → content of every schema."""
+    """Return file name → content of every schema."""
     return {
         name: json.dumps(schema(record()), indent=1, ensure_ascii=False) + "\n" for name, record in DOCUMENTS.items()
     }

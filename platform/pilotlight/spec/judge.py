@@ -1,7 +1,7 @@
-"""One runtime against one model and component: taken with a score, or passed over with the reason. Pure.
+"""Evaluation of one runtime for a model and component: accepted with a score, or rejected with a reason. Pure.
 
-select.py asks for every runtime of the catalogue, or for the one that a service names. OME and KServe differ in what
-they compare; what each asks is in `_line_mismatches` and `_kserve_objections`.
+select.py evaluates every runtime of the catalogue, or the one that a service names. The different rules of OME and
+KServe are in `_format_mismatches` and `_kserve_objections`.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 from pilotlight.spec.fit import ANY, Mismatch, mismatches, size_mismatch
 from pilotlight.spec.model import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
 from pilotlight.spec.models import reference_path
-from pilotlight.spec.paths import under
+from pilotlight.spec.paths import child_path
 
 ANNOTATION_CLASS: Final = "ome.io/accelerator-class"
 DEFAULT_PROTOCOL: Final = "v1"
 
 
 class Objection(NamedTuple):
-    """What stands against a runtime: a problem's code and the path in the service's document ("": the reference)."""
+    """A reason against a runtime: problem code, path in the service's document ("": the reference), mismatch."""
 
     code: str
     path: str
@@ -27,7 +27,7 @@ class Objection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One runtime that was looked at. `score` is OME's sum or KServe's priority; 0 where it was passed over."""
+    """One evaluated runtime. `score` is OME's sum or KServe's priority; 0 if rejected."""
 
     runtime: Runtime
     accepted: bool
@@ -36,79 +36,76 @@ class Candidate:
     format: SupportedFormat | None = None
 
 
-def judge(
+def evaluate_runtime(
     runtime: Runtime, service: Service, component: Component, model: BaseModel | None, explicit: bool = False
 ) -> Candidate:
-    """One runtime against the model: taken with a score, or passed over with the first reason why."""
-    line = _best_line(runtime, model, explicit)
+    """Evaluate a runtime; a rejected one has the first reason. `explicit`: the service names it."""
+    entry = _best_format(runtime, model, explicit)
     if runtime.disabled:
-        return Candidate(runtime, False, 0, "it is disabled", line)
-    found = [objection.mismatch for objection in objections(line, runtime, service, component, model)]
-    hard = next((mismatch for mismatch in found if not (explicit and mismatch.unsaid)), None)
+        return Candidate(runtime, False, 0, "it is disabled", entry)
+    reasons = [objection.mismatch for objection in objections(entry, runtime, service, component, model)]
+    hard = next((mismatch for mismatch in reasons if not (explicit and mismatch.unspecified)), None)
     if hard is not None:
-        return Candidate(runtime, False, 0, hard.message, line)
+        return Candidate(runtime, False, 0, hard.message, entry)
     if explicit:
-        return Candidate(runtime, True, _score(runtime, line), "it is named by the service", line)
-    if line is None or not line.auto_select:
-        return Candidate(runtime, False, 0, "autoSelect is off; it must be named to be used", line)
-    score = _score(runtime, line)
-    return Candidate(runtime, True, score, _praise(runtime, line, score), line)
+        return Candidate(runtime, True, _score(runtime, entry), "it is named by the service", entry)
+    if entry is None or not entry.auto_select:
+        return Candidate(runtime, False, 0, "autoSelect is off; it must be named to be used", entry)
+    score = _score(runtime, entry)
+    what = entry.name if entry.version in ("", ANY) else f"{entry.name} {entry.version}".strip()
+    reason = f"serves {what}, {'score' if runtime.group == 'ome' else 'priority'} {score}"
+    return Candidate(runtime, True, score, reason, entry)
 
 
-def _best_line(runtime: Runtime, model: BaseModel | None, explicit: bool) -> SupportedFormat | None:
-    """The line that serves the model, the highest score first; without one, that which comes nearest."""
+def _best_format(runtime: Runtime, model: BaseModel | None, explicit: bool) -> SupportedFormat | None:
+    """Return the format that serves the model with the highest score, else the closest one."""
     if model is None:
         return None
 
-    def nearness(line: SupportedFormat) -> tuple[object, ...]:
-        found = _line_mismatches(runtime, line, model)
-        hard = sum(not (explicit and mismatch.unsaid) for mismatch in found)
-        wrong_name = any(mismatch.field == "modelFormat.name" for mismatch in found)
-        return (hard > 0, wrong_name, not (line.auto_select or explicit), hard, len(found), -_score(runtime, line))
+    def nearness(entry: SupportedFormat) -> tuple[object, ...]:
+        reasons = _format_mismatches(runtime, entry, model)
+        hard = sum(not (explicit and mismatch.unspecified) for mismatch in reasons)
+        wrong_name = any(mismatch.field == "modelFormat.name" for mismatch in reasons)
+        return (hard > 0, wrong_name, not (entry.auto_select or explicit), hard, len(reasons), -_score(runtime, entry))
 
     return min(runtime.formats, key=nearness, default=None)
 
 
-def _line_mismatches(runtime: Runtime, line: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
+def _format_mismatches(runtime: Runtime, entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
     if runtime.group == "ome":
-        return mismatches(line, model)
-    if line.name != model.format:
-        message = f"the model has format {model.format}, the runtime serves {line.name}"
-        return (Mismatch("modelFormat.name", message, unsaid=model.guessed),)
-    if model.format_version and model.format_version != line.version != ANY:
-        served = line.version or "none"
-        message = f"the model has {line.name} version {model.format_version}, the runtime serves {served}"
+        return mismatches(entry, model)
+    if entry.name != model.format:
+        message = f"the model has format {model.format}, the runtime serves {entry.name}"
+        return (Mismatch("modelFormat.name", message, unspecified=model.guessed),)
+    if model.format_version and model.format_version != entry.version != ANY:
+        served = entry.version or "none"
+        message = f"the model has {entry.name} version {model.format_version}, the runtime serves {served}"
         return (Mismatch("modelFormat.version", message),)
     return ()
 
 
-def _score(runtime: Runtime, line: SupportedFormat | None) -> int:
-    """OME: weight × priority over format and framework. KServe: the priority of the format's first line; 0 is none."""
-    if line is None:
+def _score(runtime: Runtime, entry: SupportedFormat | None) -> int:
+    """Return OME's weight × priority over format and framework, or KServe's priority of the format's first entry."""
+    if entry is None:
         return 0
     if runtime.group == "ome":
-        framework = line.framework_weight if line.framework else 0
-        return (line.format_weight + framework) * max(line.priority, 1)
-    return next((other.priority for other in runtime.formats if other.name == line.name), 0)
-
-
-def _praise(runtime: Runtime, line: SupportedFormat, score: int) -> str:
-    what = " ".join(part for part in (line.name, line.version if line.version != ANY else "") if part)
-    return f"serves {what}, {'score' if runtime.group == 'ome' else 'priority'} {score}"
+        framework = entry.framework_weight if entry.framework else 0
+        return (entry.format_weight + framework) * max(entry.priority, 1)
+    return next((other.priority for other in runtime.formats if other.name == entry.name), 0)
 
 
 def objections(
-    line: SupportedFormat | None, runtime: Runtime, service: Service, component: Component, model: BaseModel | None
+    entry: SupportedFormat | None, runtime: Runtime, service: Service, component: Component, model: BaseModel | None
 ) -> Iterable[Objection]:
-    """Everything that stands against a runtime: code, path in the service's document ("": the reference), sentence."""
+    """Yield every reason against a runtime."""
     if model is not None:
         path = reference_path(service)
-        if line is None:
+        if entry is None:
             yield Objection("PL222", path, Mismatch("supportedModelFormats", "the runtime names no model format"))
         else:
-            yield from (Objection("PL222", path, found) for found in _line_mismatches(runtime, line, model))
-        if found := size_mismatch(runtime.size_range, model.parameter_size):
-            yield Objection("PL222", path, found)
+            yield from (Objection("PL222", path, mismatch) for mismatch in _format_mismatches(runtime, entry, model))
+        if mismatch := size_mismatch(runtime.size_range, model.parameter_size):
+            yield Objection("PL222", path, mismatch)
     yield from _deployment_objections(runtime, service, component)
 
 
@@ -116,17 +113,17 @@ def _deployment_objections(runtime: Runtime, service: Service, component: Compon
     if component.model is not None and runtime.group == "kserve":
         yield from _kserve_objections(runtime, component, component.model)
     if runtime.group == "ome" and service.runtime is None:
-        yield from _shape_objections(runtime, service, component)
+        yield from _topology_objections(runtime, service, component)
     offered = runtime.accelerators.get("acceleratorClasses", [])
-    for path, name in _demanded_classes(service):
+    for path, name in _requested_classes(service):
         if ANY not in offered and name not in offered:
             supported = ", ".join(offered) or "none"
             message = f"the service asks for accelerator class {name}, the runtime supports {supported}"
             yield Objection("PL227", path, Mismatch("acceleratorClasses", message))
 
 
-def _shape_objections(runtime: Runtime, service: Service, component: Component) -> Iterable[Objection]:
-    """Beyond OME, which would choose a runtime that has no container for the decoder or the workers asked for."""
+def _topology_objections(runtime: Runtime, service: Service, component: Component) -> Iterable[Objection]:
+    """Check decoder and workers. OME itself would choose a runtime without a container for them."""
     decoder = service.components.get("decoder")
     if decoder is not None and not runtime.decoder and not brings_image(decoder):
         message = "the service has a decoder, the runtime has no decoderConfig"
@@ -142,7 +139,7 @@ def _shape_objections(runtime: Runtime, service: Service, component: Component) 
 
 
 def brings_image(component: Component) -> bool:
-    """Is the component's container complete in itself?"""
+    """Return whether the component has a container image of its own."""
     containers = [*component.pod.get("containers", []), component.runner or {}]
     return any(container.get("image") for container in containers)
 
@@ -162,11 +159,11 @@ def _kserve_objections(runtime: Runtime, component: Component, model: ModelSpec)
         yield Objection("PL225", f"spec.{component.role}.workerSpec", Mismatch("workerSpec", message))
 
 
-def _demanded_classes(service: Service) -> list[tuple[str, str]]:
-    """Accelerator classes that the service names, with the place of each: annotation, service, component."""
-    demands = [(under("metadata.annotations", ANNOTATION_CLASS), service.annotations.get(ANNOTATION_CLASS))]
-    demands.append(("spec.acceleratorSelector.acceleratorClass", (service.accelerator or {}).get("acceleratorClass")))
+def _requested_classes(service: Service) -> list[tuple[str, str]]:
+    """Return (path, name) of the accelerator classes that annotation, service and components name."""
+    requests = [(child_path("metadata.annotations", ANNOTATION_CLASS), service.annotations.get(ANNOTATION_CLASS))]
+    requests.append(("spec.acceleratorSelector.acceleratorClass", (service.accelerator or {}).get("acceleratorClass")))
     for role, component in service.components.items():
         path = f"spec.{role}.acceleratorOverride.acceleratorClass"
-        demands.append((path, (component.accelerator or {}).get("acceleratorClass")))
-    return [(path, name) for path, name in demands if name]
+        requests.append((path, (component.accelerator or {}).get("acceleratorClass")))
+    return [(path, name) for path, name in requests if name]

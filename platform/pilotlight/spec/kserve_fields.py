@@ -1,25 +1,25 @@
-"""The fields of a `serving.kserve.io/v1beta1` InferenceService, as types. `kserve` reads with them."""
+"""Field types of a `serving.kserve.io/v1beta1` InferenceService, for the reader `kserve` and the JSON Schema."""
 
 from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
 from pilotlight.spec.canary_block import POLICY
-from pilotlight.spec.components import EXTENSION, NAME, document, misplaced, pod_fields
+from pilotlight.spec.components import EXTENSION, NAME, document, misplaced_field_hints, pod_fields
 from pilotlight.spec.storage import STORAGE, STORAGE_URI
 from pilotlight.spec.types import (
+    Boolean,
     Duration,
     Field,
+    Integer,
     ListOf,
     ListOrMap,
     MapOf,
-    Named,
     OneOf,
     Quantity,
     Record,
-    Text,
-    Truth,
-    Whole,
+    RecordRef,
+    String,
 )
 
 GROUP: Final = "serving.kserve.io/v1beta1"
@@ -46,7 +46,7 @@ _RENAMED: Final = {
 
 @cache
 def record(name: str) -> Record:
-    """A record of this group by name, built when first needed."""
+    """Return a record of this group by name, built on first use."""
     return {
         "InferenceServiceSpec": _spec,
         "PredictorSpec": _predictor,
@@ -65,11 +65,11 @@ def record(name: str) -> Record:
 
 
 def inference_service() -> Record:
-    return document(GROUP, Named("InferenceServiceSpec", record))
+    return document(GROUP, RecordRef("InferenceServiceSpec", record))
 
 
-def _named(name: str) -> Named:
-    return Named(name, record)
+def _named(name: str) -> RecordRef:
+    return RecordRef(name, record)
 
 
 def _spec(name: str) -> Record:
@@ -81,7 +81,7 @@ def _spec(name: str) -> Record:
             ListOrMap(ListOf(_named("CanarySpec")), POLICY), "Other predictors that get a share of the requests."
         ),
     }
-    hints = misplaced(record("PredictorSpec"), "put it under predictor") | {
+    hints = misplaced_field_hints(record("PredictorSpec"), "put it under predictor") | {
         "engine": "that is OME's; here use predictor"
     }
     return Record(name, fields, "What to serve and how.", hints)
@@ -91,14 +91,14 @@ def _extension() -> dict[str, Field]:
     batcher = Record(
         "Batcher",
         {
-            "maxBatchSize": Field(Whole(1), "How many instances make a batch."),
-            "maxLatency": Field(Whole(0), "How long a batch is gathered, in milliseconds."),
-            "timeout": Field(Whole(0), "How long a batch may take, in seconds."),
+            "maxBatchSize": Field(Integer(1), "How many instances make a batch."),
+            "maxLatency": Field(Integer(0), "How long a batch is gathered, in milliseconds."),
+            "timeout": Field(Integer(0), "How long a batch may take, in seconds."),
         },
     )
     return {
         **EXTENSION,
-        "timeout": Field(Whole(0), "How long a request may take, in seconds."),
+        "timeout": Field(Integer(0), "How long a request may take, in seconds."),
         "scaleMetricType": Field(OneOf(TARGET_TYPES), "What scaleTarget is: a percentage or a value."),
         "autoScaling": Field(_named("AutoScalingSpec"), "Scaling by several metrics."),
         "logger": Field(_named("LoggerSpec"), "Sends requests and responses to another service."),
@@ -112,7 +112,7 @@ def _predictor(name: str) -> Record:
         "name": Field(NAME, "Name of this variant; a canary needs one."),
         "model": Field(_named("ModelSpec"), "The model and its format."),
         **{each: Field(_named("FrameworkSpec"), f"A model of format {each}.") for each in FRAMEWORKS},
-        "storageContainerName": Field(Text(), "Which ClusterStorageContainer downloads the model."),
+        "storageContainerName": Field(String(), "Which ClusterStorageContainer downloads the model."),
         "workerSpec": Field(_named("WorkerSpec"), "The other pods of a multi-node predictor."),
     }
     return Record(name, {**pod_fields(), **_extension(), **own}, "What answers requests.", _RENAMED)
@@ -130,7 +130,7 @@ def _explainer(name: str) -> Record:
 def _canary(name: str) -> Record:
     fields = {
         "predictor": Field(_named("PredictorSpec"), "The other predictor, with a name.", required=True),
-        "trafficPercent": Field(Whole(0, 100), "Its share of the requests.", required=True),
+        "trafficPercent": Field(Integer(0, 100), "Its share of the requests.", required=True),
     }
     return Record(name, fields)
 
@@ -139,16 +139,18 @@ def _framework(name: str) -> Record:
     confidential = Record(
         "ConfidentialSpec",
         {
-            "enabled": Field(Truth(), "Decrypt the model's files.", required=True),
-            "resourceId": Field(Text(), "Which key, as kbs:///repo/type/tag."),
+            "enabled": Field(Boolean(), "Decrypt the model's files.", required=True),
+            "resourceId": Field(String(), "Which key, as kbs:///repo/type/tag."),
         },
     )
     fields = {
         **core_fields.fields("Container", without=("name",)),
-        "name": Field(Text(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."),
+        "name": Field(
+            String(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."
+        ),
         "storageUri": Field(STORAGE_URI, "Where the model is."),
         "storage": Field(STORAGE, "Where the model is, by the storage secret."),
-        "runtimeVersion": Field(Text(), "Version of the runtime's image."),
+        "runtimeVersion": Field(String(), "Version of the runtime's image."),
         "protocolVersion": Field(OneOf(PROTOCOLS), "Dialect that is spoken."),
         "confidential": Field(confidential, "Encrypted model files."),
     }
@@ -159,14 +161,14 @@ def _model(name: str) -> Record:
     model_format = Record(
         "ModelFormat",
         {
-            "name": Field(Text(r".+", "a format's name"), "sklearn, onnx, pytorch, triton, …", required=True),
-            "version": Field(Text(), 'Version of the format, in quotes: "1".'),
+            "name": Field(String(r".+", "a format's name"), "sklearn, onnx, pytorch, triton, …", required=True),
+            "version": Field(String(), 'Version of the format, in quotes: "1".'),
         },
     )
     framework = _framework(name)
     own = {
         "modelFormat": Field(model_format, "The model's format.", required=True),
-        "runtime": Field(Text(), "Name of the runtime; chosen by the format when left out."),
+        "runtime": Field(String(), "Name of the runtime; chosen by the format when left out."),
     }
     return Record(name, {**framework.fields, **own}, framework.description, framework.hints)
 
@@ -177,37 +179,37 @@ def _art(name: str) -> Record:
         "type": Field(OneOf(ART_TYPES), "Kind of explanation."),
         "storageUri": Field(STORAGE_URI, "Where the explainer's model is."),
         "storage": Field(STORAGE, "Where the explainer's model is, by the storage secret."),
-        "runtimeVersion": Field(Text(), "Version of the explainer's image."),
-        "config": Field(MapOf(Text()), "Parameters of the explainer."),
+        "runtimeVersion": Field(String(), "Version of the explainer's image."),
+        "config": Field(MapOf(String()), "Parameters of the explainer."),
     }
     return Record(name, fields)
 
 
 def _worker(name: str) -> Record:
     own = {
-        "pipelineParallelSize": Field(Whole(1), "How many pods share a model's layers, the first included."),
-        "tensorParallelSize": Field(Whole(1), "How many GPUs each of them uses."),
+        "pipelineParallelSize": Field(Integer(1), "How many pods share a model's layers, the first included."),
+        "tensorParallelSize": Field(Integer(1), "How many GPUs each of them uses."),
     }
     return Record(name, {**pod_fields(), **own}, "The other pods of a multi-node predictor.")
 
 
 def _storage_uri(name: str) -> Record:
-    path = Text(r"/.{0,254}", "an absolute path")
+    path = String(r"/.{0,254}", "an absolute path")
     fields = {"uri": Field(STORAGE_URI, "Where it is.", required=True), "mountPath": Field(path, "Where it goes.")}
     return Record(name, fields)
 
 
 def _logger(name: str) -> Record:
     storage = {name: known for name, known in STORAGE.fields.items() if name != "schemaPath"}
-    storage["serviceAccountName"] = Field(Text(), "Account that may write there.")
+    storage["serviceAccountName"] = Field(String(), "Account that may write there.")
     fields = {
-        "url": Field(Text(r"\S+", "a URL"), "Where records are sent."),
+        "url": Field(String(r"\S+", "a URL"), "Where records are sent."),
         "mode": Field(OneOf(("all", "request", "response")), "What is recorded."),
-        "metadataHeaders": Field(ListOf(Text()), "Request headers to pass on."),
-        "metadataAnnotations": Field(ListOf(Text()), "Annotations to pass on."),
+        "metadataHeaders": Field(ListOf(String()), "Request headers to pass on."),
+        "metadataAnnotations": Field(ListOf(String()), "Annotations to pass on."),
         "storage": Field(Record("LoggerStorageSpec", storage), "Where records are kept."),
-        "marshallerUrl": Field(Text(), "What turns records into files."),
-        "batchSize": Field(Whole(1), "Records per file."),
+        "marshallerUrl": Field(String(), "What turns records into files."),
+        "batchSize": Field(Integer(1), "Records per file."),
         "batchInterval": Field(Duration(), "How long a file waits for records."),
     }
     return Record(name, fields, "Sends requests and responses to another service.")
@@ -218,7 +220,7 @@ def _target(name: str) -> Record:
         "type": Field(OneOf(TARGET_TYPES), "Which of the three is given."),
         "value": Field(Quantity(), "The value to hold."),
         "averageValue": Field(Quantity(), "The value per replica to hold."),
-        "averageUtilization": Field(Whole(1), "The percentage of the request to hold."),
+        "averageUtilization": Field(Integer(1), "The percentage of the request to hold."),
     }
     return Record(name, fields)
 
@@ -227,10 +229,10 @@ def _auto_scaling(name: str) -> Record:
     target = Field(_named("MetricTarget"), "What to hold.", required=True)
     resource = {"name": Field(OneOf(("cpu", "memory")), "The resource.", required=True), "target": target}
     external = {"metric": Field(_external(), "The query.", required=True), "target": target}
-    reference = Record("AuthenticationRef", {"name": Field(Text(), "A TriggerAuthentication.", required=True)})
+    reference = Record("AuthenticationRef", {"name": Field(String(), "A TriggerAuthentication.", required=True)})
     credentials = {
         "authenticationRef": Field(reference, "Where they are.", required=True),
-        "authModes": Field(Text(), "bearer, basic, tls."),
+        "authModes": Field(String(), "bearer, basic, tls."),
     }
     external["authenticationRef"] = Field(Record("ExtMetricAuthentication", credentials), "Credentials.")
     pod = {"metric": Field(_pod_metric(), "The metric.", required=True), "target": target}
@@ -253,9 +255,9 @@ def _auto_scaling(name: str) -> Record:
 def _external() -> Record:
     fields = {
         "backend": Field(OneOf(("prometheus", "graphite")), "Kind of server."),
-        "serverAddress": Field(Text(), "URL of the server."),
-        "query": Field(Text(), "What to ask."),
-        "namespace": Field(Text(), "Namespace of the query."),
+        "serverAddress": Field(String(), "URL of the server."),
+        "query": Field(String(), "What to ask."),
+        "namespace": Field(String(), "Namespace of the query."),
     }
     return Record("ExternalMetrics", fields)
 
@@ -264,9 +266,9 @@ def _pod_metric() -> Record:
     operations = ("last_one", "avg", "max", "min", "rate", "count")
     fields = {
         "backend": Field(OneOf(("opentelemetry",)), "Kind of server."),
-        "serverAddress": Field(Text(), "Address of the scaler."),
-        "metricNames": Field(ListOf(Text()), "Names of the metrics."),
-        "query": Field(Text(), "What to ask."),
+        "serverAddress": Field(String(), "Address of the scaler."),
+        "metricNames": Field(ListOf(String()), "Names of the metrics."),
+        "query": Field(String(), "What to ask."),
         "operationOverTime": Field(OneOf(operations), "How values are gathered over time."),
     }
     return Record("PodMetrics", fields)

@@ -1,8 +1,7 @@
-"""A runtime's pod and container with the component's fields over them, as each project merges them. Pure.
+"""Merging of a component's pod and container fields into its runtime's, as OME and KServe do it. Pure.
 
-Both merge strategically: maps by key, `env`, `volumes`, `ports` and the like by their own key, all other lists as a
-whole. They differ in `args`: OME's are replaced by the user's, KServe's come before the user's.
-plan() calls `merge_component` after select_runtime, then `expand` (placeholders.py).
+Both use strategic merge: maps by key, `env`, `volumes`, `ports` and the like by their merge key, other lists are
+replaced. They differ in `args`: OME replaces the runtime's by the user's, KServe puts the runtime's first.
 """
 
 from collections.abc import Mapping
@@ -10,17 +9,17 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pilotlight.spec.model import Component, NodeGroup, Runtime
-from pilotlight.spec.sizes import amount
+from pilotlight.spec.sizes import quantity_value
 
 Json = Any
 Object = dict[str, Json]
-# What a list's items are told apart by (the patchMergeKey of Kubernetes' types); any other list is replaced whole.
+# patchMergeKey of Kubernetes' list types; any other list is replaced.
 MERGE_KEYS: Final = {
     "containers": "name", "initContainers": "name", "env": "name", "volumes": "name", "imagePullSecrets": "name",
     "resourceClaims": "name", "claims": "name", "volumeMounts": "mountPath", "volumeDevices": "devicePath",
     "ports": "containerPort", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
 }  # fmt: skip
-# One of these excludes the others, so the user's choice takes the runtime's away rather than joining it.
+# Mutually exclusive fields: the user's choice removes the runtime's instead of joining it.
 _EXCLUSIVE: Final = ({"exec", "httpGet", "tcpSocket", "grpc"}, {"value", "valueFrom"})
 MAIN_CONTAINER: Final = {"ome": "ome-container", "kserve": "kserve-container"}
 WORKER_CONTAINER: Final = "worker-container"
@@ -32,69 +31,71 @@ _NOT_POD: Final = frozenset((
 ))  # fmt: skip
 
 
-class Merged(NamedTuple):
-    """`pod` holds the pod's fields and, under `containers`, the sidecars only; `container` is the main one."""
+class MergedPod(NamedTuple):
+    """A pod spec whose `containers` are the sidecars only, and its main container."""
 
     pod: Object
     container: Object
 
 
-def strategic(base: Mapping[str, Json], over: Mapping[str, Json]) -> Object:
-    """`over` laid upon `base`; neither is changed."""
-    merged = {key: value for key, value in base.items() if not _displaced(key, over)}
+def strategic_merge(base: Mapping[str, Json], over: Mapping[str, Json]) -> Object:
+    """Return `base` overlaid by `over`; neither is changed."""
+    merged = {key: value for key, value in base.items() if not _is_displaced(key, over)}
     for key, value in over.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = strategic(old, value)
+            merged[key] = strategic_merge(old, value)
         elif isinstance(old, list) and isinstance(value, list) and key in MERGE_KEYS:
-            merged[key] = _by_key(old, value, MERGE_KEYS[key], whole=key == "volumes")
+            merged[key] = _merge_by_key(old, value, MERGE_KEYS[key], whole=key == "volumes")
         else:
             merged[key] = value
     return merged
 
 
-def _displaced(key: str, over: Mapping[str, Json]) -> bool:
+def _is_displaced(key: str, over: Mapping[str, Json]) -> bool:
     return key not in over and any(key in group and group & over.keys() for group in _EXCLUSIVE)
 
 
-def _by_key(base: list[Json], over: list[Json], key: str, whole: bool) -> list[Json]:
-    """The base's order, then what is new. A volume of the same name is another volume, not a mixture of two."""
-    found = {item.get(key): item for item in base}
+def _merge_by_key(base: list[Json], over: list[Json], key: str, whole: bool) -> list[Json]:
+    """Merge lists by key, in the order of the base. `whole` replaces items: a volume is not a mixture of two."""
+    items = {item.get(key): item for item in base}
     for item in over:
-        old = found.get(item.get(key))
-        found[item.get(key)] = item if old is None or whole else strategic(old, item)
-    return list(found.values())
+        old = items.get(item.get(key))
+        items[item.get(key)] = item if old is None or whole else strategic_merge(old, item)
+    return list(items.values())
 
 
-def merge_component(runtime: Runtime | None, component: Component) -> Merged:
-    """Pod and main container of a component. Without a runtime the component must bring its container."""
+def merge_component(runtime: Runtime | None, component: Component) -> MergedPod:
+    """Return pod and main container of a component. Without a runtime the component must bring its container."""
     if runtime is None or runtime.group == "kserve":
         return _kserve(runtime, component)
     config = _config(runtime, component)
     base = _split({key: value for key, value in config.items() if key not in _NOT_POD}, MAIN_CONTAINER["ome"])
     resources = {"resources": config["resources"]} if config.get("resources") else {}
-    base = _over(base, {}, strategic(resources, config.get("runner") or {}))
-    return _named(_over(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
+    base = _overlay(base, {}, strategic_merge(resources, config.get("runner") or {}))
+    return _with_name(_overlay(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
 
 
-def merge_group(runtime: Runtime | None, component: Component, part: str) -> Merged:
-    """Leader or worker of several nodes. What neither it nor the runtime says, it has from the component; a worker
-    without a container of its own runs the leader's image."""
+def merge_group(runtime: Runtime | None, component: Component, part: str) -> MergedPod:
+    """Return pod and container of the leader or worker of a multi-node component.
+
+    Defaults come from the component; a worker without a container of its own runs the leader's image.
+    """
     own = component.leader if part == "leader" else component.worker
     group = own if own is not None else NodeGroup()
     if runtime is not None and runtime.group == "kserve":
         return _kserve_group(runtime, component, group) if part == "worker" else merge_component(runtime, component)
     base = merge_component(runtime, component)
-    if part == "worker" and group.runner is None and not _part(runtime, component, "worker").get("runner"):
+    if part == "worker" and group.runner is None and not _group_config(runtime, component, "worker").get("runner"):
         base = merge_group(runtime, component, "leader")
-    config = _part(runtime, component, part)
+    config = _group_config(runtime, component, part)
     pod = {key: value for key, value in config.items() if key not in _NOT_POD}
-    return _over(_over(base, pod, config.get("runner")), group.pod, group.runner)
+    return _overlay(_overlay(base, pod, config.get("runner")), group.pod, group.runner)
 
 
 def group_size(runtime: Runtime | None, component: Component) -> int:
-    """Workers beside the leader: the component's word, else the runtime's, else one; 0 without a group."""
-    config = _part(runtime, component, "worker")
+    """Return the number of workers: the component's, else the runtime's, else one; 0 without a group."""
+    config = _group_config(runtime, component, "worker")
     if component.worker is not None and component.worker.size:
         return component.worker.size
     if runtime is not None and runtime.group == "kserve":
@@ -103,22 +104,22 @@ def group_size(runtime: Runtime | None, component: Component) -> int:
 
 
 def with_runtime_defaults(runtime: Runtime | None, component: Component) -> Component:
-    """OME: what engineConfig says beside the pod (replicas, scaling, labels …) holds where the component is silent."""
+    """Fill unset fields of an OME component (replicas, scaling, labels …) from the runtime's engineConfig."""
     if runtime is None or runtime.group != "ome":
         return component
     config = _config(runtime, component)
-    told: dict[str, Json] = {}
+    defaults: dict[str, Json] = {}
     for field, key in _EXTENSION.items():
         if getattr(component, field) is None and config.get(key) is not None:
-            told[field] = config[key]
-    told["labels"] = {**config.get("labels", {}), **component.labels}
-    told["annotations"] = {**config.get("annotations", {}), **component.annotations}
-    told["config"] = {**config.get("config", {}), **component.config}
-    told["deployment_strategy"] = component.deployment_strategy or config.get("deploymentStrategy", {})
+            defaults[field] = config[key]
+    defaults["labels"] = {**config.get("labels", {}), **component.labels}
+    defaults["annotations"] = {**config.get("annotations", {}), **component.annotations}
+    defaults["config"] = {**config.get("config", {}), **component.config}
+    defaults["deployment_strategy"] = component.deployment_strategy or config.get("deploymentStrategy", {})
     for part in ("leader", "worker"):
         if getattr(component, part) is None and part in config:
-            told[part] = NodeGroup(size=int(config[part].get("size", 1 if part == "worker" else 0)))
-    return replace(component, **told)
+            defaults[part] = NodeGroup(size=int(config[part].get("size", 1 if part == "worker" else 0)))
+    return replace(component, **defaults)
 
 
 _EXTENSION: Final = {
@@ -130,76 +131,80 @@ _EXTENSION: Final = {
 
 
 def _config(runtime: Runtime, component: Component) -> Mapping[str, Json]:
-    """OME's engineConfig, decoderConfig or routerConfig; an engine without one has the runtime's own containers."""
+    """Return OME's engineConfig, decoderConfig or routerConfig; an engine without one has the runtime's containers."""
     configs = {"engine": runtime.engine or runtime.pod, "decoder": runtime.decoder, "router": runtime.router}
     return configs.get(component.role, {})
 
 
-def _part(runtime: Runtime | None, component: Component, part: str) -> Mapping[str, Json]:
+def _group_config(runtime: Runtime | None, component: Component, part: str) -> Mapping[str, Json]:
     if runtime is None:
         return {}
     if runtime.group == "kserve":
         return runtime.workers if part == "worker" else {}
-    found: Mapping[str, Json] = _config(runtime, component).get(part) or {}
-    return found or (runtime.workers if part == "worker" and component.role == "engine" else {})
+    config: Mapping[str, Json] = _config(runtime, component).get(part) or {}
+    return config or (runtime.workers if part == "worker" and component.role == "engine" else {})
 
 
-def _kserve(runtime: Runtime | None, component: Component) -> Merged:
-    """The runtime's kserve-container under predictor.model; other containers are merged by name, or added."""
+def _kserve(runtime: Runtime | None, component: Component) -> MergedPod:
+    """Merge predictor.model into the runtime's kserve-container; other containers are merged by name, or added."""
     main = MAIN_CONTAINER["kserve"]
-    base = _split(runtime.pod, main) if runtime is not None else Merged({}, {})
+    base = _split(runtime.pod, main) if runtime is not None else MergedPod({}, {})
     if component.model is not None:
         over = dict(component.model.container)
-        container = _agreed(strategic(base.container, over), over)
+        container = _consistent_resources(strategic_merge(base.container, over), over)
         args = [*base.container.get("args", ()), *over.get("args", ())]
-        return _named(Merged(strategic(base.pod, component.pod), container | ({"args": args} if args else {})), main)
-    mine = _split(component.pod, main) if component.runner is None else Merged(dict(component.pod), {})
-    merged = _over(base, mine.pod, strategic(mine.container, component.runner or {}))
-    return _named(merged, main)
+        return _with_name(
+            MergedPod(strategic_merge(base.pod, component.pod), container | ({"args": args} if args else {})), main
+        )
+    mine = _split(component.pod, main) if component.runner is None else MergedPod(dict(component.pod), {})
+    merged = _overlay(base, mine.pod, strategic_merge(mine.container, component.runner or {}))
+    return _with_name(merged, main)
 
 
-def _kserve_group(runtime: Runtime, component: Component, group: NodeGroup) -> Merged:
+def _kserve_group(runtime: Runtime, component: Component, group: NodeGroup) -> MergedPod:
     config = {key: value for key, value in runtime.workers.items() if key not in _NOT_POD}
     base, mine = _split(config, WORKER_CONTAINER), _split(group.pod, WORKER_CONTAINER)
     args = [*base.container.get("args", ()), *mine.container.get("args", ())]
-    merged = _over(base, mine.pod, strategic(mine.container, group.runner or {}))
+    merged = _overlay(base, mine.pod, strategic_merge(mine.container, group.runner or {}))
     container = merged.container | ({"args": args} if args else {})
-    return _named(Merged(merged.pod, container), WORKER_CONTAINER)
+    return _with_name(MergedPod(merged.pod, container), WORKER_CONTAINER)
 
 
-def _split(pod: Mapping[str, Json], main: str) -> Merged:
-    """The main container apart from the rest: the one with its name, else the first."""
+def _split(pod: Mapping[str, Json], main: str) -> MergedPod:
+    """Separate the main container from the rest: the one with its name, else the first."""
     containers = list(pod.get("containers") or ())
     chosen = next((item for item in containers if item.get("name") == main), containers[0] if containers else {})
     rest = {key: value for key, value in pod.items() if key != "containers"}
     sidecars = [item for item in containers if item is not chosen]
-    return Merged(rest | ({"containers": sidecars} if sidecars else {}), dict(chosen))
+    return MergedPod(rest | ({"containers": sidecars} if sidecars else {}), dict(chosen))
 
 
-def _over(base: Merged, pod: Mapping[str, Json], container: Mapping[str, Json] | None) -> Merged:
-    """A pod's containers that bear the main one's name mean the main one."""
+def _overlay(base: MergedPod, pod: Mapping[str, Json], container: Mapping[str, Json] | None) -> MergedPod:
+    """Overlay pod and container; a container of the pod with the main one's name is the main one."""
     main = base.container.get("name")
     same = next((item for item in pod.get("containers") or () if main and item.get("name") == main), None)
     if same is not None:
         pod = {**pod, "containers": [item for item in pod["containers"] if item is not same]}
-        container = strategic(same, container or {})
-    merged = strategic(base.container, container or {})
-    return Merged(strategic(base.pod, pod), _agreed(merged, container or {}))
+        container = strategic_merge(same, container or {})
+    merged = strategic_merge(base.container, container or {})
+    return MergedPod(strategic_merge(base.pod, pod), _consistent_resources(merged, container or {}))
 
 
-def _agreed(container: Object, own: Mapping[str, Json]) -> Object:
-    """A request above its limit is refused by every cluster, and devices must be equal: where the user gave one of
-    the two, the runtime's other follows it. (Both projects render the refused pod.)"""
-    said = own.get("resources") or {}
+def _consistent_resources(container: Object, own: Mapping[str, Json]) -> Object:
+    """Adjust the runtime's request or limit where the user set only the other.
+
+    The API server rejects a request above its limit, and unequal ones of a device. (Both projects render such a pod.)
+    """
+    own_resources = own.get("resources") or {}
     resources = container.get("resources") or {}
     requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})
     for name in requests.keys() & limits.keys():
-        given = [part for part in ("requests", "limits") if name in (said.get(part) or {})]
-        asked, most = amount(str(requests[name])), amount(str(limits[name]))
-        conflict = asked is not None and most is not None and (asked > most or ("/" in name and asked != most))
-        if conflict and given == ["requests"]:
+        set_in = [part for part in ("requests", "limits") if name in (own_resources.get(part) or {})]
+        request, limit = quantity_value(str(requests[name])), quantity_value(str(limits[name]))
+        conflict = request is not None and limit is not None and (request > limit or ("/" in name and request != limit))
+        if conflict and set_in == ["requests"]:
             limits[name] = requests[name]
-        elif conflict and given == ["limits"]:
+        elif conflict and set_in == ["limits"]:
             requests[name] = limits[name]
     return (
         container | {"resources": resources | {"requests": requests, "limits": limits}}
@@ -208,6 +213,6 @@ def _agreed(container: Object, own: Mapping[str, Json]) -> Object:
     )
 
 
-def _named(merged: Merged, name: str) -> Merged:
-    """A container needs a name; both projects give the main one theirs."""
-    return merged if merged.container.get("name") else Merged(merged.pod, {"name": name, **merged.container})
+def _with_name(merged: MergedPod, name: str) -> MergedPod:
+    """Give the main container the project's name if it has none."""
+    return merged if merged.container.get("name") else MergedPod(merged.pod, {"name": name, **merged.container})

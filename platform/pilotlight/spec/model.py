@@ -1,14 +1,14 @@
-"""The one internal model that documents of either API group are read into. Pure data; plan() decides what it means.
+"""Internal model that documents of both API groups are read into. Pure data; plan() decides what it means.
 
-Pod fields stay in Kubernetes' own JSON form (`dict`), validated against its field names by the reader: we pass them
-through and never reinterpret them.
+Pod fields stay in Kubernetes' JSON form (`dict`), validated against its field names by the reader and passed through
+unchanged.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pilotlight.spec.problems import Place
+from pilotlight.spec.problems import SourceLocation
 
 Json = Any
 Group = Literal["ome", "kserve"]
@@ -18,7 +18,7 @@ ScaleMetric = Literal["cpu", "memory", "concurrency", "rps"]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A runtime or model by name. `kind` and `group` as the document says, defaults filled in."""
+    """Reference to a runtime or model; `kind` and `group` have their defaults filled in."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class KedaConfig:
-    """OME's kedaConfig, on the service or on a component."""
+    """OME's kedaConfig of a service or component."""
 
     enabled: bool | None = None
     server_address: str = ""
@@ -40,7 +40,7 @@ class KedaConfig:
 
 @dataclass(frozen=True, slots=True)
 class ScalingMetric:
-    """One entry of KServe's autoScaling.metrics, or what a simple scaleMetric/scaleTarget amounts to."""
+    """One entry of KServe's autoScaling.metrics, or the equivalent of scaleMetric and scaleTarget."""
 
     kind: Literal["resource", "external", "pod"]
     name: str  # cpu, memory; prometheus, graphite, opentelemetry; or the pod metric's name
@@ -50,14 +50,12 @@ class ScalingMetric:
     server_address: str = ""
     authentication: Mapping[str, str] = field(default_factory=dict)
     auth_modes: str = ""
-    namespace: str = ""  # of the query, where the server keeps several
-    metric_names: tuple[str, ...] = ()  # pod
-    operation: str = ""  # pod: how a metric is gathered over time
+    namespace: str = ""  # of the query, for a multi-tenant server
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """KServe's predictor.model (or a per-framework predictor, read as one)."""
+    """KServe's predictor.model, or a framework predictor read as one."""
 
     format: str
     format_version: str = ""
@@ -83,7 +81,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One part of a service. None means: the document does not say."""
+    """One component of a service. None: not set in the document."""
 
     role: Role
     pod: Mapping[str, Json] = field(default_factory=dict)
@@ -118,9 +116,9 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One InferenceService. `places` finds the file position of a path, for problems that later stages see.
+    """One InferenceService. `locations` maps paths to source locations, for problems found by later stages.
 
-    Each of `canaries` has `name`, `trafficPercent`, `predictor` (as written) and `component` (the same, read).
+    Each of `canaries` has `name`, `trafficPercent`, `predictor` (JSON) and `component` (the same as a Component).
     """
 
     group: Group
@@ -135,26 +133,26 @@ class Service:
     canaries: tuple[Mapping[str, Json], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, Place] = field(default_factory=dict)
+    locations: Mapping[str, SourceLocation] = field(default_factory=dict)
     document: Mapping[str, Json] = field(default_factory=dict)
 
     @property
-    def tuned(self) -> tuple[str, str]:
-        """The FineTunedWeight to serve and the path that names it, beside a base model or in its place. Empty: none."""
+    def fine_tuned_weight(self) -> tuple[str, str]:
+        """Name of the FineTunedWeight to serve and the path that names it; the name is "" without one."""
         if self.model is not None and self.model.kind == "FineTunedWeight":
             return self.model.name, "spec.model.name"
         return next(iter(self.fine_tuned_weights), ""), "spec.model.fineTunedWeights"
 
-    def place(self, path: str) -> Place:
-        """Where the path is written, or the nearest parent of it that is."""
-        while path and path not in self.places:
+    def location(self, path: str) -> SourceLocation:
+        """Return the source location of a path, or of its nearest parent that has one."""
+        while path and path not in self.locations:
             path = path.rpartition(".")[0]
-        return self.places.get(path, Place())
+        return self.locations.get(path, SourceLocation())
 
 
 @dataclass(frozen=True, slots=True)
 class SupportedFormat:
-    """One line of a runtime's supportedModelFormats."""
+    """One entry of a runtime's supportedModelFormats."""
 
     name: str
     version: str = ""
@@ -174,14 +172,14 @@ class SupportedFormat:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A (Cluster)ServingRuntime. `ours` is our own predictor: it fetches models itself and needs no init container."""
+    """A (Cluster)ServingRuntime. `is_pilotlight`: our predictor, which fetches models without an init container."""
 
     name: str
     kind: str
     group: Group
     formats: tuple[SupportedFormat, ...]
-    pod: Mapping[str, Json] = field(default_factory=dict)  # containers among its fields
-    engine: Mapping[str, Json] = field(default_factory=dict)  # OME's engineConfig and so on, as they are
+    pod: Mapping[str, Json] = field(default_factory=dict)  # with its containers
+    engine: Mapping[str, Json] = field(default_factory=dict)  # OME's engineConfig
     decoder: Mapping[str, Json] = field(default_factory=dict)
     router: Mapping[str, Json] = field(default_factory=dict)
     workers: Mapping[str, Json] = field(default_factory=dict)
@@ -192,16 +190,18 @@ class Runtime:
     annotations: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
     origin: str = "built-in"
-    ours: bool = False
+    is_pilotlight: bool = False
     accelerators: Mapping[str, Json] = field(default_factory=dict)  # OME's acceleratorRequirements
     multi_model: bool = False
     server_type: str = ""  # KServe's annotation serving.kserve.io/server-type
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # where its document's paths are written
+    locations: Mapping[str, SourceLocation] = field(
+        default_factory=dict, compare=False
+    )  # source locations of its paths
 
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """A (Cluster)BaseModel: format, size and where the weights are."""
+    """A (Cluster)BaseModel: format, size and storage of the weights."""
 
     name: str
     kind: str
@@ -220,13 +220,13 @@ class BaseModel:
     namespace: str = ""
     origin: str = "built-in"
     pipeline: Mapping[str, Json] = field(default_factory=dict)  # OME's diffusionPipeline
-    reasons: tuple[str, ...] = ()  # what was derived rather than declared, one sentence each
-    guessed: bool = False  # format and framework were told from the address
+    reasons: tuple[str, ...] = ()  # one sentence for each derived property
+    guessed: bool = False  # format and framework were derived from the URI
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: what merging left out, why."""
+    """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: overridden entries, why."""
 
     runtimes: tuple[Runtime, ...] = ()
     models: tuple[BaseModel, ...] = ()

@@ -1,7 +1,7 @@
-"""Models: reading (Cluster)BaseModel documents, and finding the one that a service serves.
+"""(Cluster)BaseModel documents, and the resolution of the model that a service serves.
 
-OME's services refer to one in the catalogue, KServe's describe theirs in place. What a document leaves out is derived,
-and every derivation is kept as a sentence in `BaseModel.reasons`.
+OME's services refer to a model of the catalogue, KServe's describe theirs inline. Missing properties are derived, each
+with a sentence in `BaseModel.reasons`.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from pilotlight.names import ANNOTATION_SIZE
 from pilotlight.spec.catalogue_types import model_type
 from pilotlight.spec.model import BaseModel, Catalogue, Component, Group, Reference, Service
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.paths import under
+from pilotlight.spec.paths import child_path
 from pilotlight.spec.problems import Problems
-from pilotlight.spec.sizes import parameters, quantity, size_of
+from pilotlight.spec.sizes import byte_count, parameter_count, weights_size
 from pilotlight.spec.types import read, suggestion
 
 Json = Any
@@ -29,21 +29,21 @@ FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}
 
 
 def read_model(node: Node, problems: Problems, namespace: str = "default") -> BaseModel | None:
-    """A model as far as its document is right; None without a name."""
+    """Read a model as far as its document is valid; None without a name."""
     document = read(node, model_type(), problems) or {}
     if not (document.get("metadata") or {}).get("name"):
         return None
     size = (document.get("spec") or {}).get("modelParameterSize")
-    if size and parameters(size) is None:
+    if size and parameter_count(size) is None:
         path = "spec.modelParameterSize"
         spec = node.get("spec") or node
-        place = (spec.get("modelParameterSize") or spec).place
-        problems.error("PL213", place, path, f"= {size}, must be a count such as 7B or 560M")
-    return model_from(document, node.place.file, namespace)
+        location = (spec.get("modelParameterSize") or spec).location
+        problems.error("PL213", location, path, f"= {size}, must be a count such as 7B or 560M")
+    return model_from(document, node.location.file, namespace)
 
 
 def model_from(document: Mapping[str, Json], origin: str, namespace: str = "default") -> BaseModel:
-    """The internal form of a checked document."""
+    """Return the internal form of a validated document."""
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     form, framework = spec.get("modelFormat") or {}, spec.get("modelFramework") or {}
     storage = spec.get("storage") or {}
@@ -66,14 +66,14 @@ def model_from(document: Mapping[str, Json], origin: str, namespace: str = "defa
 
 
 def _declared_size(document: Mapping[str, Json]) -> tuple[int, str]:
-    """By annotation, else from the parameters and what each takes."""
+    """Return bytes and reason: from the annotation, else from parameter count and data type."""
     spec = document.get("spec") or {}
     declared = ((document.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION_SIZE, "")
-    if declared and quantity(declared):
-        return quantity(declared) or 0, f"{declared}: annotation {ANNOTATION_SIZE}"
+    if declared and byte_count(declared):
+        return byte_count(declared) or 0, f"{declared}: annotation {ANNOTATION_SIZE}"
     config = spec.get("modelConfiguration")
     dtype = config.get("torch_dtype") or config.get("dtype") or "" if isinstance(config, Mapping) else ""
-    return size_of(str(spec.get("modelParameterSize", "")), spec.get("quantization", ""), str(dtype))
+    return weights_size(str(spec.get("modelParameterSize", "")), spec.get("quantization", ""), str(dtype))
 
 
 def group_of(reference: Reference) -> Group:
@@ -81,65 +81,67 @@ def group_of(reference: Reference) -> Group:
 
 
 def reference_path(service: Service) -> str:
-    """Where a service says which model it serves."""
+    """Return the path at which a service names its model."""
     return "spec.model.name" if service.group == "ome" else "spec.predictor.model.modelFormat"
 
 
 def resolve_model(
     service: Service, catalogue: Catalogue, problems: Problems | None = None, component: Component | None = None
 ) -> BaseModel | None:
-    """The model with format, size and storage filled in; None where the service names none, or none can be found.
+    """Return the model with format, size and storage filled in; None if the service names none or it does not exist.
 
-    KServe's canaries have models of their own: `component` is then the canary's, else the predictor's is meant.
+    KServe's canaries have models of their own: `component` is the canary's, by default the predictor.
     """
-    found = problems if problems is not None else Problems()
+    collector = problems if problems is not None else Problems()
     if service.model is not None:
-        model = _referenced(service, service.model, catalogue, found)
+        model = _referenced(service, service.model, catalogue, collector)
     else:
-        model = _inline(service, component or service.components.get("predictor"), found)
-    return _with_declared_size(service, model, found) if model is not None else None
+        model = _inline(service, component or service.components.get("predictor"), collector)
+    return _with_declared_size(service, model, collector) if model is not None else None
 
 
 def _referenced(service: Service, reference: Reference, catalogue: Catalogue, problems: Problems) -> BaseModel | None:
     path = "spec.model.name"
     if reference.kind == "FineTunedWeight":
-        return _tuned_from(service, reference, catalogue, problems)
+        return _base_of_weights(service, reference, catalogue, problems)
     reachable = [model for model in catalogue.models if model.namespace in ("", service.namespace)]
     named = [model for model in reachable if model.name == reference.name]
     if not named:
         hint = suggestion(reference.name, tuple(model.name for model in reachable))
         hint = f"{hint} Else" if hint else ";"
         message = f"no model is called {reference.name}{hint} add its {reference.kind} document to the files"
-        problems.error("PL210", service.place(path), path, message)
+        problems.error("PL210", service.location(path), path, message)
         return None
     of_kind = [model for model in named if model.kind == reference.kind]
     model = min(of_kind or named, key=lambda candidate: candidate.namespace == "")
     if model.disabled:
         problems.error(
-            "PL211", service.place(path), path, f"model {model.name} is disabled; choose another or enable it"
+            "PL211", service.location(path), path, f"model {model.name} is disabled; choose another or enable it"
         )
     return model
 
 
-def _tuned_from(service: Service, reference: Reference, catalogue: Catalogue, problems: Problems) -> BaseModel | None:
-    """The base model of weights that are referred to directly; plan/fine_tuning serves it with them."""
+def _base_of_weights(
+    service: Service, reference: Reference, catalogue: Catalogue, problems: Problems
+) -> BaseModel | None:
+    """Return the base model of directly referenced FineTunedWeights; plan/fine_tuning adds the weights."""
     path, name = "spec.model.name", reference.name
     weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
     if weights is None:
         message = f"no FineTunedWeight is called {name}; add its document to the files or --catalog"
-        problems.error("PL309", service.place(path), path, message)
+        problems.error("PL309", service.location(path), path, message)
         return None
     base = weights["spec"].get("baseModelRef") or {}
     if not base.get("name"):
         message = f"FineTunedWeight {name} does not say what it was tuned from: give it baseModelRef.name"
-        problems.error("PL309", service.place(path), path, message)
+        problems.error("PL309", service.location(path), path, message)
         return None
     kind = "BaseModel" if base.get("namespace") else "ClusterBaseModel"
     return _referenced(service, replace(reference, name=base["name"], kind=kind), catalogue, problems)
 
 
 def _inline(service: Service, component: Component | None, problems: Problems) -> BaseModel | None:
-    """KServe: the predictor's model is described in place."""
+    """Return the model that a KServe predictor describes inline."""
     if component is None or component.model is None:
         return None
     spec = component.model
@@ -161,12 +163,12 @@ def _guess_format(service: Service, component: Component, model: BaseModel, prob
         return None
     path = "spec.predictor.model.modelFormat.name"
     message = f"is missing and cannot be told from {where!r}; name the format, such as onnx or sklearn"
-    problems.error("PL212", service.place(path), path, message)
+    problems.error("PL212", service.location(path), path, message)
     return None
 
 
 def guess_format(uri: str, group: Group) -> tuple[str, str]:
-    """A model's format from its address, with the reason; ("", "") where nothing can be told."""
+    """Derive a model's format from its URI, with the reason; ("", "") if unknown."""
     scheme, _, rest = uri.rpartition("://")
     ending = PurePosixPath(rest.split("?", 1)[0]).suffix.lower()
     if ending in FORMAT_OF_ENDING:
@@ -181,9 +183,9 @@ def _with_declared_size(service: Service, model: BaseModel, problems: Problems) 
     declared = service.annotations.get(ANNOTATION_SIZE, "")
     if not declared:
         return model
-    size = quantity(declared)
+    size = byte_count(declared)
     if size is None:
-        path = under("metadata.annotations", ANNOTATION_SIZE)
-        problems.error("PL213", service.place(path), path, f"= {declared}, must be a quantity of bytes such as 16Gi")
+        path = child_path("metadata.annotations", ANNOTATION_SIZE)
+        problems.error("PL213", service.location(path), path, f"= {declared}, must be a quantity of bytes such as 16Gi")
         return model
     return replace(model, size_bytes=size, reasons=(*model.reasons, f"{declared}: annotation {ANNOTATION_SIZE}"))

@@ -1,7 +1,7 @@
-"""YAML and JSON texts into nodes that remember where each key and value is written: the first step of reading.
+"""YAML and JSON text parsed into nodes with source locations: the first step of reading a document.
 
-libyaml's events are composed here rather than by `yaml.compose`, which recurses in C and dies on deeply nested text.
-Nothing in here knows what a document means; `types` does.
+Composes libyaml's events itself because `yaml.compose` recurses in C and crashes on deeply nested text. The meaning of
+a document is the concern of `types`.
 """
 
 import json
@@ -11,39 +11,39 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pilotlight.spec.interpolation import interpolate
-from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.scalars import Scalar, key_text, resolve
 
 Json = Any
 
 # Deeper than any Kubernetes object (a probe's header in a pod template is at 9), shallower than Python's stack.
 MAX_DEPTH: Final = 100
-# How many nodes aliases may stand for in one text: a bomb of nine lines would stand for a billion.
+# Nodes that all aliases of a text may expand to: a "billion laughs" of nine lines would expand to a billion.
 MAX_ALIASED: Final = 100_000
 _CORE_TAG: Final = "tag:yaml.org,2002:"
-# Compiled when first needed: its ranges take 10 ms, and few texts need it.
+# Compiled on first use: its ranges take 10 ms, and few texts need it.
 _NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 @dataclass(slots=True)
 class Node:
-    """One value. `place` is where it is written, `key` where the key that leads to it is."""
+    """One value with its source location and that of the key that leads to it."""
 
-    place: Place
+    location: SourceLocation
     value: "Scalar | list[Node] | dict[str, Node]"
-    key: Place = field(default_factory=Place)
+    key_location: SourceLocation = field(default_factory=SourceLocation)
 
     def get(self, name: str) -> "Node | None":
         return self.value.get(name) if isinstance(self.value, dict) else None
 
     def text(self, name: str) -> str:
-        """A text field, or "" when there is none: for looking at apiVersion and kind before anything is checked."""
-        found = self.get(name)
-        return found.value if found is not None and isinstance(found.value, str) else ""
+        """Return a string field, or "" if there is none: for apiVersion and kind of a document not yet validated."""
+        field_node = self.get(name)
+        return field_node.value if field_node is not None and isinstance(field_node.value, str) else ""
 
     def plain(self) -> Json:
-        """The same value as JSON has it, without places."""
+        """Return the value as plain JSON, without locations."""
         if isinstance(self.value, dict):
             return {name: child.plain() for name, child in self.value.items()}
         if isinstance(self.value, list):
@@ -52,35 +52,35 @@ class Node:
 
     def copy(self) -> "Node":
         if isinstance(self.value, dict):
-            return Node(self.place, {name: child.copy() for name, child in self.value.items()}, self.key)
+            return Node(self.location, {name: child.copy() for name, child in self.value.items()}, self.key_location)
         if isinstance(self.value, list):
-            return Node(self.place, [child.copy() for child in self.value], self.key)
-        return Node(self.place, self.value, self.key)
+            return Node(self.location, [child.copy() for child in self.value], self.key_location)
+        return Node(self.location, self.value, self.key_location)
 
 
-class _Unreadable(Exception):
-    """The text cannot be read beyond this place."""
+class _ParseError(Exception):
+    """The text cannot be parsed beyond this location."""
 
-    def __init__(self, place: Place, message: str) -> None:
+    def __init__(self, location: SourceLocation, message: str) -> None:
         super().__init__(message)
-        self.place = place
+        self.location = location
 
 
 def parse(text: str, file: str, problems: Problems, environ: Mapping[str, str] | None = None) -> list[Node]:
-    """All documents of a text; those before a syntax error are returned, the error is a problem.
+    """Parse all documents of a text. Return those before a syntax error, which becomes a problem (PL100).
 
-    `environ` asks for `${VARIABLE}` in values to be replaced.
+    With `environ`, `${VARIABLE}` in values is substituted.
     """
-    found: list[Node] = []
+    documents: list[Node] = []
     try:
-        found.extend(_Composer(text, file, problems, environ).documents())
-    except _Unreadable as error:
-        problems.error("PL100", error.place, "", str(error))
-    return found
+        documents.extend(_Composer(text, file, problems, environ).documents())
+    except _ParseError as error:
+        problems.error("PL100", error.location, "", str(error))
+    return documents
 
 
 class _Composer:
-    """One pass over libyaml's events, from which nodes are built."""
+    """Builds nodes in one pass over libyaml's events."""
 
     def __init__(self, text: str, file: str, problems: Problems, environ: Mapping[str, str] | None) -> None:
         self._file = file
@@ -100,55 +100,55 @@ class _Composer:
                     yield node
 
     def _node(self, event: Any, depth: int) -> Node:
-        place = self._place(event)
+        location = self._location(event)
         if depth > MAX_DEPTH:
-            raise _Unreadable(place, f"nested more than {MAX_DEPTH} deep")
+            raise _ParseError(location, f"nested more than {MAX_DEPTH} deep")
         if _is(event, "AliasEvent"):
-            return self._alias(event.anchor, place)
+            return self._alias(event.anchor, location)
         before = self._count
         self._count += 1
         if _is(event, "ScalarEvent"):
-            node = Node(place, self._scalar(event, place))
+            node = Node(location, self._scalar(event, location))
         elif _is(event, "SequenceStartEvent"):
-            node = Node(place, self._list(event, depth))
+            node = Node(location, self._list(event, depth))
         else:
-            node = Node(place, self._map(event, depth))
+            node = Node(location, self._map(event, depth))
         if event.anchor:
             self._anchors[event.anchor] = (node, self._count - before)
         return node
 
-    def _alias(self, anchor: str | None, place: Place) -> Node:
+    def _alias(self, anchor: str | None, location: SourceLocation) -> Node:
         if anchor is None or anchor not in self._anchors:
-            raise _Unreadable(place, f"*{anchor} refers to an anchor that is not defined before it, or to itself")
+            raise _ParseError(location, f"*{anchor} refers to an anchor that is not defined before it, or to itself")
         node, weight = self._anchors[anchor]
         self._aliased += weight
         if self._aliased > MAX_ALIASED:
-            raise _Unreadable(place, f"aliases stand for more than {MAX_ALIASED} values")
+            raise _ParseError(location, f"aliases stand for more than {MAX_ALIASED} values")
         self._count += weight
         return node.copy()
 
-    def _scalar(self, event: Any, place: Place) -> Scalar:
+    def _scalar(self, event: Any, location: SourceLocation) -> Scalar:
         text = event.value
         if self._environ is not None and "$" in text:
-            text = interpolate(text, self._environ, place, self._problems)
+            text = interpolate(text, self._environ, location, self._problems)
         tag = "" if event.tag in (None, "!") else event.tag.removeprefix(_CORE_TAG)
         if tag == "str" or (not tag and not event.implicit[0]):
             return str(text)
         value = resolve(text)
         if tag:
-            value = self._tagged(tag, value, place)
+            value = self._tagged(tag, value, location)
         if isinstance(value, float) and value - value != 0:
-            self._problems.error("PL106", place, "", f"{text} cannot be written in JSON; use a finite number")
+            self._problems.error("PL106", location, "", f"{text} cannot be written in JSON; use a finite number")
             return None
         return value
 
-    def _tagged(self, tag: str, value: Scalar, place: Place) -> Scalar:
-        """An explicit tag must agree with what is written; `!!float 1` alone may widen."""
+    def _tagged(self, tag: str, value: Scalar, location: SourceLocation) -> Scalar:
+        """Check that an explicit tag agrees with the value; only `!!float 1` may widen."""
         if tag == "float" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if tag != {bool: "bool", int: "int", float: "float", type(None): "null"}.get(type(value), "timestamp"):
             self._problems.error(
-                "PL106", place, "", f"tag !!{tag} does not fit {value!r}; write the value without a tag"
+                "PL106", location, "", f"tag !!{tag} does not fit {value!r}; write the value without a tag"
             )
         return value
 
@@ -166,7 +166,7 @@ class _Composer:
         while not _is(child := next(self._events), "MappingEndEvent"):
             key = self._node(child, depth + 1)
             value = self._node(next(self._events), depth + 1)
-            value.key = key.place
+            value.key_location = key.location
             if key.value == "<<" and _is(child, "ScalarEvent") and child.implicit[0]:
                 merged.extend(self._merge_sources(value))
             else:
@@ -180,11 +180,11 @@ class _Composer:
     def _add(self, entries: dict[str, Node], key: Node, value: Node) -> None:
         name = None if isinstance(key.value, list | dict) else key_text(key.value)
         if name is None:
-            self._problems.error("PL106", key.place, "", "a map's key must be text")
+            self._problems.error("PL106", key.location, "", "a map's key must be text")
         elif name in entries:
-            first = entries[name].key
+            first = entries[name].key_location
             message = f"{name} is given twice, first on line {first.line}; keep one of them"
-            self._problems.error("PL105", key.place, name, message)
+            self._problems.error("PL105", key.location, name, message)
         else:
             entries[name] = value
 
@@ -192,21 +192,21 @@ class _Composer:
         sources = value.value if isinstance(value.value, list) else [value]
         for source in sources:
             if not isinstance(source.value, dict):
-                self._problems.error("PL106", source.place, "<<", "a merge key takes a map or a list of maps")
+                self._problems.error("PL106", source.location, "<<", "a merge key takes a map or a list of maps")
         return [source for source in sources if isinstance(source.value, dict)]
 
     def _refuse_tag(self, event: Any, expected: str) -> None:
         if event.tag not in (None, "!", _CORE_TAG + expected):
             tag = event.tag.replace(_CORE_TAG, "!!")
-            self._problems.error("PL106", self._place(event), "", f"tag {tag} means nothing here; leave it out")
+            self._problems.error("PL106", self._location(event), "", f"tag {tag} means nothing here; leave it out")
 
-    def _place(self, event: Any) -> Place:
+    def _location(self, event: Any) -> SourceLocation:
         mark = event.start_mark
-        return Place(self._file, mark.line + 1, mark.column + 1)
+        return SourceLocation(self._file, mark.line + 1, mark.column + 1)
 
 
 def _is(event: Any, name: str) -> bool:
-    """By name, so that the library is imported in one place only."""
+    """Compare event types by name, so that yaml is imported in `_events` only."""
     return type(event).__name__ == name
 
 
@@ -218,30 +218,30 @@ def _events(text: str, file: str) -> Iterator[Any]:
         yield from yaml.parse(text, Loader=yaml.CBaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
-        raise _Unreadable(place, _syntax_message(error)) from None
+        location = SourceLocation(file, mark.line + 1, mark.column + 1) if mark else SourceLocation(file)
+        raise _ParseError(location, _syntax_message(error)) from None
     except (yaml.reader.ReaderError, UnicodeEncodeError):
-        place = _place_of(re.search(_NOT_YAML, text), text, file)
-        raise _Unreadable(place, "this character cannot stand in YAML; escape it") from None
+        location = _location_at(re.search(_NOT_YAML, text), text, file)
+        raise _ParseError(location, "this character cannot stand in YAML; escape it") from None
 
 
 def _syntax_message(error: Any) -> str:
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    if "cannot start any token" in said or "tab" in said:
-        said += "; indent with spaces"
-    elif "did not find expected" in said:
-        said += "; check the indentation, and put values that begin with {, [, * or & in quotes"
-    return f"not valid YAML: {said}"
+    message = ", ".join(part for part in (error.context, error.problem) if part)
+    if "cannot start any token" in message or "tab" in message:
+        message += "; indent with spaces"
+    elif "did not find expected" in message:
+        message += "; check the indentation, and put values that begin with {, [, * or & in quotes"
+    return f"not valid YAML: {message}"
 
 
-def _place_of(match: re.Match[str] | None, text: str, file: str) -> Place:
-    """Where the reader stopped: it names a byte offset, which is no column."""
+def _location_at(match: re.Match[str] | None, text: str, file: str) -> SourceLocation:
+    """Return the location of a match: libyaml reports a byte offset, which is not a column."""
     start = match.start() if match else 0
-    return Place(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+    return SourceLocation(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
 
 
 def _as_yaml(text: str) -> str:
-    """JSON is YAML but for one thing: libyaml refuses characters that are escaped as a surrogate pair."""
+    """Decode surrogate pairs in JSON text: the one JSON construct that libyaml rejects."""
     if not (text.lstrip().startswith("{") and _SURROGATES.search(text)):
         return text
     try:

@@ -1,13 +1,13 @@
-"""The fields of an `ome.io/v1beta1` InferenceService, as types. `ome` reads with them; editors get them as a schema."""
+"""Field types of an `ome.io/v1beta1` InferenceService: for the reader `ome`, and for editors as a JSON Schema."""
 
 from functools import cache
 from typing import Final
 
 from pilotlight.spec import core_fields
 from pilotlight.spec.canary_block import POLICY
-from pilotlight.spec.components import EXTENSION, container, document, misplaced, pod_fields
+from pilotlight.spec.components import EXTENSION, container, document, misplaced_field_hints, pod_fields
 from pilotlight.spec.storage import STORAGE_URI
-from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Text, Truth, Whole, WholeOrText
+from pilotlight.spec.types import Boolean, Field, Integer, IntOrString, ListOf, MapOf, OneOf, Record, RecordRef, String
 
 GROUP: Final = "ome.io/v1beta1"
 WEIGHTS: Final = "FineTunedWeight"
@@ -27,24 +27,24 @@ _RENAMED: Final = {
 KEDA: Final = Record(
     "kedaConfig",
     {
-        "enableKeda": Field(Truth(), "Let KEDA scale instead of the HPA."),
-        "promServerAddress": Field(Text(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
-        "customPromQuery": Field(Text(), "Query to scale by; %s in it is the service's name."),
+        "enableKeda": Field(Boolean(), "Let KEDA scale instead of the HPA."),
+        "promServerAddress": Field(String(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
+        "customPromQuery": Field(String(), "Query to scale by; %s in it is the service's name."),
         "scalingThreshold": Field(
-            Text(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
+            String(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
         ),
         "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: more replicas when the value falls."),
         "authenticationRef": Field(
             Record(
                 "authenticationRef",
                 {
-                    "name": Field(Text(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
+                    "name": Field(String(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
                     "kind": Field(OneOf(("TriggerAuthentication", "ClusterTriggerAuthentication")), "Its kind."),
                 },
             ),
             "Credentials for Prometheus.",
         ),
-        "authModes": Field(Text(), "How to authenticate: basic, tls, bearer, custom; several with commas."),
+        "authModes": Field(String(), "How to authenticate: basic, tls, bearer, custom; several with commas."),
     },
     "Scaling by a Prometheus query.",
 )
@@ -52,19 +52,19 @@ KEDA: Final = Record(
 ACCELERATOR: Final = Record(
     "acceleratorSelector",
     {
-        "acceleratorClass": Field(Text(), "The class to use; wins over constraints."),
+        "acceleratorClass": Field(String(), "The class to use; wins over constraints."),
         "constraints": Field(
             Record(
                 "constraints",
                 {
-                    "minMemory": Field(Whole(0), "Least memory, in GB."),
-                    "maxMemory": Field(Whole(0), "Greatest memory, in GB."),
-                    "minComputePerformanceTFLOPS": Field(Whole(0), "Least speed, in TFLOPS."),
-                    "minArchitectureVersion": Field(Text(), "Least compute capability."),
-                    "requiredFeatures": Field(ListOf(Text()), "Features that it must have."),
-                    "excludedClasses": Field(ListOf(Text()), "Classes to avoid."),
-                    "architectureFamilies": Field(ListOf(Text()), "Families to choose from."),
-                    "preferredPrecisions": Field(ListOf(Text()), "Number formats, the best first."),
+                    "minMemory": Field(Integer(0), "Least memory, in GB."),
+                    "maxMemory": Field(Integer(0), "Greatest memory, in GB."),
+                    "minComputePerformanceTFLOPS": Field(Integer(0), "Least speed, in TFLOPS."),
+                    "minArchitectureVersion": Field(String(), "Least compute capability."),
+                    "requiredFeatures": Field(ListOf(String()), "Features that it must have."),
+                    "excludedClasses": Field(ListOf(String()), "Classes to avoid."),
+                    "architectureFamilies": Field(ListOf(String()), "Families to choose from."),
+                    "preferredPrecisions": Field(ListOf(String()), "Number formats, the best first."),
                 },
             ),
             "What an accelerator must fulfil.",
@@ -77,20 +77,20 @@ ACCELERATOR: Final = Record(
 _MODEL: Final = Record(
     "ModelRef",
     {
-        "name": Field(Text(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
+        "name": Field(String(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
         "kind": Field(
             OneOf(("BaseModel", "ClusterBaseModel", WEIGHTS)),
             "Its kind, ClusterBaseModel by default. A FineTunedWeight is served with the model that it was tuned from.",
         ),
         "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
-        "fineTunedWeights": Field(ListOf(Text()), "Fine-tuned weights to serve it with; one at most."),
+        "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights to serve it with; one at most."),
     },
     hints={"storageUri": "give it in the storage of a BaseModel, and name that here"},
 )
 _RUNTIME: Final = Record(
     "ServingRuntimeRef",
     {
-        "name": Field(Text(r".+", "a runtime's name"), "Name of the runtime.", required=True),
+        "name": Field(String(r".+", "a runtime's name"), "Name of the runtime.", required=True),
         "kind": Field(OneOf(("ServingRuntime", "ClusterServingRuntime")), "ClusterServingRuntime by default."),
         "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
     },
@@ -101,16 +101,16 @@ _RUNTIME: Final = Record(
 def extension() -> dict[str, Field]:
     return {
         **EXTENSION,
-        "timeoutSeconds": Field(Whole(0), "How long a request may take."),
-        "minAvailable": Field(WholeOrText(), "Pods that an eviction must leave: a number or a percentage."),
-        "maxUnavailable": Field(WholeOrText(), "Pods that an eviction may take: a number or a percentage."),
+        "timeoutSeconds": Field(Integer(0), "How long a request may take."),
+        "minAvailable": Field(IntOrString(), "Pods that an eviction must leave: a number or a percentage."),
+        "maxUnavailable": Field(IntOrString(), "Pods that an eviction may take: a number or a percentage."),
         "kedaConfig": Field(KEDA, "Scaling of this component by a Prometheus query."),
     }
 
 
 @cache
 def record(name: str) -> Record:
-    """A record of this group by name. Built when first needed: each contains all of a pod's fields."""
+    """Return a record of this group by name, built on first use: each contains all pod fields."""
     return {
         "EngineSpec": _engine,
         "DecoderSpec": _engine,
@@ -123,7 +123,7 @@ def record(name: str) -> Record:
 
 
 def inference_service() -> Record:
-    return document(GROUP, Named("InferenceServiceSpec", record))
+    return document(GROUP, RecordRef("InferenceServiceSpec", record))
 
 
 def _component(name: str, own: dict[str, Field], description: str) -> Record:
@@ -139,15 +139,15 @@ def _runner() -> Field:
 def _engine(name: str) -> Record:
     own = {
         "runner": _runner(),
-        "leader": Field(Named("LeaderSpec", record), "The leading pod of a multi-node component."),
-        "worker": Field(Named("WorkerSpec", record), "The other pods of a multi-node component."),
+        "leader": Field(RecordRef("LeaderSpec", record), "The leading pod of a multi-node component."),
+        "worker": Field(RecordRef("WorkerSpec", record), "The other pods of a multi-node component."),
         "acceleratorOverride": Field(ACCELERATOR, "Another accelerator for this component."),
     }
     return _component(name, own, "A component that computes: the engine, or the decoder beside it.")
 
 
 def _router(name: str) -> Record:
-    own = {"runner": _runner(), "config": Field(MapOf(Text()), "routing_strategy, health_check_interval, …")}
+    own = {"runner": _runner(), "config": Field(MapOf(String()), "routing_strategy, health_check_interval, …")}
     return _component(name, own, "The component that spreads requests over the others.")
 
 
@@ -157,7 +157,7 @@ def _leader(name: str) -> Record:
 
 def _worker(name: str) -> Record:
     return Record(
-        name, {**_leader(name).fields, "size": Field(Whole(0), "How many workers.")}, "Pod fields of a worker."
+        name, {**_leader(name).fields, "size": Field(Integer(0), "How many workers.")}, "Pod fields of a worker."
     )
 
 
@@ -166,15 +166,15 @@ def _predictor(name: str) -> Record:
         "PredictorModel",
         {
             **core_fields.fields("Container", optional=("name",)),
-            "baseModel": Field(Text(), "Name of the model."),
-            "runtime": Field(Text(), "Name of the runtime."),
-            "fineTunedWeights": Field(ListOf(Text()), "Fine-tuned weights."),
+            "baseModel": Field(String(), "Name of the model."),
+            "runtime": Field(String(), "Name of the runtime."),
+            "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),
             "storageUri": Field(STORAGE_URI, "Where the model is."),
-            "runtimeVersion": Field(Text(), "Version of the runtime's image."),
-            "protocolVersion": Field(Text(), "Dialect that is spoken."),
+            "runtimeVersion": Field(String(), "Version of the runtime's image."),
+            "protocolVersion": Field(String(), "Dialect that is spoken."),
         },
     )
-    own = {"model": Field(model, "The model."), "workerSpec": Field(Named("WorkerSpec", record), "Workers.")}
+    own = {"model": Field(model, "The model."), "workerSpec": Field(RecordRef("WorkerSpec", record), "Workers.")}
     return _component(name, own, "The older form of model, runtime and engine.")
 
 
@@ -183,13 +183,15 @@ def _spec(name: str) -> Record:
     fields = {
         "model": Field(_MODEL, "The model to serve."),
         "runtime": Field(_RUNTIME, "What serves it; chosen by the model's format when left out."),
-        "engine": Field(Named("EngineSpec", record), "What answers requests (with a decoder: what reads prompts)."),
-        "decoder": Field(Named("DecoderSpec", record), "What generates tokens, apart from the engine."),
-        "router": Field(Named("RouterSpec", record), "What spreads requests over engine and decoder."),
+        "engine": Field(RecordRef("EngineSpec", record), "What answers requests (with a decoder: what reads prompts)."),
+        "decoder": Field(RecordRef("DecoderSpec", record), "What generates tokens, apart from the engine."),
+        "router": Field(RecordRef("RouterSpec", record), "What spreads requests over engine and decoder."),
         "kedaConfig": Field(KEDA, "Scaling by a Prometheus query, for all components."),
         "acceleratorSelector": Field(ACCELERATOR, "Which accelerator to run on."),
         "canary": Field(POLICY, POLICY.description),
-        "predictor": Field(Named("PredictorSpec", record), "The older form.", deprecated=use),
+        "predictor": Field(RecordRef("PredictorSpec", record), "The older form.", deprecated=use),
     }
-    hints = misplaced(record("EngineSpec"), "put it under engine") | {"transformer": "that is KServe's; use router"}
+    hints = misplaced_field_hints(record("EngineSpec"), "put it under engine") | {
+        "transformer": "that is KServe's; use router"
+    }
     return Record(name, fields, "What to serve and how.", hints)

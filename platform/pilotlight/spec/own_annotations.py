@@ -1,7 +1,7 @@
-"""Annotations under our own domain: one that means nothing where it stands is a slip, and some slips open a door.
+"""Validation of annotations under `pilotlight.dev/`, run by `load` on every document.
 
-Whoever writes `pilotlight.dev/auth-tokens` wants nobody in without a token. Kubernetes ignores annotations that it does
-not know; these are ours alone, so an unknown one is an error. Asked by `load` for every document of ours.
+An unknown one is an error, although Kubernetes would ignore it: a misspelt `pilotlight.dev/auth-tokens` would leave a
+service open to requests without a token.
 """
 
 from collections.abc import Iterator
@@ -17,58 +17,58 @@ from pilotlight.names import (
     SERVICE_ANNOTATIONS,
 )
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.paths import under
+from pilotlight.spec.paths import child_path
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.types import suggestion
 
-OURS: Final = f"{DOMAIN}/"
+PREFIX: Final = f"{DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
-    """Adds PL115 for each annotation of ours that nobody would read, and one of its own for a value without sense."""
+    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117)."""
     service = document.text("kind") == "InferenceService"
     on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
     for path, node in _annotations(document, ""):
         known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
         for name, value in _entries(node):
-            if name.startswith(OURS) and name not in known:
+            if name.startswith(PREFIX) and name not in known:
                 elsewhere = on_document if path != OF_DOCUMENT else ()
-                problems.error("PL115", value.key, under(path, name), _reason(name, known, elsewhere))
+                problems.error("PL115", value.key_location, child_path(path, name), _reason(name, known, elsewhere))
             elif name == ANNOTATION_CANARY and isinstance(value.value, str):
-                _check_canary(value, value.value, under(path, name), problems)
+                _check_canary(value, value.value, child_path(path, name), problems)
             elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
-                told = f'= {value.value}, must be "true" or "false"'
-                problems.error("PL117", value.place, under(path, name), told)
+                message = f'= {value.value}, must be "true" or "false"'
+                problems.error("PL117", value.location, child_path(path, name), message)
 
 
 def _check_canary(node: Node, text: str, path: str, problems: Problems) -> None:
-    from pilotlight.canary.block import policy_of, read_block
+    from pilotlight.canary.block import parse_block, parse_policy
 
     try:
-        policy_of(read_block(text))
-    except UsageError as wrong:
-        problems.error("PL116", node.place, path, str(wrong))
+        parse_policy(parse_block(text))
+    except UsageError as error:
+        problems.error("PL116", node.location, path, str(error))
 
 
 def _reason(name: str, known: tuple[str, ...], elsewhere: tuple[str, ...]) -> str:
     if name in elsewhere:
         return f"has no effect here; put it under {OF_DOCUMENT}"
-    short = tuple(each.removeprefix(OURS) for each in known)
-    near = suggestion(name.removeprefix(OURS), short).replace("mean ", f"mean {OURS}")
-    return f"is no annotation of ours{near or f'; known here are {OURS}' + ', '.join(short)}"
+    short = tuple(each.removeprefix(PREFIX) for each in known)
+    near = suggestion(name.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
+    return f"is no annotation of ours{near or f'; known here are {PREFIX}' + ', '.join(short)}"
 
 
 def _annotations(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    """Every map called so, wherever a component or a template has one."""
+    """Yield path and node of every map called `annotations`, at any depth."""
     if isinstance(node.value, list):
         for index, child in enumerate(node.value):
             yield from _annotations(child, f"{path}[{index}]")
     for name, child in _entries(node):
         if name == "annotations":
-            yield under(path, name), child
+            yield child_path(path, name), child
         else:
-            yield from _annotations(child, under(path, name))
+            yield from _annotations(child, child_path(path, name))
 
 
 def _entries(node: Node) -> Iterator[tuple[str, Node]]:

@@ -1,10 +1,10 @@
-"""How a place inside a document is named: `spec.engine.runner.env[0].value`. Written in problems, read from `--set`."""
+"""Field paths such as `spec.engine.runner.env[0].value`: written in problems, parsed from `--set`."""
 
 import re
 from typing import Final
 
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.problems import Place
+from pilotlight.spec.problems import SourceLocation
 
 _SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 # A name up to the next dot or bracket (a backslash keeps a dot in it), an index, or a quoted name.
@@ -13,47 +13,47 @@ _STEP: Final = re.compile(r'\.?((?:\\.|[^.\[\]\\])+)|\[(\d+)\]|\["([^"]*)"\]')
 Step = str | int
 
 
-def under(path: str, name: str) -> str:
-    """The path of a map's entry: `spec.engine`, or `metadata.annotations["a.b/c"]` where a dot would mislead."""
+def child_path(path: str, name: str) -> str:
+    """Return the path of a map entry: `spec.engine`, or `metadata.annotations["a.b/c"]` for a key with a dot."""
     if not _SIMPLE_NAME.fullmatch(name):
         return f'{path}["{name}"]'
     return f"{path}.{name}" if path else name
 
 
-def steps(path: str) -> list[Step] | None:
-    """A path taken apart, or None if it is none. `a\\.b` and `["a.b"]` both name the one key `a.b`."""
-    found: list[Step] = []
+def parse_path(path: str) -> list[Step] | None:
+    """Split a path into its steps; None if it is malformed. `a\\.b` and `["a.b"]` both name the one key `a.b`."""
+    parsed: list[Step] = []
     position = 0
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None or (position == 0 and path[0] == "."):
             return None
         name, index, quoted = match.groups()
-        found.append(
+        parsed.append(
             int(index) if index is not None else quoted if quoted is not None else re.sub(r"\\(.)", r"\1", name)
         )
         position = match.end()
-    return found or None
+    return parsed or None
 
 
-def places(node: Node, path: str = "") -> dict[str, Place]:
-    """Where every path of a document is written: a scalar by its value, a map or list by the key that leads to it."""
-    found: dict[str, Place] = {}
-    _note(node, path, found)
-    return found
+def source_locations(node: Node, path: str = "") -> dict[str, SourceLocation]:
+    """Map every path of a document to its source location: of the value for scalars, of the key for maps and lists."""
+    locations: dict[str, SourceLocation] = {}
+    _collect(node, path, locations)
+    return locations
 
 
-def _note(node: Node, path: str, found: dict[str, Place]) -> None:
+def _collect(node: Node, path: str, locations: dict[str, SourceLocation]) -> None:
     value = node.value
     if isinstance(value, dict):
-        found[path] = node.key if node.key.line else node.place
+        locations[path] = node.key_location if node.key_location.line else node.location
         for name, child in value.items():
-            _note(child, under(path, name), found)
-            # The key as it stands is found too: `metadata.annotations.ome.io/deploymentMode` is how people say it.
-            found.setdefault(f"{path}.{name}" if path else name, child.place)
+            _collect(child, child_path(path, name), locations)
+            # Also index the unquoted key: planning refers to `metadata.annotations.ome.io/deploymentMode`.
+            locations.setdefault(f"{path}.{name}" if path else name, child.location)
     elif isinstance(value, list):
-        found[path] = node.key if node.key.line else node.place
+        locations[path] = node.key_location if node.key_location.line else node.location
         for index, child in enumerate(value):
-            _note(child, f"{path}[{index}]", found)
+            _collect(child, f"{path}[{index}]", locations)
     else:
-        found[path] = node.place
+        locations[path] = node.location

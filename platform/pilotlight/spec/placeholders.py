@@ -1,7 +1,7 @@
-"""Go template placeholders in runtimes, as both projects fill them in from the service's metadata. Pure.
+"""Go template placeholders of runtimes, which both projects fill in from the service's metadata. Pure.
 
-Only `{{.Name}}`, `{{.Namespace}}`, `{{.Labels.x}}` and `{{.Annotations.x}}`: what runtimes in the field use. Anything
-else between double braces is an error rather than a text that reaches a container.
+Only `{{.Name}}`, `{{.Namespace}}`, `{{.Labels.x}}` and `{{.Annotations.x}}` are supported; any other placeholder is an
+error instead of reaching a container.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.spec.model import ModelSpec, Runtime, Service
-from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.problems import Problems, SourceLocation
 
 Json = Any
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
@@ -22,7 +22,7 @@ _MLSERVER_CLASSES: Final = {
 
 
 def expand(value: Json, service: Service, runtime: Runtime, problems: Problems, path: str = "") -> Json:
-    """The value with all placeholders in its texts filled in. `path` leads to it inside the runtime."""
+    """Fill in all placeholders of a value. `path` is its path inside the runtime."""
     if isinstance(value, str):
         return _text(value, service, runtime, problems, path) if "{{" in value else value
     if isinstance(value, Mapping):
@@ -34,7 +34,7 @@ def expand(value: Json, service: Service, runtime: Runtime, problems: Problems, 
 
 def _text(text: str, service: Service, runtime: Runtime, problems: Problems, path: str) -> str:
     implied = implied_metadata(service, runtime)
-    place = runtime.places.get(path, Place(runtime.origin))
+    location = runtime.locations.get(path, SourceLocation(runtime.origin))
 
     def fill(match: re.Match[str]) -> str:
         field = _FIELD.fullmatch(match[1])
@@ -42,22 +42,22 @@ def _text(text: str, service: Service, runtime: Runtime, problems: Problems, pat
             message = (
                 f"runtime {runtime.name} says {match[0]}; only .Name, .Namespace, .Labels.x, .Annotations.x are known"
             )
-            problems.error("PL230", place, path.lstrip("."), message)
+            problems.error("PL230", location, path.lstrip("."), message)
             return match[0]
         if field[1]:
             return service.name if field[1] == "Name" else service.namespace
         kind = field[2].lower()
-        told = {**(service.labels if kind == "labels" else service.annotations), **implied.get(kind, {})}
-        if field[3] not in told:
+        metadata = {**(service.labels if kind == "labels" else service.annotations), **implied.get(kind, {})}
+        if field[3] not in metadata:
             message = f"runtime {runtime.name} asks for {field[0]}, the service has none: it becomes empty"
-            problems.warn("PL231", place, path.lstrip("."), message)
-        return told.get(field[3], "")
+            problems.warn("PL231", location, path.lstrip("."), message)
+        return metadata.get(field[3], "")
 
     return _PLACEHOLDER.sub(fill, text)
 
 
 def implied_metadata(service: Service, runtime: Runtime) -> Mapping[str, Mapping[str, str]]:
-    """Labels and annotations that KServe's own defaulting adds before it fills in its stock runtimes."""
+    """Return labels and annotations that KServe's defaulting adds before it fills in its stock runtimes."""
     predictor = service.components.get("predictor")
     model = predictor.model if predictor is not None else None
     if model is None:
@@ -71,7 +71,7 @@ def implied_metadata(service: Service, runtime: Runtime) -> Mapping[str, Mapping
 
 
 def implied_env(service: Service, runtime: Runtime, model: ModelSpec) -> list[dict[str, str]]:
-    """Variables that KServe's defaulting sets for MLServer and TorchServe; the user's own come after and win."""
+    """Return variables that KServe's defaulting sets for MLServer and TorchServe; the user's own win."""
     stored = bool(model.storage_uri or model.storage)
     if runtime.server_type == "mlserver" and stored:
         return [

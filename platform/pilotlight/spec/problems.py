@@ -1,12 +1,15 @@
-"""What is wrong with a document, and exactly where. Readers collect all problems; nobody stops at the first."""
+"""Problems of a document with their source location. Readers collect all of them instead of stopping at the first."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
+
+from pilotlight.errors import PlatformError
 
 Severity = Literal["error", "warning"]
 
 
-class Place(NamedTuple):
-    """Line and column count from 1; 0 means the document came from no file."""
+class SourceLocation(NamedTuple):
+    """File, line and column; both count from 1, and 0 means that the document came from no file."""
 
     file: str = ""
     line: int = 0
@@ -17,36 +20,46 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """`code` is stable (`PL101`) and listed in docs/problems.md; `path` reads `spec.engine.minReplicas`."""
+    """One error or warning. `code` is stable (`PL101`, docs/problems.md); `path` reads `spec.engine.minReplicas`."""
 
     code: str
-    place: Place
+    location: SourceLocation
     path: str
     message: str
     severity: Severity = "error"
 
     def __str__(self) -> str:
-        where = f"{self.place}: " if str(self.place) else ""
+        where = f"{self.location}: " if str(self.location) else ""
         what = f"{self.path}: " if self.path else ""
         return f"{where}{self.severity} {self.code}: {what}{self.message}"
 
 
 class Problems:
-    """A collector that is passed down while a document is read."""
+    """Collector that is passed down while a document is read."""
 
     def __init__(self) -> None:
-        self.found: list[Problem] = []
+        self.items: list[Problem] = []
 
-    def error(self, code: str, place: Place, path: str, message: str) -> None:
-        self.found.append(Problem(code, place, path, message))
+    def error(self, code: str, location: SourceLocation, path: str, message: str) -> None:
+        self.items.append(Problem(code, location, path, message))
 
-    def warn(self, code: str, place: Place, path: str, message: str) -> None:
-        self.found.append(Problem(code, place, path, message, "warning"))
+    def warn(self, code: str, location: SourceLocation, path: str, message: str) -> None:
+        self.items.append(Problem(code, location, path, message, "warning"))
 
     @property
     def errors(self) -> list[Problem]:
-        return [problem for problem in self.found if problem.severity == "error"]
+        return [problem for problem in self.items if problem.severity == "error"]
 
     @property
     def warnings(self) -> list[Problem]:
-        return [problem for problem in self.found if problem.severity == "warning"]
+        return [problem for problem in self.items if problem.severity == "warning"]
+
+
+class InvalidDocument(PlatformError):
+    """A document has errors; `problems` holds all of them."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)

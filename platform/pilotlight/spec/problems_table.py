@@ -1,7 +1,7 @@
-"""Every numbered problem that reading, the catalogue and planning can tell of, as data.
+"""Table of all problem codes of reading, the catalogue and planning.
 
-docs/problems.md is made of it (`python -m pilotlight.spec.problems_table docs/problems.md`), and a test compares.
-A code is never used for two things and never reused. PL1xx: reading a document. PL2xx: the catalogue. PL3xx: the plan.
+docs/problems.md is generated from it (`python -m pilotlight.spec.problems_table docs/problems.md`); a test compares.
+A code has one meaning and is never reused. PL1xx: reading a document. PL2xx: the catalogue. PL3xx: the plan.
 Rules of `platformctl lint` (PL4xx) are listed with the rules themselves.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Code(NamedTuple):
-    """What it means, and what to do about it."""
+    """Meaning of a problem code, and its remedy."""
 
     meaning: str
     remedy: str
@@ -170,7 +170,7 @@ CODES: Final[dict[str, Code]] = {
 
 
 def as_markdown() -> str:
-    """docs/problems.md, complete."""
+    """Return the content of docs/problems.md."""
     parts = [
         "# Problems and their codes\n",
         "Every problem names its place (`file:line:column`), the path in the document, the value and what it must be.",

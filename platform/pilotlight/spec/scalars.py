@@ -1,6 +1,6 @@
-"""What a plain YAML scalar means, as kubectl reads it: YAML 1.1 truth values, Go's integers, no sexagesimals, no dates.
+"""Values of plain YAML scalars as kubectl resolves them: YAML 1.1 booleans, Go integers, no sexagesimals, no dates.
 
-Step between libyaml's events and `nodes`. kubectl's rules differ from PyYAML's (`1e3` is a number, `1:30` and
+kubectl's rules differ from PyYAML's (`1e3` is a number, `1:30` and
 `2024-01-15` are text), so PyYAML's resolver is not used.
 """
 
@@ -20,12 +20,12 @@ _WORDS: Final[dict[str, Scalar]] = {
 _MAY_BE_NUMBER: Final = frozenset("+-.0123456789")
 _INTEGER: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Python refuses to convert longer digit strings, and Go turns them into floats as well.
+# Python limits the length of integer literals, and Go reads longer ones as floats too.
 _LONGEST_INTEGER: Final = 300
 
 
 def resolve(text: str) -> Scalar:
-    """The value of an unquoted scalar."""
+    """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in _MAY_BE_NUMBER:
@@ -40,7 +40,7 @@ def resolve(text: str) -> Scalar:
 
 
 def _integer(plain: str) -> int:
-    """Go's base prefixes; a leading zero alone means octal."""
+    """Parse an integer with Go's base prefixes; a leading zero alone means octal."""
     sign = -1 if plain[0] == "-" else 1
     digits = plain.lstrip("+-")
     if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
@@ -49,7 +49,7 @@ def _integer(plain: str) -> int:
 
 
 def key_text(value: Scalar) -> str | None:
-    """A map key as JSON has it: numbers and truth values become their text; null is no key."""
+    """Return a map key as JSON has it: numbers and booleans as text; None for null, which is no key."""
     if value is None:
         return None
     if isinstance(value, bool):

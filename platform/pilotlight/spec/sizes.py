@@ -1,4 +1,4 @@
-"""Amounts with units: bytes of a quantity, parameters of a model, bytes of its weights. Pure arithmetic."""
+"""Sizes with units: bytes of a quantity, parameter count of a model, bytes of its weights."""
 
 import re
 from typing import Final
@@ -12,27 +12,27 @@ _BYTES_PER_PARAMETER: Final = {
 }  # fmt: skip
 
 
-def parameters(size: str) -> float | None:
-    """How many parameters `70B`, `1.5T` or `560M` means; None where it cannot be read."""
-    found = _SIZE.fullmatch(size.strip())
-    return float(found[1]) * _SCALE.get(found[2].upper(), 1.0) if found else None
+def parameter_count(size: str) -> float | None:
+    """Return the parameter count of `70B`, `1.5T` or `560M`; None if malformed."""
+    match = _SIZE.fullmatch(size.strip())
+    return float(match[1]) * _SCALE.get(match[2].upper(), 1.0) if match else None
 
 
-def amount(text: str) -> float | None:
-    """A Kubernetes quantity as a number (`16Gi`, `500m`, `1.5e9`); None where it is none. `K` is taken for `k`."""
-    found = quantities.quantity(text[:-1] + "k" if text.endswith("K") else text)
-    return None if found is None or found < 0 else float(found)
+def quantity_value(text: str) -> float | None:
+    """Return a Kubernetes quantity (`16Gi`, `500m`, `1.5e9`) as a number; None if malformed. `K` is read as `k`."""
+    value = quantities.parse_quantity(text[:-1] + "k" if text.endswith("K") else text)
+    return None if value is None or value < 0 else float(value)
 
 
-def quantity(text: str) -> int | None:
-    """Bytes of a Kubernetes quantity; None where it is none."""
-    found = amount(text)
-    return None if found is None else int(found)
+def byte_count(text: str) -> int | None:
+    """Return the bytes of a Kubernetes quantity; None if malformed."""
+    value = quantity_value(text)
+    return None if value is None else int(value)
 
 
-def size_of(parameter_size: str, quantization: str, dtype: str = "") -> tuple[int, str]:
-    """Bytes of the weights and how they were reckoned: `70B` in bf16 is 140 GB, in int4 35 GB."""
-    count = parameters(parameter_size) if parameter_size else None
+def weights_size(parameter_size: str, quantization: str, dtype: str = "") -> tuple[int, str]:
+    """Return the bytes of the weights and how they were computed: `70B` in bf16 is 140 GB, in int4 35 GB."""
+    count = parameter_count(parameter_size) if parameter_size else None
     if count is None:
         return 0, ""
     stored = quantization or dtype or "bf16"

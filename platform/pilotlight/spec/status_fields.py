@@ -1,11 +1,11 @@
-"""The status of an InferenceService as types: the words that OME and KServe both use for how far a service is.
+"""Types of an InferenceService's status, in the terms of OME and KServe.
 
-`crds` makes the schema of them; what fills them in stands beside the cluster (`targets/kubernetes/kept`).
+`crds` generates the schema from them; `targets/kubernetes/kept_status` writes the status.
 """
 
 from typing import Final
 
-from pilotlight.spec.types import Field, ListOf, MapOf, OneOf, Record, Text, Truth, Whole
+from pilotlight.spec.types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
 
 MODEL_STATES: Final = ("Pending", "Standby", "Loading", "Loaded", "FailedToLoad")
 TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec")
@@ -13,29 +13,29 @@ TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidS
 _CONDITION: Final = Record(
     "condition",
     {
-        "type": Field(Text(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
+        "type": Field(String(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
         "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
-        "reason": Field(Text(), "One word for a program."),
-        "message": Field(Text(), "One sentence for a person."),
-        "lastTransitionTime": Field(Text(), "Since when."),
+        "reason": Field(String(), "One word for a program."),
+        "message": Field(String(), "One sentence for a person."),
+        "lastTransitionTime": Field(String(), "Since when."),
     },
 )
 _TRAFFIC: Final = Record(
     "traffic",
     {
-        "revisionName": Field(Text(), "Which revision."),
-        "percent": Field(Whole(0, 100), "Its share of the requests."),
-        "latestRevision": Field(Truth(), "Is it the newest?"),
-        "tag": Field(Text(), "Name under which it alone can be asked."),
-        "url": Field(Text(), "Where it alone is asked."),
+        "revisionName": Field(String(), "Which revision."),
+        "percent": Field(Integer(0, 100), "Its share of the requests."),
+        "latestRevision": Field(Boolean(), "Is it the newest?"),
+        "tag": Field(String(), "Name under which it alone can be asked."),
+        "url": Field(String(), "Where it alone is asked."),
     },
 )
 _COMPONENT: Final = Record(
     "component",
     {
-        "url": Field(Text(), "Where the component is asked."),
-        "latestCreatedRevision": Field(Text(), "The newest revision."),
-        "latestReadyRevision": Field(Text(), "The newest one that has answered."),
+        "url": Field(String(), "Where the component is asked."),
+        "latestCreatedRevision": Field(String(), "The newest revision."),
+        "latestReadyRevision": Field(String(), "The newest one that has answered."),
         "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
     },
 )
@@ -56,8 +56,8 @@ _MODEL: Final = Record(
             Record(
                 "modelCopies",
                 {
-                    "totalCopies": Field(Whole(0), "Replicas that have it loaded."),
-                    "failedCopies": Field(Whole(0), "Replicas that could not load it."),
+                    "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
+                    "failedCopies": Field(Integer(0), "Replicas that could not load it."),
                 },
             )
         ),
@@ -65,9 +65,9 @@ _MODEL: Final = Record(
             Record(
                 "lastFailureInfo",
                 {
-                    "reason": Field(Text(), "One word for a program."),
-                    "message": Field(Text(), "What went wrong."),
-                    "modelRevisionName": Field(Text(), "With which revision."),
+                    "reason": Field(String(), "One word for a program."),
+                    "message": Field(String(), "What went wrong."),
+                    "modelRevisionName": Field(String(), "With which revision."),
                 },
             )
         ),
@@ -77,10 +77,10 @@ _MODEL: Final = Record(
 STATUS: Final = Record(
     "InferenceServiceStatus",
     {
-        "url": Field(Text(), "Where the service is asked."),
-        "address": Field(Record("address", {"url": Field(Text())}), "Where it is asked from within the cluster."),
-        "deploymentMode": Field(Text(), "How it runs."),
-        "observedGeneration": Field(Whole(0), "The generation that this tells about."),
+        "url": Field(String(), "Where the service is asked."),
+        "address": Field(Record("address", {"url": Field(String())}), "Where it is asked from within the cluster."),
+        "deploymentMode": Field(String(), "How it runs."),
+        "observedGeneration": Field(Integer(0), "The generation that this tells about."),
         "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
         "components": Field(MapOf(_COMPONENT), "The same by component."),
         "modelStatus": Field(_MODEL, "How far the model is."),

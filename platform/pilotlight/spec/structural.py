@@ -1,7 +1,7 @@
-"""Structural schemas, the only ones that a CustomResourceDefinition takes, made of the types that read documents.
+"""Structural schemas for CustomResourceDefinitions, generated from the types that read documents.
 
-They know no references, so Kubernetes' own records stay open: written out, a single InferenceService would be 600 KB,
-and what is in them `platformctl validate` and the API server judge anyway. `crds` puts these schemas into objects.
+They allow no references, so Kubernetes' own records stay open: written out, a single InferenceService would be 600 KB,
+and `platformctl validate` and the API server check pods anyway.
 """
 
 from typing import Any, Final
@@ -11,21 +11,21 @@ from pilotlight.spec.types import (
     DURATION,
     QUANTITY,
     Anything,
+    Boolean,
     Duration,
     Field,
+    Integer,
+    IntOrString,
     ListOf,
     ListOrMap,
     MapOf,
-    Named,
     Number,
     OneOf,
     Quantity,
     Record,
-    Text,
-    Truth,
+    RecordRef,
+    String,
     Type,
-    Whole,
-    WholeOrText,
 )
 
 Json = Any
@@ -34,35 +34,36 @@ EITHER: Final = "x-kubernetes-int-or-string"
 
 
 def record_schema(record: Record) -> dict[str, Json]:
-    """Unknown fields are pruned by the API server, so nothing says that there are none."""
-    made: dict[str, Json] = {"type": "object"}
+    """Return the schema of a record, without additionalProperties: the API server prunes unknown fields."""
+    schema: dict[str, Json] = {"type": "object"}
     if record.description:
-        made["description"] = record.description
+        schema["description"] = record.description
     required = [name for name, known in record.fields.items() if known.required and not known.ignored]
     if required:
-        made["required"] = required
+        schema["required"] = required
     fields = {name: _field(known) for name, known in record.fields.items() if not known.ignored}
-    return made | ({"properties": fields} if fields else {})
+    return schema | ({"properties": fields} if fields else {})
 
 
 def _field(known: Field) -> dict[str, Json]:
-    made = type_schema(known.type)
-    said = f"{known.description} Deprecated: {known.deprecated}." if known.deprecated else known.description
-    return made | ({"description": said} if said else {})
+    schema = type_schema(known.type)
+    description = f"{known.description} Deprecated: {known.deprecated}." if known.deprecated else known.description
+    return schema | ({"description": description} if description else {})
 
 
-def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002 - the word of the matter
+def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002
+    """Return the schema of a type."""
     match type:
-        case Named() if type.find is core_fields.record:
+        case RecordRef() if type.resolve is core_fields.record:
             return {"type": "object", OPEN: True}
-        case Named():
-            return record_schema(type.find(type.name))
+        case RecordRef():
+            return record_schema(type.resolve(type.name))
         case Record():
             return record_schema(type)
         case ListOf():
             return {"type": "array", "items": type_schema(type.item)}
         case ListOrMap():
-            return type_schema(type.items)  # a cluster's schema knows one form; a map is never kept there
+            return type_schema(type.items)  # one form only; the map is never stored in a cluster
         case MapOf():
             return {"type": "object", "additionalProperties": type_schema(type.value)}
         case _:
@@ -71,21 +72,21 @@ def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002 - the word of the 
 
 def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
     match type:
-        case Text():
-            made = {"pattern": _whole(type.pattern)} if type.pattern else {}
-            return {"type": "string", **made, **({"maxLength": type.longest} if type.longest else {})}
-        case Whole():
+        case String():
+            schema = {"pattern": _whole(type.pattern)} if type.pattern else {}
+            return {"type": "string", **schema, **({"maxLength": type.max_length} if type.max_length else {})}
+        case Integer():
             bounds = {"minimum": type.minimum, "maximum": type.maximum}
             return {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
         case OneOf():
             return {"type": "string", "enum": list(type.values)}
         case Quantity():
             return {**_either(), "pattern": _whole(QUANTITY)}
-        case WholeOrText():
+        case IntOrString():
             return _either()
         case Duration():
             return {"type": "string", "pattern": _whole(DURATION)}
-        case Truth():
+        case Boolean():
             return {"type": "boolean"}
         case Number():
             return {"type": "number"}

@@ -1,20 +1,17 @@
-"""Last touches that both projects give a merged container: image tags, accelerator overrides, parallelism. Pure.
-
-plan() applies them once the accelerator and the number of nodes are known.
-"""
+"""Adjustments of a merged container to accelerator and nodes: image tags, overrides, parallelism. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pilotlight.spec.merge import strategic
+from pilotlight.spec.merge import strategic_merge
 from pilotlight.spec.model import Runtime, SupportedFormat
 
 Json = Any
 Object = dict[str, Json]
 PARALLELISM: Final = "PARALLELISM_SIZE"
 _TAG: Final = re.compile(r":[\w.\-]+$")
-# KServe publishes these with `-gpu` in the tag; vLLM's build without a GPU is a repository of its own.
+# KServe publishes these with `-gpu` in the tag; vLLM's CPU build is a repository of its own.
 _GPU_TAGGED: Final = ("tensorflow-serving", "torchserve", "huggingfaceserver")
 _PARALLEL_FLAGS: Final = {
     "tensorParallelSize": ("--tp-size", "--tp", "--tensor-parallel-size"),
@@ -24,7 +21,7 @@ _PARALLEL_FLAGS: Final = {
 
 
 def image_for(image: str, runtime: Runtime, runtime_version: str, gpus: int) -> str:
-    """KServe's image: `runtimeVersion` is the tag; else the GPU or CPU build that the server type has. Digests stay."""
+    """Return KServe's image: with tag `runtimeVersion`, else the GPU or CPU build of the server type. Digests stay."""
     if "@sha256:" in image or runtime.group != "kserve":
         return image
     if runtime_version:
@@ -38,28 +35,28 @@ def image_for(image: str, runtime: Runtime, runtime_version: str, gpus: int) -> 
 
 
 def with_parallelism(container: Mapping[str, Json], gpus: int, nodes: int) -> Object:
-    """OME's PARALLELISM_SIZE: devices over all pods of a group. Eight on each of two nodes make 16."""
+    """Set OME's PARALLELISM_SIZE: devices of all pods of a group. Eight on each of two nodes make 16."""
     if not gpus:
         return dict(container)
-    return strategic(container, {"env": [{"name": PARALLELISM, "value": str(gpus * nodes)}]})
+    return strategic_merge(container, {"env": [{"name": PARALLELISM, "value": str(gpus * nodes)}]})
 
 
-def with_accelerator_config(container: Mapping[str, Json], line: SupportedFormat | None, cls: str) -> Object:
-    """What the runtime's line says for the chosen class: parallelism, arguments by their flag, variables by name."""
-    config = (line.accelerators.get(cls) if line is not None else None) or {}
+def with_accelerator_config(container: Mapping[str, Json], entry: SupportedFormat | None, cls: str) -> Object:
+    """Apply the overrides of a format for an accelerator class: parallelism, arguments by flag, variables by name."""
+    config = (entry.accelerators.get(cls) if entry is not None else None) or {}
     tuned = dict(container)
     sizes = config.get("tensorParallelismOverride") or {}
     for field, flags in _PARALLEL_FLAGS.items():
         if sizes.get(field):
-            tuned = {**tuned, **_replaced(tuned, flags, str(sizes[field]))}
+            tuned = {**tuned, **_with_flag(tuned, flags, str(sizes[field]))}
     if config.get("runtimeArgsOverride"):
         tuned["args"] = merge_args(tuned.get("args", ()), config["runtimeArgsOverride"])
     variables = [{"name": name, "value": value} for name, value in (config.get("environmentOverride") or {}).items()]
-    return strategic(tuned, {"env": variables}) if variables else tuned
+    return strategic_merge(tuned, {"env": variables}) if variables else tuned
 
 
-def _replaced(container: Mapping[str, Json], flags: Sequence[str], value: str) -> Object:
-    """A flag's value in command and args, written as one word or as two."""
+def _with_flag(container: Mapping[str, Json], flags: Sequence[str], value: str) -> Object:
+    """Replace a flag's value in command and args, written as one word or as two."""
     changed = {}
     for part in ("command", "args"):
         words = list(container.get(part, ()))
@@ -75,14 +72,14 @@ def _replaced(container: Mapping[str, Json], flags: Sequence[str], value: str) -
 
 
 def merge_args(base: Sequence[str], over: Sequence[str]) -> list[str]:
-    """Arguments by their flag: `over` replaces in place what it names again and adds the rest."""
-    merged = {group[0].partition("=")[0]: group for group in _groups(base)}
-    merged |= {group[0].partition("=")[0]: group for group in _groups(over)}
+    """Merge arguments by flag: `over` replaces in place what it repeats and appends the rest."""
+    merged = {group[0].partition("=")[0]: group for group in _argument_groups(base)}
+    merged |= {group[0].partition("=")[0]: group for group in _argument_groups(over)}
     return [word for group in merged.values() for word in group]
 
 
-def _groups(words: Sequence[str]) -> list[list[str]]:
-    """A flag with the value that follows it; anything else alone."""
+def _argument_groups(words: Sequence[str]) -> list[list[str]]:
+    """Group each flag with the value that follows it; other words stand alone."""
     groups: list[list[str]] = []
     for word in words:
         last = groups[-1] if groups else [""]

@@ -1,7 +1,7 @@
-"""A small algebra of types that documents are checked against: the second step of reading, from nodes to plain JSON.
+"""Type algebra that documents are validated against: the second step of reading, from nodes to plain JSON.
 
-`read` collects every problem with its place, path and value and what it must be, and returns what was right, so that
-one run shows all that is wrong. JSON Schemas are generated from the same types (`json_schema`).
+`read` collects every problem with its location, path, value and expectation and returns the valid rest, so that one run
+reports everything that is wrong. JSON Schemas are generated from the same types (`json_schema`).
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from pilotlight.spec.nodes import Node
-from pilotlight.spec.paths import under
+from pilotlight.spec.paths import child_path
 from pilotlight.spec.problems import Problems
 
 Json = Any
@@ -19,18 +19,18 @@ DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
 
 
 class Type(Protocol):
-    """Anything a value can be read as. None: it was null or wrong, and the problem has been told."""
+    """A type that values are read as. `read` returns None for a null or invalid value, whose problem it has added."""
 
     def read(self, node: Node, path: str, problems: Problems) -> Json: ...
 
 
-def read(node: Node, type: Type, problems: Problems, path: str = "") -> Json:  # noqa: A002 - the word of the matter
-    """The plain JSON of a node as far as it fits the type; every misfit is added to the problems."""
+def read(node: Node, type: Type, problems: Problems, path: str = "") -> Json:  # noqa: A002
+    """Return the plain JSON of a node as far as it fits the type; add every mismatch to the problems."""
     return None if node.value is None else type.read(node, path, problems)
 
 
-def shown(value: Json) -> str:
-    """A value as a message quotes it."""
+def display(value: Json) -> str:
+    """Format a value for a message."""
     if isinstance(value, dict | list):
         return "a map" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
@@ -39,7 +39,7 @@ def shown(value: Json) -> str:
 
 
 def suggestion(wrong: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    """`; did you mean minReplicas?`, or nothing. Case counts for little: most slips are in it."""
+    """Return `; did you mean minReplicas?` or "". Compares without case, where most typing errors are."""
     import difflib
 
     lowered = {name.lower(): name for name in known}
@@ -47,38 +47,38 @@ def suggestion(wrong: str, known: Mapping[str, object] | tuple[str, ...]) -> str
     return f"; did you mean {lowered[close[0]]}?" if close else ""
 
 
-def _wrong_type(node: Node, path: str, problems: Problems, must: str) -> None:
-    problems.error("PL102", node.place, path, f"is {shown(node.value)}, must be {must}")
+def _wrong_type(node: Node, path: str, problems: Problems, expected: str) -> None:
+    problems.error("PL102", node.location, path, f"is {display(node.value)}, must be {expected}")
 
 
-def _wrong_value(node: Node, path: str, problems: Problems, must: str) -> None:
-    problems.error("PL104", node.place, path, f"is {shown(node.value)}, must be {must}")
+def _wrong_value(node: Node, path: str, problems: Problems, expected: str) -> None:
+    problems.error("PL104", node.location, path, f"is {display(node.value)}, must be {expected}")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """`must` completes "must be …" for a pattern that does not speak for itself."""
+class String:
+    """`expected` completes "must be …" where the pattern does not explain itself."""
 
     pattern: str = ""
-    must: str = "text"
-    longest: int = 0
+    expected: str = "text"
+    max_length: int = 0
 
     def read(self, node: Node, path: str, problems: Problems) -> str | None:
         if not isinstance(node.value, str):
             scalar = not isinstance(node.value, dict | list)
-            _wrong_type(node, path, problems, "text: put it in quotes" if scalar else self.must)
+            _wrong_type(node, path, problems, "text: put it in quotes" if scalar else self.expected)
             return None
         if self.pattern and not re.fullmatch(self.pattern, node.value):
-            _wrong_value(node, path, problems, self.must)
+            _wrong_value(node, path, problems, self.expected)
             return None
-        if self.longest and len(node.value) > self.longest:
-            _wrong_value(node, path, problems, f"at most {self.longest} characters long, not {len(node.value)}")
+        if self.max_length and len(node.value) > self.max_length:
+            _wrong_value(node, path, problems, f"at most {self.max_length} characters long, not {len(node.value)}")
             return None
         return node.value
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class Boolean:
     def read(self, node: Node, path: str, problems: Problems) -> bool | None:
         if isinstance(node.value, bool):
             return node.value
@@ -88,14 +88,14 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number. `2.0` is one, as it is for Kubernetes."""
+class Integer:
+    """An integer; `2.0` is one, as in Kubernetes."""
 
     minimum: int | None = None
     maximum: int | None = None
 
     @property
-    def must(self) -> str:
+    def expected(self) -> str:
         if self.minimum is not None and self.maximum is not None:
             return f"a whole number from {self.minimum} to {self.maximum}"
         if self.minimum is not None:
@@ -108,10 +108,10 @@ class Whole:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             quoted = isinstance(value, str) and value.strip().lstrip("+-").isdigit()
-            _wrong_type(node, path, problems, self.must + (", without quotes" if quoted else ""))
+            _wrong_type(node, path, problems, self.expected + (", without quotes" if quoted else ""))
             return None
         if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
-            _wrong_value(node, path, problems, self.must)
+            _wrong_value(node, path, problems, self.expected)
             return None
         return value
 
@@ -127,7 +127,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """An amount of a resource; numbers become their text, so that later stages see one form."""
+    """A resource quantity; numbers are read as text, so that later stages see one form."""
 
     def read(self, node: Node, path: str, problems: Problems) -> str | None:
         if isinstance(node.value, dict | list | bool) or node.value is None:
@@ -142,8 +142,8 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeOrText:
-    """A port by number or name, a count or a percentage."""
+class IntOrString:
+    """Kubernetes' IntOrString: a port by number or name, a count or a percentage."""
 
     def read(self, node: Node, path: str, problems: Problems) -> int | str | None:
         if isinstance(node.value, str) or (isinstance(node.value, int) and not isinstance(node.value, bool)):
@@ -154,7 +154,7 @@ class WholeOrText:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Go's notation: 300s, 1h30m, 250ms."""
+    """A duration in Go's notation: 300s, 1h30m, 250ms."""
 
     def read(self, node: Node, path: str, problems: Problems) -> str | None:
         if not isinstance(node.value, str):
@@ -205,7 +205,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOrMap:
-    """Two things of one name, told apart by their form."""
+    """Two types of one field, distinguished by the form of the value."""
 
     items: ListOf
     map: "Record"
@@ -216,11 +216,11 @@ class ListOrMap:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Any keys, one type of values. `key` restricts the keys to a pattern, `must` says what they must be."""
+    """A map with values of one type. `key` is a pattern for the keys, `expected` describes it."""
 
     value: Type
     key: str = ""
-    must: str = ""
+    expected: str = ""
 
     def read(self, node: Node, path: str, problems: Problems) -> dict[str, Json] | None:
         if not isinstance(node.value, dict):
@@ -229,14 +229,14 @@ class MapOf:
         entries = {}
         for name, child in node.value.items():
             if self.key and not re.fullmatch(self.key, name):
-                problems.error("PL104", child.key, under(path, name), f"the key must be {self.must}")
-            entries[name] = self.value.read(child, under(path, name), problems)
+                problems.error("PL104", child.key_location, child_path(path, name), f"the key must be {self.expected}")
+            entries[name] = self.value.read(child, child_path(path, name), problems)
         return {name: entry for name, entry in entries.items() if entry is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record. `ignored`: the cluster writes it, a reader passes over it. `deprecated`: what to use."""
+    """One field of a record. `ignored`: written by the cluster and not read. `deprecated`: what to use instead."""
 
     type: Type
     description: str = ""
@@ -247,7 +247,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A map with named fields. `hints` answers names that users of other formats expect here."""
+    """A map with named fields. `hints` explain unknown names that users of other formats write here."""
 
     name: str
     fields: Mapping[str, Field]
@@ -258,22 +258,21 @@ class Record:
         if not isinstance(node.value, dict):
             _wrong_type(node, path, problems, f"a map with the fields of {self.name}")
             return None
-        found: dict[str, Json] = {}
+        values: dict[str, Json] = {}
         for name, child in node.value.items():
             known = self.fields.get(name)
             if known is None:
-                problems.error("PL101", child.key, under(path, name), self._unknown(name))
+                problems.error("PL101", child.key_location, child_path(path, name), self._unknown(name))
             elif not known.ignored and child.value is not None:
-                value = self._entry(known, child, under(path, name), problems)
+                if known.deprecated:
+                    problems.warn(
+                        "PL109", child.key_location, child_path(path, name), f"is deprecated; {known.deprecated}"
+                    )
+                value = known.type.read(child, child_path(path, name), problems)
                 if value is not None:
-                    found[name] = value
+                    values[name] = value
         self._missing(node, path, problems)
-        return found
-
-    def _entry(self, known: Field, child: Node, path: str, problems: Problems) -> Json:
-        if known.deprecated:
-            problems.warn("PL109", child.key, path, f"is deprecated; {known.deprecated}")
-        return known.type.read(child, path, problems)
+        return values
 
     def _unknown(self, name: str) -> str:
         if name in self.hints:
@@ -287,16 +286,16 @@ class Record:
         assert isinstance(node.value, dict)
         for name, known in self.fields.items():
             if known.required and (name not in node.value or node.value[name].value is None):
-                place = node.key if node.key.line else node.place
-                problems.error("PL103", place, under(path, name), "is missing and required")
+                location = node.key_location if node.key_location.line else node.location
+                problems.error("PL103", location, child_path(path, name), "is missing and required")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A record by name, found when it is needed: types may contain themselves, and most documents need few."""
+class RecordRef:
+    """A record by name, resolved on use: records may contain themselves, and most documents need few of them."""
 
     name: str
-    find: Callable[[str], Record]
+    resolve: Callable[[str], Record]
 
     def read(self, node: Node, path: str, problems: Problems) -> Json:
-        return self.find(self.name).read(node, path, problems)
+        return self.resolve(self.name).read(node, path, problems)

@@ -1,1 +1,1 @@
-"""Where manifests come to life: one machine, a cluster, and others; each behind the same protocol."""
+"""Deployment targets of manifests: one machine, a cluster; all behind the same protocol."""

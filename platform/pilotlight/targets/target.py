@@ -1,7 +1,7 @@
-"""What every target can do with manifests, and what it tells. `platformctl` and the API know targets only through this.
+"""Target interface and its values. `platformctl` and the API use targets only through it.
 
-A target never plans: it takes a `Release` (the document and the manifests made from it) and shows what runs as
-manifests again, from which the next plan takes its `current`.
+A target does not plan: it applies a `Release` (the document and its manifests) and returns the live objects as
+manifests, which are the `current` of the next plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "Faile
 
 
 class Release(Struct, frozen=True):
-    """One deploy of one service. `document` is the user's text, kept for rollback and for later plans."""
+    """One deploy of one service. `document` is the user's text, stored for rollbacks and later plans."""
 
     namespace: str
     name: str
     document: str
     manifests: tuple[Mapping[str, Json], ...]
-    catalogue: tuple[str, ...] = ()  # texts of the documents that the plan was made with beside it
-    expected: int | None = None  # the generation that the plan was made from; None: any
+    catalogue: tuple[str, ...] = ()  # texts of the other documents that the plan used
+    expected: int | None = None  # generation that the plan is based on; None: any
     note: str = ""  # why: deploy, rollback to …, canary promoted
-    generation: int = 0  # which deploy of the service it was; the target counts them
+    generation: int = 0  # number of the deploy, counted by the target
     at: str = ""  # when it was applied; UTC, RFC 3339
-    failed: tuple[str, ...] = ()  # revisions of it that were seen not to start, as far as the target remembers
+    failed: tuple[str, ...] = ()  # its revisions that failed to start, as far as recorded
 
 
 class Condition(Struct, frozen=True):
@@ -57,11 +57,11 @@ class RevisionStatus(Struct, frozen=True):
     p50_ms: float | None = None
     p99_ms: float | None = None
     error_percent: float | None = None
-    requests: int = 0  # of the last five minutes, which the three above are over
+    requests: int = 0  # within the last five minutes, as the three above
     cold_starts: int = 0
-    decision: str = ""  # the last scale decision with its reason
+    decision: str = ""  # last scaling decision with its reason
     decided_at: str = ""
-    url: str = ""  # reaches this revision alone
+    url: str = ""  # of this revision alone
     cold_start: Mapping[str, float] = {}  # seconds by phase of its latest start
     per_second: float | None = None  # requests, over the last seconds
 
@@ -76,7 +76,7 @@ class ServiceStatus(Struct, frozen=True):
     urls: Mapping[str, str] = {}  # http, grpc, host
     conditions: tuple[Condition, ...] = ()
     revisions: tuple[RevisionStatus, ...] = ()  # newest first
-    message: str = ""  # one sentence when not everything is well
+    message: str = ""  # one sentence if the phase is not Ready
     overrides: Mapping[str, Mapping[str, Json]] = {}
     warnings: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ class Event(Struct, frozen=True):
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
-    number: int = 0  # grows; what `follow` goes on from
+    number: int = 0  # increasing; `follow` continues after it
 
 
 class Share(Struct, frozen=True):
@@ -98,19 +98,19 @@ class Share(Struct, frozen=True):
     tag: str = ""
 
 
-class Way(Struct, frozen=True):
-    """How this machine sends requests to a service: what their URLs begin with, and headers that go along."""
+class ServiceRoute(Struct, frozen=True):
+    """Route from this machine to a service: URL prefix and headers of requests."""
 
     url: str
     headers: Mapping[str, str] = {}
 
 
-class KeptCanary(Struct, frozen=True):
-    """What a target keeps of a service's canaries. `version` is another with every change of it."""
+class CanaryRecord(Struct, frozen=True):
+    """Stored canary state of a service. `version` changes with every write."""
 
     namespace: str
     name: str
-    state: str  # canary.model.Ledger as JSON
+    state: str  # CanaryHistory as JSON
     version: str
 
     @property
@@ -119,7 +119,7 @@ class KeptCanary(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """One element of a query's answer; `at` is the Unix time of the newest measurement behind it, as far as known."""
+    """One element of a query result; `at` is the Unix time of its newest measurement, 0 if unknown."""
 
     labels: Mapping[str, str]
     value: float
@@ -127,48 +127,48 @@ class Sample(Struct, frozen=True):
 
 
 class Target(Protocol):
-    """Raises errors of `pilotlight.errors` only. Calls block; waiting is the caller's, by looking at `status`."""
+    """Deployment target. Raises errors of `pilotlight.errors` only. Calls block; callers wait by polling `status`."""
 
     name: str
-    poll_s: float  # how often it is worth looking
+    poll_s: float  # polling interval
 
-    def offers(self) -> Mapping[str, Json]:
-        """What a plan should know of it, by the names of plan.model.Capabilities; empty: nothing unusual."""
+    def capabilities(self) -> Mapping[str, Json]:
+        """Return the target's capabilities, by the names of plan.model.Capabilities; empty: the defaults."""
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
-        """Runtimes, models and accelerators that it has itself, each with where it is from; and what was not shown."""
+        """Return the target's own runtimes, models and accelerators with their origins; and warnings."""
 
-    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
-        """Held while requests are sent: it may be a tunnel."""
+    def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
+        """Open a route to the service, for the time of its requests: it may be a tunnel."""
 
     def probe(self, status: ServiceStatus) -> str:
-        """A real request, the way that clients take; empty: answered, else why not."""
+        """Send a real request as a client would; return why it failed, empty: it did not."""
 
-    def note(self, status: ServiceStatus) -> None:
-        """Writes down, for others and for later, what whoever looked has seen. Never fails."""
+    def record_status(self, status: ServiceStatus) -> None:
+        """Record an observed status in the target, for other clients. Never fails."""
 
     def live(self, key: Key) -> list[Manifest]:
-        """The service's objects as they are, `status` and override annotations included; empty: not there."""
+        """Return the live objects of a service, with `status` and override annotations; empty: no such service."""
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus: ...
     def status(self, key: Key) -> ServiceStatus: ...
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]: ...
     def releases(self, key: Key) -> Sequence[Release]:
-        """Newest first."""
+        """Return the stored releases, newest first."""
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        """`minReplicas` and `maxReplicas`, kept over deploys; None: as the document says again."""
+        """Override `minReplicas` and `maxReplicas`, also for later deploys; None: remove the override."""
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]: ...
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]: ...
     def delete(self, key: Key) -> None: ...
-    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
-        """Of services that ever had one."""
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        """Return the canaries of all services that have had one."""
 
-    def canary(self, key: Key) -> KeptCanary | None: ...
-    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        """In place of the one with that version, "" for none yet; Conflict: somebody else has written since."""
+    def canary(self, key: Key) -> CanaryRecord | None: ...
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Replace the record with that version ("": none yet). Raises Conflict if it has changed since."""
 
     def query(self, promql: str) -> Sequence[Sample]:
-        """What the metrics of services say; PlatformError where nobody can be asked or the query cannot be answered."""
+        """Evaluate PromQL on the metrics of services. Raises PlatformError."""

@@ -1,6 +1,7 @@
-"""Where a body ends, found as its bytes pass: counted, in chunks, or with the connection.
+"""Framing of HTTP/1.1 bodies for the proxy: find where a body ends while its bytes pass through.
 
-Each kind has `feed(data)`, the number of bytes that belong to the body, and `done`.
+Each kind (content-length, chunked, until close) has `feed(data)`, which returns how many bytes belong to the body,
+and `done`.
 """
 
 import re
@@ -8,28 +9,29 @@ from typing import Final, Protocol
 
 from pilotlight.wire.heads import CHUNKED, UNTIL_CLOSE, Malformed
 
-# A size of 15 digits is beyond any memory; extensions pass, but none with a byte that a reader could take for an end.
+# 15 digits exceed any memory. Extensions pass, but no byte that another parser could take for a line end (smuggling).
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\x20-\x7e\t]*)?")
 _TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\x20-\x7e\t\x80-\xff]*")
 _MAX_LINE: Final = 4096
 _MAX_TRAILERS: Final = 1 << 14
 
 
-class Body(Protocol):
+class BodyReader(Protocol):
     @property
     def done(self) -> bool: ...
 
     def feed(self, data: bytes) -> int:
-        """How many of the bytes are the body's; raises Malformed."""
+        """Return how many of the bytes belong to the body. Raise Malformed."""
 
 
-def body_of(length: int) -> Body:
+def new_body(length: int) -> BodyReader:
+    """Return the reader of a body whose length is a number of bytes, CHUNKED or UNTIL_CLOSE."""
     if length == CHUNKED:
-        return Chunked()
-    return UntilClose() if length == UNTIL_CLOSE else Counted(length)
+        return ChunkedBody()
+    return UntilCloseBody() if length == UNTIL_CLOSE else ContentLengthBody(length)
 
 
-class Counted:
+class ContentLengthBody:
     __slots__ = ("left",)
 
     def __init__(self, length: int) -> None:
@@ -45,23 +47,23 @@ class Counted:
         return used
 
 
-class UntilClose:
+class UntilCloseBody:
     done = False
 
     def feed(self, data: bytes) -> int:
         return len(data)
 
 
-class Chunked:
-    """Chunks and trailers. With `collect`, what the chunks hold is kept for `taken`."""
+class ChunkedBody:
+    """Chunked body with trailers. With `collect`, the payload of the chunks is stored for `taken`."""
 
     __slots__ = ("_left", "_line", "_pieces", "_state", "_trailers", "done")
 
     def __init__(self, collect: bool = False) -> None:
         self.done = False
-        self._state = "size"  # then data, its end (CR LF), and after the last chunk trailers
+        self._state = "size"  # size -> data -> end (CR LF) -> size ..., after the last chunk trailers
         self._left = 0
-        self._line = b""  # what has come of a line that is not whole
+        self._line = b""  # incomplete line of the previous call
         self._trailers = 0
         self._pieces: list[bytes] | None = [] if collect else None
 
@@ -75,8 +77,8 @@ class Chunked:
     def collecting(self) -> bool:
         return self._pieces is not None
 
-    def taken(self) -> bytes:
-        """What the chunks held since the last call."""
+    def take_payload(self) -> bytes:
+        """Return the payload of the chunks since the last call."""
         assert self._pieces is not None
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
@@ -106,7 +108,11 @@ class Chunked:
 
     def _on_line(self, line: bytes) -> None:
         if self._state == "size":
-            self._begin(line)
+            size = _SIZE.fullmatch(line)
+            if size is None:
+                raise Malformed("the size of a chunk is no hexadecimal number")
+            self._left = int(size[1], 16)
+            self._state = "data" if self._left else "trailers"
         elif self._state == "end":
             if line:
                 raise Malformed("a chunk is longer than its size says")
@@ -114,16 +120,6 @@ class Chunked:
         elif not line:
             self.done = True
         else:
-            self._on_trailer(line)
-
-    def _begin(self, line: bytes) -> None:
-        found = _SIZE.fullmatch(line)
-        if found is None:
-            raise Malformed("the size of a chunk is no hexadecimal number")
-        self._left = int(found[1], 16)
-        self._state = "data" if self._left else "trailers"
-
-    def _on_trailer(self, line: bytes) -> None:
-        self._trailers += len(line)
-        if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
-            raise Malformed("a trailer is malformed or too long")
+            self._trailers += len(line)
+            if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
+                raise Malformed("a trailer is malformed or too long")

@@ -1,7 +1,7 @@
-"""Heads of any HTTP/1.1 message, read in the one strict way: what leaves room for a second reading is refused.
+"""Strict parser of HTTP/1.1 heads for the proxy; anything ambiguous is rejected to prevent request smuggling.
 
-`http1.parse_head` is the narrow reader for the commonest requests; this is the one of a proxy, which must know of every
-message where it ends and which headers belong to this connection only.
+`http1.parse_head` is the fast parser of plain requests. This one serves the gateway, which must know for every message
+where it ends and which headers are hop-by-hop.
 """
 
 import re
@@ -9,31 +9,31 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 MAX_HEAD: Final = 1 << 16
-CHUNKED: Final = -1  # a body in chunks, as its length
-UNTIL_CLOSE: Final = -2  # a body that ends with the connection
+CHUNKED: Final = -1  # length of a chunked body
+UNTIL_CLOSE: Final = -2  # length of a body that ends with the connection
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\x20-\x7e\t\x80-\xff]*)?")
 _FIELD: Final = re.compile(rb"(" + _TOKEN + rb"+):[ \t]*([\x20-\x7e\t\x80-\xff]*)")
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
-_ONCE: Final = frozenset({"content-length", "transfer-encoding", "host"})
-# Theirs is this connection alone. Framing passes as it is, so what describes it passes too.
+_SINGLETON: Final = frozenset({"content-length", "transfer-encoding", "host"})
+# Bodies are forwarded with their framing, so transfer-encoding and trailer are not in this list.
 _HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"})
-# A client may call any header its connection's own; these it needs at the other end, or they were set by a proxy.
-_NEVER_DROPPED: Final = _ONCE | {"authorization", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
+# `Connection: authorization` must not remove credentials, nor what a proxy in front has set.
+_NEVER_DROPPED: Final = _SINGLETON | {"authorization", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
 
 
 class Malformed(Exception):
-    """Bytes that are no message; `status` is the answer to them."""
+    """Bytes that are no HTTP message; `status` is the status of the response."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Line(NamedTuple):
-    """A header: its name in lower case, its value, and the line as it came."""
+class HeaderLine(NamedTuple):
+    """Header line: lower-case name, value, and the raw bytes."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class RequestHead(NamedTuple):
     method: str
     target: str
     minor: int  # of HTTP/1.x
-    lines: tuple[Line, ...]
+    lines: tuple[HeaderLine, ...]
     headers: dict[str, str]  # repeated ones joined
     length: int  # of the body, or CHUNKED
     keep_alive: bool
@@ -52,7 +52,7 @@ class RequestHead(NamedTuple):
 
 
 class ResponseHead(NamedTuple):
-    """`plain` when no line of it is the connection's own; `lowered` is the head in lower case."""
+    """Response head; `plain` without hop-by-hop headers, `lowered` in lower case."""
 
     status: int
     length: int  # as the headers say, or CHUNKED, or UNTIL_CLOSE
@@ -62,27 +62,28 @@ class ResponseHead(NamedTuple):
 
 
 def parse_request(head: bytes) -> RequestHead:
-    """`head` ends before the empty line."""
+    """Parse a head without its final empty line. Raise Malformed."""
     first, *rest = head.split(b"\r\n")
-    found = _REQUEST_LINE.fullmatch(first)
-    if found is None:
+    match = _REQUEST_LINE.fullmatch(first)
+    if match is None:
         raise Malformed("the request line is malformed; send METHOD, target and HTTP/1.1 with one space between them")
-    lines, minor = _lines(rest), int(found[3])
-    headers = _joined(lines)
+    lines, minor = _parse_lines(rest), int(match[3])
+    headers = _join(lines)
     if minor and "host" not in headers:
         raise Malformed("the Host header is missing; HTTP/1.1 requires it")
     options = _options(headers)
     keep_alive = minor == 1 and "close" not in options
     upgrade = minor == 1 and "upgrade" in options and "upgrade" in headers
     length = _request_length(headers, minor)
-    return RequestHead(found[1].decode(), found[2].decode(), minor, lines, headers, length, keep_alive, upgrade)
+    return RequestHead(match[1].decode(), match[2].decode(), minor, lines, headers, length, keep_alive, upgrade)
 
 
 def parse_response(head: bytes) -> ResponseHead:
-    """`head` ends before the empty line. Answers of our own predictor take the short way."""
+    """Parse a head without its final empty line. Raise Malformed."""
     lowered = head.lower()
+    # Fast path: responses of our predictor have one content-length and no hop-by-hop header.
     at = lowered.find(b"\r\ncontent-length: ")
-    if at > 0 and head.startswith(b"HTTP/1.1 ") and not _odd(lowered):
+    if at > 0 and head.startswith(b"HTTP/1.1 ") and not _needs_full_parse(lowered):
         end = lowered.find(b"\r\n", at + 18)
         digits = lowered[at + 18 : end if end > 0 else None]
         if digits.isdigit() and len(digits) < 16 and head[9:12].isdigit():
@@ -90,7 +91,7 @@ def parse_response(head: bytes) -> ResponseHead:
     return _parse_any_response(head, lowered)
 
 
-def _odd(lowered: bytes) -> bool:
+def _needs_full_parse(lowered: bytes) -> bool:
     return (
         b"\r\nconnection:" in lowered
         or b"\r\ntransfer-encoding:" in lowered
@@ -103,46 +104,46 @@ def _odd(lowered: bytes) -> bool:
 
 def _parse_any_response(head: bytes, lowered: bytes) -> ResponseHead:
     first, *rest = head.split(b"\r\n")
-    found = _STATUS_LINE.fullmatch(first)
-    if found is None:
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
         raise Malformed("the status line is malformed")
-    headers = _joined(_lines(rest))
+    headers = _join(_parse_lines(rest))
     options = _options(headers)
-    keep_alive = found[1] == b"1" and "close" not in options
-    return ResponseHead(int(found[2]), _response_length(headers), keep_alive, False, lowered)
+    keep_alive = match[1] == b"1" and "close" not in options
+    return ResponseHead(int(match[2]), _response_length(headers), keep_alive, False, lowered)
 
 
-def passed_on(lines: Iterable[Line], upgrade: bool = False) -> list[Line]:
-    """The headers without those that are this connection's own; an upgrade keeps what asks for it."""
+def end_to_end_headers(lines: Iterable[HeaderLine], upgrade: bool = False) -> list[HeaderLine]:
+    """Return the end-to-end headers; with `upgrade`, the connection and upgrade headers as well."""
     lines = tuple(lines)
     named = {option for line in lines if line.name == "connection" for option in _split(line.value)}
     dropped = (_HOP_BY_HOP | named) - _NEVER_DROPPED
-    kept = {"connection", "upgrade"} if upgrade else set()
-    return [line for line in lines if line.name in kept or line.name not in dropped]
+    upgrade_headers = {"connection", "upgrade"} if upgrade else set()
+    return [line for line in lines if line.name in upgrade_headers or line.name not in dropped]
 
 
-def response_lines(head: bytes) -> tuple[bytes, tuple[Line, ...]]:
-    """The status line and the headers of a head that was parsed before."""
+def response_lines(head: bytes) -> tuple[bytes, tuple[HeaderLine, ...]]:
+    """Return status line and headers of a head that parse_response has accepted."""
     first, *rest = head.split(b"\r\n")
-    return first, _lines(rest)
+    return first, _parse_lines(rest)
 
 
-def _lines(rest: list[bytes]) -> tuple[Line, ...]:
+def _parse_lines(rest: list[bytes]) -> tuple[HeaderLine, ...]:
     lines = []
     for raw in rest:
-        found = _FIELD.fullmatch(raw)
-        if found is None:
+        match = _FIELD.fullmatch(raw)
+        if match is None:
             raise Malformed("a header line is malformed; send `name: value`, unfolded, each line ended by CR LF")
-        lines.append(Line(found[1].decode().lower(), found[2].decode("latin-1").rstrip(" \t"), raw))
+        lines.append(HeaderLine(match[1].decode().lower(), match[2].decode("latin-1").rstrip(" \t"), raw))
     return tuple(lines)
 
 
-def _joined(lines: tuple[Line, ...]) -> dict[str, str]:
+def _join(lines: tuple[HeaderLine, ...]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value, _ in lines:
         if name not in headers:
             headers[name] = value
-        elif name in _ONCE:
+        elif name in _SINGLETON:
             raise Malformed(f"the header {name} is there twice; send it once")
         else:
             headers[name] = f"{headers[name]}, {value}"

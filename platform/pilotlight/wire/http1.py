@@ -1,7 +1,7 @@
-"""The head of a plain HTTP/1.1 request, read strictly. Knows bytes, not models.
+"""Fast, strict parser of plain HTTP/1.1 request heads, and response heads. Knows bytes, not models.
 
-`parse_head` accepts only what leaves nothing to interpret; for anything else it returns None, and a full HTTP
-implementation shall judge the same bytes. So two parsers can never disagree on where a request ends.
+`parse_head` accepts only what leaves nothing to interpret. For anything else it returns None, and a full HTTP
+implementation parses the same bytes: two parsers never disagree on where a request ends.
 """
 
 import re
@@ -20,8 +20,8 @@ _HEAD: Final = re.compile(
 _ID: Final = b"\r\nX-Request-Id: "
 _VALUE: Final = re.compile(rb"[\x20-\x7e\t\x80-\xff]*")
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
-# Whoever sends one of these asks for more than a request with a counted body and a reply.
-_BEYOND: Final = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
+# These need more than a body with content-length and one response.
+_UNSUPPORTED: Final = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
     405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large", 422: "Unprocessable Content",
@@ -31,8 +31,8 @@ _REASONS: Final = {
 }  # fmt: skip
 
 
-class Head(NamedTuple):
-    """`headers` have lower-case names; `length` is the body's."""
+class PlainRequestHead(NamedTuple):
+    """Request head; header names in lower case, `length` of the body in bytes."""
 
     method: str
     path: str
@@ -42,32 +42,32 @@ class Head(NamedTuple):
     keep_alive: bool
 
 
-def parse_head(head: bytes) -> Head | None:
-    """`head` ends before the empty line. None: not plain enough to be judged here."""
+def parse_head(head: bytes) -> PlainRequestHead | None:
+    """Parse a head without its final empty line. None: leave it to the full parser."""
     at = head.rfind(_ID)
     if at < 0:
         return _parse(head)
     value = head[at + len(_ID) :]
     if _VALUE.fullmatch(value) is None:
         return _parse(head)
-    # The gateway gives every request an id, in the last line of its head: what stands before it was seen often.
-    known = _known_head(head[:at])
-    if known is None or "x-request-id" in known.headers:
+    # The gateway appends a request id as the last header; the bytes before it repeat, so their parse is cached.
+    cached = _cached_parse(head[:at])
+    if cached is None or "x-request-id" in cached.headers:
         return None
-    method, path, query, before, length, keep_alive = known
+    method, path, query, before, length, keep_alive = cached
     headers = {**before, "x-request-id": value.decode("latin-1").strip(" \t")}
-    return Head(method, path, query, headers, length, keep_alive)
+    return PlainRequestHead(method, path, query, headers, length, keep_alive)
 
 
-def _parse(head: bytes) -> Head | None:
-    found = _HEAD.fullmatch(head)
-    if found is None:
+def _parse(head: bytes) -> PlainRequestHead | None:
+    match = _HEAD.fullmatch(head)
+    if match is None:
         return None
     headers: dict[str, str] = {}
-    for line in found[3].decode("latin-1").split("\r\n")[1:]:
+    for line in match[3].decode("latin-1").split("\r\n")[1:]:
         name, _, value = line.partition(":")
         name = name.lower()
-        if name in headers or name in _BEYOND:
+        if name in headers or name in _UNSUPPORTED:
             return None
         headers[name] = value.strip(" \t")
     length = headers.get("content-length", "0")
@@ -76,15 +76,15 @@ def _parse(head: bytes) -> Head | None:
     connection = headers.get("connection", "keep-alive").lower()
     if connection not in {"keep-alive", "close"}:
         return None
-    path, _, query = found[2].decode("ascii").partition("?")
-    return Head(found[1].decode("ascii"), path, query, headers, int(length), connection == "keep-alive")
+    path, _, query = match[2].decode("ascii").partition("?")
+    return PlainRequestHead(match[1].decode("ascii"), path, query, headers, int(length), connection == "keep-alive")
 
 
-_known_head: Final = lru_cache(128)(_parse)
+_cached_parse: Final = lru_cache(128)(_parse)
 
 
 def render_head(status: int, content_type: str, length: int, headers: dict[str, str] | None, close: bool) -> bytes:
-    """The head of a reply. Header values must not come from a client unchecked; line breaks are taken out."""
+    """Return a response head. Line breaks in header values are replaced, so values cannot add headers."""
     if not headers:
         return _bare_head(status, content_type, length, close)
     extra = "".join(f"{name}: {_one_line(value)}\r\n" for name, value in headers.items())
@@ -98,7 +98,7 @@ def _bare_head(status: int, content_type: str, length: int, close: bool) -> byte
 
 @lru_cache(4096)
 def _plain_head(status: int, content_type: str, length: int, close: bool) -> bytes:
-    """Replies of one model have few lengths, so most heads are made once."""
+    # Responses of one model have few lengths, so most heads come from the cache.
     closing = "Connection: close\r\n" if close else ""
     return (
         f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\n"

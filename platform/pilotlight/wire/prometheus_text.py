@@ -1,7 +1,4 @@
-"""How Prometheus' text format writes one number and one label. For the pages of predictor, gateway and control API.
-
-Each of them keeps its counts in its own way and has its own page; what must agree between them is here.
-"""
+"""Numbers and labels of Prometheus' text format, for the pages of predictor, gateway and control API."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,13 +7,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def labels(of: Mapping[str, str]) -> str:
-    """As they stand within the braces of a series."""
-    return ",".join(f'{name}="{text.translate(LABEL_ESCAPES)}"' for name, text in of.items())
+def labels(values: Mapping[str, str]) -> str:
+    """Return labels as they are written within the braces of a series."""
+    return ",".join(f'{name}="{text.translate(LABEL_ESCAPES)}"' for name, text in values.items())
 
 
 def number(value: float) -> str:
-    """An int stays an int, so that large counters lose no digits; infinity and what is no number have names there."""
+    """Return a sample value. An int stays an int, so that large counters lose no digits."""
     if isinstance(value, int):
         return str(value)
     if value != value:

@@ -1,4 +1,4 @@
-"""Sockets that have a place in a folder: only their owner opens them, and whoever sees one can connect to it."""
+"""Unix sockets with paths of any length, accessible to their owner only."""
 
 import os
 import socket
@@ -8,24 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-LONGEST_PATH: Final = 100  # sun_path is 108 bytes on Linux and 104 elsewhere, with its end
+MAX_PATH: Final = 100  # sun_path has 108 bytes on Linux and 104 elsewhere, including the final NUL
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
-    """Whatever lay at its place is replaced, so ask first whether it lives.
-
-    It gets its name after it listens: one that is bound first refuses those who came when they saw it.
-    """
-    unnamed = path.with_name(f"{path.name}.{os.getpid()}")
+    """Return a listening socket at the path, replacing a file that is there: check first that nothing serves it."""
+    # Bound under a temporary name and renamed once it listens: a client that sees the path never gets ECONNREFUSED.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        unnamed.unlink(missing_ok=True)
-        _bind(listener, unnamed)
+        temporary.unlink(missing_ok=True)
+        _bind(listener, temporary)
         listener.listen(backlog)
-        unnamed.replace(path)
+        temporary.replace(path)
     except BaseException:
         listener.close()
-        unnamed.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return listener
 
@@ -41,8 +39,8 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 @contextmanager
 def unix_address(path: Path) -> Iterator[str]:
-    """A name for the socket that is short enough, however deep its folder lies."""
-    if len(os.fsencode(path)) <= LONGEST_PATH:
+    """Yield an address of the socket that fits into sun_path, however deep its folder is."""
+    if len(os.fsencode(path)) <= MAX_PATH:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -53,9 +51,9 @@ def unix_address(path: Path) -> Iterator[str]:
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Who is at the other end of a connection, as the kernel knows it; 0 where it does not tell."""
+    """Return the PID of the peer by SO_PEERCRED; 0 where the platform has none."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", told)[0]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
     return pid

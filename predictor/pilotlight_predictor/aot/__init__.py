@@ -1,1 +1,1 @@
-"""Models compiled ahead of time: made once by torch, run by its C++ library alone, so that no start imports torch."""
+"""Models compiled ahead of time by AOTInductor and run by torch's C++ library, without importing torch."""

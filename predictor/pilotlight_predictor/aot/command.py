@@ -1,6 +1,6 @@
-"""`python -m pilotlight_predictor compile PATH`: makes a package beside a model's weights. Prints its folder.
+"""`python -m pilotlight_predictor compile PATH`: compile a model into a package next to its weights; print its folder.
 
-Exit codes: 0 it is there, 1 it failed, 2 wrong usage.
+Exit codes: 0 success, 1 failure, 2 wrong usage.
 """
 
 import argparse
@@ -18,10 +18,10 @@ PROGRAM = "python -m pilotlight_predictor compile"
 def main(argv: list[str]) -> int:
     try:
         arguments = _parser(os.environ.get(contract.ENV_PROGRAM, PROGRAM)).parse_args(argv)
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
     try:
-        folder = _made(arguments)
+        folder = _compile(arguments)
     except LoadFailed as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _made(arguments: argparse.Namespace) -> Path:
-    from pilotlight_predictor.aot.compiling import Wish, compile_model, shapes_of
+def _compile(arguments: argparse.Namespace) -> Path:
+    from pilotlight_predictor.aot.compiling import CompileRequest, compile_model, parse_shapes
     from pilotlight_predictor.devices import default_device, gpu_count
 
     path = Path(arguments.path).resolve()
@@ -44,7 +44,7 @@ def _made(arguments: argparse.Namespace) -> Path:
         path = path / "model.safetensors"
     device = default_device(arguments.device, gpu_count())
     sys.stderr.write(f"compiling {path.name} for {device}; this takes a minute or more\n")
-    return compile_model(Wish(path, device, arguments.largest_batch, shapes_of(arguments.shape)))
+    return compile_model(CompileRequest(path, device, arguments.largest_batch, parse_shapes(arguments.shape)))
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
-"""Makes the package of a model: its module is exported, compiled by AOTInductor, and laid beside the weights.
+"""Compilation of a model: export its module, compile it by AOTInductor, store the package next to the weights.
 
-The only part of this folder that imports torch. It takes a minute or more, and runs where the model shall run: the code
-is made for this GPU and this processor.
+The only part of this folder that imports torch. Takes a minute or more and must run on the kind of machine that will
+serve the model: the code is specific to this GPU and CPU.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pilotlight_predictor.aot.container import Container
-from pilotlight_predictor.aot.graph import Wrapped, dynamic_shapes, examples, exported_ports, ports_of
+from pilotlight_predictor.aot.graph import dynamic_shapes, example_inputs, input_ports, output_ports, wrap_module
 from pilotlight_predictor.aot.libtorch import libtorch
-from pilotlight_predictor.aot.machine import Machine, glibc, here
+from pilotlight_predictor.aot.machine import current_machine, glibc
 from pilotlight_predictor.aot.package import (
     CONSTANTS,
     FOLDER,
@@ -28,9 +28,9 @@ from pilotlight_predictor.aot.package import (
     MANIFEST,
     Package,
     fingerprint,
-    hashes,
     module_file,
     sha256,
+    tensor_hashes,
 )
 from pilotlight_predictor.backends.base import Device, LoadSpec
 from pilotlight_predictor.errors import LoadFailed
@@ -39,15 +39,15 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-PREFIX: Final = "model."  # of the module's own names within the wrapped one
-KEPT: Final = (".so", ".cubin")
-LARGEST_INLINED: Final = 64  # items; inductor writes up to 8 into the code
+PREFIX: Final = "model."  # of the module's names inside the export wrapper
+PACKAGED_SUFFIXES: Final = (".so", ".cubin")
+MAX_INLINED: Final = 64  # items; inductor writes up to 8 into the code
 ISA_NAMES: Final = {"avx512": "avx512", "avx2": "avx2"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to compile, and for which sizes; `shapes` gives examples of dimensions that vary beside the batch."""
+class CompileRequest:
+    """Weights to compile, device and sizes; `shapes` are example shapes of inputs with further dynamic dimensions."""
 
     weights: Path
     device: Device
@@ -55,66 +55,69 @@ class Wish:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def compile_model(wish: Wish) -> Path:
-    """The folder of the package. Nothing is left behind by a compilation that fails."""
+def compile_model(request: CompileRequest) -> Path:
+    """Compile and return the package's folder. A failed compilation leaves nothing behind."""
     import torch
 
-    from pilotlight_predictor.backends.torch_modules import kind_of, read
+    from pilotlight_predictor.backends.torch_modules import file_kind, load_module
 
-    if kind_of(wish.weights) != "safetensors":
-        raise LoadFailed(f"{wish.weights.name} is no safetensors model: only those, with a model.py, are compiled")
-    spec = LoadSpec(ModelConfig(name="model"), 1, wish.weights, wish.weights.parent, wish.device)
-    loaded = read(spec)
-    wrapped = Wrapped(loaded).eval()
-    given = examples(loaded, wish.shapes, str(wish.device))
+    if file_kind(request.weights) != "safetensors":
+        raise LoadFailed(f"{request.weights.name} is no safetensors model: only those, with a model.py, are compiled")
+    spec = LoadSpec(ModelConfig(name="model"), 1, request.weights, request.weights.parent, request.device)
+    loaded = load_module(spec)
+    wrapped = wrap_module(loaded).eval()
+    inputs = example_inputs(loaded, request.shapes, str(request.device))
     with torch.no_grad():
-        answered = wrapped(*given)
-        shapes = dynamic_shapes(loaded.inputs, wish.largest_batch)
-        exported = torch.export.export(wrapped, tuple(given), dynamic_shapes=(shapes,))
-    outputs = ports_of(loaded.outputs, answered, loaded.inputs, given)
-    folder = (wish.weights if wish.weights.is_dir() else wish.weights.parent) / FOLDER
+        results = wrapped(*inputs)
+        shapes = dynamic_shapes(loaded.inputs, request.largest_batch)
+        exported = torch.export.export(wrapped, tuple(inputs), dynamic_shapes=(shapes,))
+    outputs = output_ports(loaded.outputs, results, loaded.inputs, inputs)
+    folder = (request.weights if request.weights.is_dir() else request.weights.parent) / FOLDER
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-        _compiled(exported, Path(scratch))
-        names = _constants(exported, wish.weights, Path(scratch), _twins(loaded.module))
+        _compile_library(exported, Path(scratch))
+        names = _store_constants(exported, request.weights, Path(scratch), _tied_names(loaded.module))
+        machine = current_machine(request.device.kind, request.device.index)
+        if request.device.kind != "cuda":
+            machine = msgspec.structs.replace(machine, isa=_isa())
         package = Package(
-            machine=_machine(wish.device),
-            weights=fingerprint(wish.weights),
-            module=sha256(module_file(wish.weights)),
+            machine=machine,
+            weights=fingerprint(request.weights),
+            module=sha256(module_file(request.weights)),
             library=sha256(Path(scratch) / LIBRARY),
-            inputs=tuple(exported_ports(loaded.inputs, exported)),
+            inputs=tuple(input_ports(loaded.inputs, exported)),
             outputs=tuple(outputs),
-            largest_batch=wish.largest_batch,
-            inlined=_inlined(exported, wish, Path(scratch)),
+            largest_batch=request.largest_batch,
+            inlined=_inlined(exported, request, Path(scratch)),
             constants=names,
             made_with=f"torch {torch.__version__}",
         )
-        return _laid_down(package, Path(scratch), folder)
+        return _install(package, Path(scratch), folder)
 
 
-def _compiled(exported: Any, scratch: Path) -> None:
-    """The library and what it loads itself, out of torch's own package."""
+def _compile_library(exported: Any, scratch: Path) -> None:
+    """Compile, and extract the library and the cubins it loads from torch's package."""
     from torch._inductor import aoti_compile_and_package
 
-    archive = scratch / "made.pt2"
+    archive = scratch / "package.pt2"
     aoti_compile_and_package(
         exported,
         package_path=str(archive),
         inductor_configs={"aot_inductor.package_constants_in_so": False},
     )
     with zipfile.ZipFile(archive) as packed:
-        _refuse_foreign_calls(packed)
+        _reject_python_operators(packed)
         for name in packed.namelist():
-            if name.endswith(KEPT):
-                own = LIBRARY if name.endswith(".so") else os.path.basename(name)
-                (scratch / own).write_bytes(packed.read(name))
+            if name.endswith(PACKAGED_SUFFIXES):
+                target = LIBRARY if name.endswith(".so") else os.path.basename(name)
+                (scratch / target).write_bytes(packed.read(name))
     archive.unlink()
     if not (scratch / LIBRARY).exists():
         raise LoadFailed("torch made a package without a library: is a C++ compiler (g++) installed?")
 
 
-def _refuse_foreign_calls(packed: zipfile.ZipFile) -> None:
-    """Operators that only Python's torch can call are listed in the package; without Python nobody answers them."""
+def _reject_python_operators(packed: zipfile.ZipFile) -> None:
+    """Raise LoadFailed if the package lists operators that only Python's torch can run."""
     for name in packed.namelist():
         if name.endswith(".json") and "metadata" not in name:
             nodes = msgspec.json.decode(packed.read(name)).get("nodes") or ()
@@ -123,16 +126,18 @@ def _refuse_foreign_calls(packed: zipfile.ZipFile) -> None:
                 raise LoadFailed(f"the model calls {', '.join(called)}, which compiled code cannot; torch runs it")
 
 
-def _twins(module: "torch.nn.Module") -> dict[str, list[str]]:
-    """By each name of a stored tensor the names that share its memory: safetensors keeps only one of them."""
+def _tied_names(module: "torch.nn.Module") -> dict[str, list[str]]:
+    """Map each tensor's name to all names that share its memory: safetensors stores only one of them."""
     groups: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append(name)
     return {name: group for group in groups.values() for name in group}
 
 
-def _constants(exported: Any, weights: Path, scratch: Path, twins: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Where each constant of the compiled model is: under another name in the weights, or in a file of the package."""
+def _store_constants(
+    exported: Any, weights: Path, scratch: Path, tied_names: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Map each constant to its name in the weights; store those that are not there in a file of the package."""
     from safetensors.torch import save_file
 
     stored = _stored(weights)
@@ -143,7 +148,7 @@ def _constants(exported: Any, weights: Path, scratch: Path, twins: Mapping[str, 
         if _same(stored.get(plain), tensor):
             names[name] = plain
             continue
-        tied = next((twin for twin in twins.get(plain, ()) if _same(stored.get(twin), tensor)), None)
+        tied = next((other for other in tied_names.get(plain, ()) if _same(stored.get(other), tensor)), None)
         if tied is not None:
             names[name] = tied
             continue
@@ -154,28 +159,28 @@ def _constants(exported: Any, weights: Path, scratch: Path, twins: Mapping[str, 
     return names
 
 
-def _inlined(exported: Any, wish: Wish, scratch: Path) -> dict[str, str]:
-    """Small tensors that the library does not ask for: their values are in its code, so they must stay."""
-    container = Container(scratch, libtorch(wish.device.kind == "cuda"), wish.device.kind, wish.device.index)
-    asked = {name for _, name in container.constants()}
+def _inlined(exported: Any, request: CompileRequest, scratch: Path) -> dict[str, str]:
+    """Hashes of small tensors that the library does not load: their values are in its code and must not change."""
+    container = Container(scratch, libtorch(request.device.kind == "cuda"), request.device.kind, request.device.index)
+    loaded = {name for _, name in container.constants()}
     container.close()
-    small = [name for name, each in _tensors(exported).items() if name not in asked and each.numel() <= LARGEST_INLINED]
-    return hashes(wish.weights, [name.removeprefix(PREFIX) for name in small])
+    small = [name for name, each in _tensors(exported).items() if name not in loaded and each.numel() <= MAX_INLINED]
+    return tensor_hashes(request.weights, [name.removeprefix(PREFIX) for name in small])
 
 
 def _tensors(exported: Any) -> "dict[str, torch.Tensor]":
     import torch
 
-    found = {**exported.state_dict, **exported.constants}
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    values = {**exported.state_dict, **exported.constants}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def _stored(weights: Path) -> "dict[str, torch.Tensor]":
     from safetensors.torch import load_file
 
-    from pilotlight_predictor.weights.safetensors_file import files_of
+    from pilotlight_predictor.weights.safetensors_file import weight_files
 
-    return {name: tensor for file in files_of(weights) for name, tensor in load_file(file).items()}
+    return {name: tensor for file in weight_files(weights) for name, tensor in load_file(file).items()}
 
 
 def _same(stored: "torch.Tensor | None", tensor: "torch.Tensor") -> bool:
@@ -186,22 +191,17 @@ def _same(stored: "torch.Tensor | None", tensor: "torch.Tensor") -> bool:
     return bool(torch.equal(stored, tensor.detach().cpu()))
 
 
-def _machine(device: Device) -> Machine:
-    ours = here(device.kind, device.index)
-    return ours if device.kind == "cuda" else msgspec.structs.replace(ours, isa=_isa())
-
-
 def _isa() -> str:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    told = str(pick_vec_isa()).lower()
-    return next((name for text, name in ISA_NAMES.items() if text in told), "")
+    isa = str(pick_vec_isa()).lower()
+    return next((name for text, name in ISA_NAMES.items() if text in isa), "")
 
 
-def _laid_down(package: Package, scratch: Path, folder: Path) -> Path:
-    """All at once: who looks meanwhile finds the old package or the new one."""
+def _install(package: Package, scratch: Path, folder: Path) -> Path:
+    """Replace the package by a rename, so that readers find the old or the new one."""
     (scratch / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(package), indent=2))
-    final = folder / key_of(package)
+    final = folder / package_key(package)
     ready = folder / f".{final.name}.new"
     shutil.rmtree(ready, ignore_errors=True)
     shutil.copytree(scratch, ready)
@@ -210,23 +210,27 @@ def _laid_down(package: Package, scratch: Path, folder: Path) -> Path:
     return final
 
 
-def key_of(package: Package) -> str:
-    """What it was made for, readable: cuda-sm90-torch2.11.0-1f3a9c07."""
-    made = package.machine
-    kind = f"cuda-sm{made.sm.replace('.', '')}" if made.device == "cuda" else f"cpu-{made.isa or platform.machine()}"
-    whole = msgspec.json.encode((made, package.weights, package.module, glibc()))
-    return f"{kind}-torch{made.torch.partition('+')[0]}-{hashlib.sha256(whole).hexdigest()[:8]}"
+def package_key(package: Package) -> str:
+    """Readable key of a package's target, such as cuda-sm90-torch2.11.0-1f3a9c07."""
+    machine = package.machine
+    kind = (
+        f"cuda-sm{machine.sm.replace('.', '')}"
+        if machine.device == "cuda"
+        else f"cpu-{machine.isa or platform.machine()}"
+    )
+    content = msgspec.json.encode((machine, package.weights, package.module, glibc()))
+    return f"{kind}-torch{machine.torch.partition('+')[0]}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
-def shapes_of(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`tokens=1,77` by name."""
-    found: dict[str, tuple[int, ...]] = {}
-    for word in words:
-        name, mark, dims = word.partition("=")
+def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Parse arguments such as `tokens=1,77`."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for argument in arguments:
+        name, mark, dims = argument.partition("=")
         try:
-            found[name] = tuple(int(dim) for dim in dims.split(","))
+            shapes[name] = tuple(int(dim) for dim in dims.split(","))
         except ValueError:
             mark = ""
         if not mark or not name:
-            raise LoadFailed(f"--shape {word}: write NAME=1,77")
-    return found
+            raise LoadFailed(f"--shape {argument}: write NAME=1,77")
+    return shapes

@@ -1,7 +1,4 @@
-"""Where a compiled model finds its inputs and leaves its outputs: memory of this process, or of one GPU.
-
-Both lend an address for an array and fetch what lies at another; `stream` is what the model runs on.
-"""
+"""Inputs, outputs and weights of a compiled model, in host memory or on one GPU."""
 
 import ctypes
 from collections.abc import Mapping
@@ -13,92 +10,94 @@ import numpy as np
 
 from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape
 from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.moving import Block, Moving
+from pilotlight_predictor.weights.moving import Block, WeightTransfer
 from pilotlight_predictor.weights.pinned import PinnedBuffer
-from pilotlight_predictor.weights.safetensors_file import Place, files_of, read
+from pilotlight_predictor.weights.safetensors_file import TensorInfo, read_header, weight_files
 
-Stored = tuple[str, Shape, int]
+StoredTensor = tuple[str, Shape, int]
 ALIGNED: Final = 16
 
 
 class Memory(Protocol):
+    """Memory for inputs and outputs of one instance; the model runs on `stream`."""
+
     stream: int
 
-    def lend(self, name: str, array: Array) -> int: ...
-    def fetch(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array: ...
-    def settle(self) -> None:
-        """Until all that the model was asked for is done."""
+    def stage_input(self, name: str, array: Array) -> int: ...
+    def read_output(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array: ...
+    def synchronize(self) -> None:
+        """Wait until the model's run is done."""
 
 
 class HostMemory:
-    """Arrays are lent as they lie; what the model made is copied, since it is deleted afterwards."""
+    """Passes input arrays without a copy; outputs are copied, since their handles are deleted afterwards."""
 
     stream = 0
 
-    def lend(self, name: str, array: Array) -> int:
+    def stage_input(self, name: str, array: Array) -> int:
         return int(array.ctypes.data)
 
-    def fetch(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array:
+    def read_output(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array:
         items = span(shape, strides)
         if not items:
             return np.empty(shape, NUMPY_TYPES[datatype])
         raw = memoryview((ctypes.c_char * (items * NUMPY_TYPES[datatype].itemsize)).from_address(address)).cast("B")
         return strided(np.frombuffer(raw, NUMPY_TYPES[datatype]), shape, strides).copy()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         pass
 
 
 class GpuMemory:
-    """One stream; an input has a pinned buffer and a place on the device, which grow and are used again."""
+    """One stream, and per input a pinned and a device buffer that grow and are reused."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._places: dict[str, tuple[PinnedBuffer, int, int]] = {}
-        context.enter()
-        self._pace = PinnedBuffer(context, 4096)
-        self.stream = self._pace.stream
+        self._buffers: dict[str, tuple[PinnedBuffer, int, int]] = {}
+        context.make_current()
+        self._stream_buffer = PinnedBuffer(context, 4096)
+        self.stream = self._stream_buffer.stream
 
-    def lend(self, name: str, array: Array) -> int:
-        self._context.enter()
-        buffer, place, size = self._places.get(name) or self._grown(name, array.nbytes)
+    def stage_input(self, name: str, array: Array) -> int:
+        self._context.make_current()
+        buffer, pointer, size = self._buffers.get(name) or self._reallocate(name, array.nbytes)
         if size < array.nbytes:
-            buffer, place, size = self._grown(name, array.nbytes)
+            buffer, pointer, size = self._reallocate(name, array.nbytes)
         if array.nbytes:
             buffer.memory[: array.nbytes] = array.reshape(-1).view(np.uint8).data
-            buffer.send(place, array.nbytes, self.stream)
-        return place
+            buffer.send(pointer, array.nbytes, self.stream)
+        return pointer
 
-    def _grown(self, name: str, size: int) -> tuple[PinnedBuffer, int, int]:
-        if name in self._places:
-            buffer, place, _ = self._places.pop(name)
+    def _reallocate(self, name: str, size: int) -> tuple[PinnedBuffer, int, int]:
+        if name in self._buffers:
+            buffer, pointer, _ = self._buffers.pop(name)
             buffer.close()
-            self._context.free(place)
-        wanted = max(4096, 1 << (size - 1).bit_length() if size else 0)
-        made = PinnedBuffer(self._context, wanted), self._context.allocate(wanted), wanted
-        self._places[name] = made
-        return made
+            self._context.free(pointer)
+        capacity = max(4096, 1 << (size - 1).bit_length() if size else 0)
+        buffers = PinnedBuffer(self._context, capacity), self._context.allocate(capacity), capacity
+        self._buffers[name] = buffers
+        return buffers
 
-    def fetch(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array:
+    def read_output(self, address: int, datatype: str, shape: Shape, strides: Shape) -> Array:
         flat = np.empty(span(shape, strides), NUMPY_TYPES[datatype])
         if flat.nbytes:
-            self._context.fetch(int(flat.ctypes.data), address, flat.nbytes)
+            self._context.copy_to_host(int(flat.ctypes.data), address, flat.nbytes)
         return strided(flat, shape, strides)
 
-    def settle(self) -> None:
-        self._pace.wait()
+    def synchronize(self) -> None:
+        self._stream_buffer.wait()
 
     def close(self) -> None:
-        self._context.enter()
-        for buffer, place, _ in self._places.values():
+        self._context.make_current()
+        for buffer, pointer, _ in self._buffers.values():
             buffer.close()
-            self._context.free(place)
-        self._places.clear()
-        self._pace.close()
+            self._context.free(pointer)
+        self._buffers.clear()
+        self._stream_buffer.close()
 
 
 def span(shape: Shape, strides: Shape) -> int:
-    """Items from the first to the last of a tensor."""
+    """Number of items from the first to the last of a strided tensor."""
     if 0 in shape:
         return 0
     return 1 + sum((dim - 1) * step for dim, step in zip(shape, strides, strict=True))
@@ -112,50 +111,50 @@ def strided(flat: Array, shape: Shape, strides: Shape) -> Array:
 
 
 class MappedWeights:
-    """safetensors files as they lie in the page cache, for a model on the CPU."""
+    """safetensors files mapped from the page cache, for a model on the CPU."""
 
     def __init__(self, path: Path) -> None:
         self._maps: list[Array] = []
-        self.blocks: list[Block] = []  # none of them on a device
-        self.stored: dict[str, Stored] = {}
-        for file in map(read, files_of(path)):
+        self.blocks: list[Block] = []  # no device memory
+        self.stored: dict[str, StoredTensor] = {}
+        for file in map(read_header, weight_files(path)):
             with file.path.open("rb") as opened:
                 pages = np.frombuffer(mmap(opened.fileno(), 0, access=ACCESS_READ), np.uint8)
             self._maps.append(pages)
-            base = int(pages.ctypes.data) + file.data_begins
-            self.stored |= {
-                name: (place.dtype, place.shape, base + place.begin) for name, place in file.tensors.items()
-            }
+            base = int(pages.ctypes.data) + file.data_offset
+            self.stored |= {name: (info.dtype, info.shape, base + info.begin) for name, info in file.tensors.items()}
 
 
-def laid_out(places: Mapping[str, Place]) -> tuple[dict[str, int], int]:
-    """Offsets at which kernels may read them, and the size of all."""
+def aligned_offsets(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, int], int]:
+    """Aligned offset of each tensor, and the total size."""
     offsets, size = {}, 0
-    for name, place in places.items():
+    for name, info in tensors.items():
         offsets[name] = size
-        size += -(-(place.end - place.begin) // ALIGNED) * ALIGNED
+        size += -(-(info.end - info.begin) // ALIGNED) * ALIGNED
     return offsets, size
 
 
-class MovedWeights:
-    """The same on a GPU, where they were moved to. Compiled kernels read 16 bytes at once, files are packed tighter."""
+class DeviceWeights:
+    """Weights on a GPU. Compiled kernels read 16 bytes at once, so tensors that the file misaligns are copied."""
 
-    def __init__(self, moving: Moving) -> None:
-        moved = moving.wait()
-        self.stored: dict[str, Stored] = {}
-        self.blocks = [block for block, _ in moved]
-        for block, tensors in moved:
-            for name, place in tensors.items():
-                self.stored[name] = place.dtype, place.shape, block.pointer + place.begin
-            self._straighten(block, {name: place for name, place in tensors.items() if place.begin % ALIGNED})
+    def __init__(self, transfer: WeightTransfer) -> None:
+        blocks = transfer.wait()
+        self.stored: dict[str, StoredTensor] = {}
+        self.blocks = [block for block, _ in blocks]
+        for block, tensors in blocks:
+            for name, info in tensors.items():
+                self.stored[name] = info.dtype, info.shape, block.pointer + info.begin
+            self._realign(block, {name: info for name, info in tensors.items() if info.begin % ALIGNED})
 
-    def _straighten(self, block: Block, crooked: Mapping[str, Place]) -> None:
-        """Those that begin in between are copied, on the device, to places of their own."""
-        offsets, size = laid_out(crooked)
+    def _realign(self, block: Block, misaligned: Mapping[str, TensorInfo]) -> None:
+        """Copy misaligned tensors, on the device, to a block of their own."""
+        offsets, size = aligned_offsets(misaligned)
         if not size:
             return
-        own = Block.made(block.context, size, block.range is not None)
-        self.blocks.append(own)
-        for name, place in crooked.items():
-            block.context.duplicate(own.pointer + offsets[name], block.pointer + place.begin, place.end - place.begin)
-            self.stored[name] = place.dtype, place.shape, own.pointer + offsets[name]
+        aligned = Block.allocate(block.context, size, block.range is not None)
+        self.blocks.append(aligned)
+        for name, info in misaligned.items():
+            block.context.copy_on_device(
+                aligned.pointer + offsets[name], block.pointer + info.begin, info.end - info.begin
+            )
+            self.stored[name] = info.dtype, info.shape, aligned.pointer + offsets[name]

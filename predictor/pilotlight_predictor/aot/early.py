@@ -1,10 +1,9 @@
-"""What a model needs longest, begun as soon as the port is open: its runtime's libraries, and weights for a GPU.
+"""Early start of the slowest parts of a load, right after the port is open: runtime libraries, and weights for a GPU.
 
-Those of torch take half a second in which the interpreter is not needed, so they run beside its imports; but the
-dynamic loader has one lock, and an import that meets it waits with the interpreter's own in hand, so extension modules
-come first (`libraries`). Whoever loads the model finds the weights by `taken`; where the model is another after all
-they are dropped again. onnxruntime's one library is only read from the disk, for a node's first start: loading it takes
-a processor, and so would gain nothing.
+Loading torch's libraries takes half a second without the GIL, so it runs in parallel with the server's imports. The
+dynamic loader has one lock, and an import that waits for it holds the GIL; so extension modules are imported first
+(`load_libraries`). The load of the model takes the weights by `take_transfer`; unused transfers are dropped.
+onnxruntime's library is only read ahead from the disk: loading it is CPU-bound and would gain nothing.
 """
 
 import os
@@ -21,124 +20,123 @@ from pilotlight_predictor.numpy_threads import one_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.settings import ModelSettings
-    from pilotlight_predictor.weights.moving import Moving
+    from pilotlight_predictor.weights.moving import WeightTransfer
 
 FIRST_GPU: Final = Path("/dev/nvidia0")
 TORCH: Final = ("model.safetensors", "model.pt2", "model.pt")
-# All that the dynamic loader brings on the way to a torch model, but for torch.
+# Extension modules that a torch model needs, except torch.
 EXTENSIONS: Final = (
     "numpy", "orjson", "msgspec", "bisect", "bz2", "ctypes", "decimal", "hashlib", "lzma", "mmap", "uuid", "zlib",
 )  # fmt: skip
-_begun: dict[tuple[Path, int], "Moving"] = {}
+_transfers: dict[tuple[Path, int], "WeightTransfer"] = {}
 _threads: list[Thread] = []
-_wanted: list["Wanted"] = []
-_over = Event()
+_loads: list["EarlyLoad"] = []
+_closed = Event()
 
 
-class Wanted(NamedTuple):
-    """Libraries that were found to be needed; `weights` are those of a model that runs on a GPU. Where torch itself
-    was `there` already, in a fork of the pilot light, it may be used."""
+class EarlyLoad(NamedTuple):
+    """Libraries and weights of one model.
+
+    `weights` are those of a model on a GPU. torch may be used if it is imported already, in a fork of the pilot light.
+    """
 
     cuda: bool
     compiled: bool
-    there: bool
+    torch_imported: bool
     weights: Path | None
     device: int
 
 
-def begin(model: "ModelSettings", gpu: Path = FIRST_GPU) -> bool:
-    """For one model given by its path, on the device that it will be placed on; anything else is left to the load.
+def start(model: "ModelSettings", gpu: Path = FIRST_GPU) -> bool:
+    """Start for a single model given by a local path; anything else is left to the load.
 
-    Whether torch's `libraries` are to follow: some builds read the same variables as numpy's.
+    Return whether `load_libraries` must follow, for torch.
     """
     if not model.path or "://" in model.path:
         return False
     path = Path(model.path)
     if path.suffix == ".onnx" and "onnxruntime" not in sys.modules:
-        _threads.append(_start(_read_onnxruntime))
+        _threads.append(_start_thread(_read_onnxruntime))
         return False
     file = path if path.is_file() else next((path / name for name in TORCH if (path / name).is_file()), None)
     if file is None or file.suffix not in {".safetensors", ".pt2", ".pt"}:
         return False
     cuda = model.device != "cpu" and gpu.exists()
-    _threads.append(_start(partial(_begin, model, file, cuda)))
+    _threads.append(_start_thread(partial(_start_load, model, file, cuda)))
     return True
 
 
-def libraries() -> None:
-    """After `begin` said yes, by the thread that is about to import the server."""
-    with one_thread():  # over before torch's libraries are loaded: some builds of it read the same variables
+def load_libraries() -> None:
+    """Load torch's libraries in a thread, after `start` returned True and before the server is imported."""
+    with one_thread():  # ends before torch's libraries are loaded: some of its builds read the same variables
         for name in EXTENSIONS:
             with suppress(ImportError):
                 import_module(name)
-    _start(partial(_load, tuple(_threads)))
+    _start_thread(partial(_load, tuple(_threads)))
 
 
-def _start(work: Callable[[], None]) -> Thread:
+def _start_thread(work: Callable[[], None]) -> Thread:
     thread = Thread(target=work, name="pilotlight-early", daemon=True)
     thread.start()
     return thread
 
 
 def _read_onnxruntime() -> None:
-    """Tells the kernel that its 30 MB will be needed, two thirds of them, a tenth of a second before they are."""
+    """Make the kernel read ahead onnxruntime's library of 30 MB, 100 ms before it is needed."""
     from importlib.util import find_spec
 
-    found = find_spec("onnxruntime")
-    if found is None or found.origin is None:
+    spec = find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
         return
     with suppress(OSError):
-        for library in (Path(found.origin).parent / "capi").glob("onnxruntime_pybind11_state*.so"):
+        for library in (Path(spec.origin).parent / "capi").glob("onnxruntime_pybind11_state*.so"):
             with library.open("rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def _begin(model: "ModelSettings", file: Path, cuda: bool) -> None:
-    """A failure is the load's to meet again and to tell."""
-    from pilotlight_predictor.aot.package import choose
+def _start_load(model: "ModelSettings", file: Path, cuda: bool) -> None:
+    """Start the transfer of weights; failures are ignored, since the load will raise them."""
+    from pilotlight_predictor.aot.package import find_package
 
     with suppress(Exception):
         index = int(model.device.partition(":")[2] or 0)
         plain = file.suffix == ".safetensors" and model.precision == "auto"
-        found = choose(file, "cuda" if cuda else "cpu", index, model.trusted_compiled) if plain else None
-        compiled, moves = isinstance(found, tuple), cuda and plain and not _over.is_set()
-        there = not compiled and "torch" in sys.modules
-        _wanted.append(Wanted(cuda, compiled, there, file if moves else None, index))
-        if moves:
-            _begun[file.parent, index] = _moving(file, index, not compiled and not there, model.parks)
+        package = find_package(file, "cuda" if cuda else "cpu", index, model.trusted_compiled) if plain else None
+        compiled, transfers = isinstance(package, tuple), cuda and plain and not _closed.is_set()
+        torch_imported = not compiled and "torch" in sys.modules
+        _loads.append(EarlyLoad(cuda, compiled, torch_imported, file if transfers else None, index))
+        if transfers:
+            from pilotlight_predictor.weights.moving import WeightTransfer
+
+            during_import = not compiled and not torch_imported
+            _transfers[file.parent, index] = WeightTransfer(file, index, during_import, model.parks).start()
 
 
 def _load(before: tuple[Thread, ...]) -> None:
-    """The libraries, and then the GPU's first product and first kernels, while weights still travel."""
-    from pilotlight_predictor.aot.libraries import torch_library, warm_torch
-    from pilotlight_predictor.weights.first_product import compute_once, multiply_once
+    """Load the libraries, then warm up cuBLAS and kernels while weights are being transferred."""
+    from pilotlight_predictor.aot.libraries import preload_torch, torch_library
+    from pilotlight_predictor.weights.first_product import warm_up_cublas, warm_up_kernels
 
     for thread in before:
         thread.join()
     with suppress(Exception):
-        for wanted in _wanted:
-            torch_library(wanted.cuda) if wanted.compiled else warm_torch(wanted.cuda)
-            if wanted.weights is not None:
-                multiplied = multiply_once(wanted.weights, wanted.device)
-                if multiplied and wanted.there:
-                    compute_once(wanted.weights, wanted.device)
+        for load in _loads:
+            torch_library(load.cuda) if load.compiled else preload_torch(load.cuda)
+            if load.weights is not None:
+                warm = warm_up_cublas(load.weights, load.device)
+                if warm and load.torch_imported:
+                    warm_up_kernels(load.weights, load.device)
 
 
-def _moving(file: Path, index: int, beside_import: bool, parks: bool) -> "Moving":
-    from pilotlight_predictor.weights.moving import Moving
-
-    return Moving(file, index, beside_import, parks).begin()
-
-
-def forget() -> None:
-    """After the first load: what it did not take is of no use."""
-    _over.set()
-    _begun.clear()
+def discard_unused() -> None:
+    """Drop transfers that the first load did not take."""
+    _closed.set()
+    _transfers.clear()
 
 
-def taken(weights: Path, index: int) -> "Moving | None":
-    """Once: the next load of the model has to move its weights itself."""
+def take_transfer(weights: Path, index: int) -> "WeightTransfer | None":
+    """Return the transfer of these weights once; later loads start their own."""
     for thread in _threads:
         thread.join()
     folder = weights if weights.is_dir() else weights.parent
-    return _begun.pop((folder, index), None)
+    return _transfers.pop((folder, index), None)

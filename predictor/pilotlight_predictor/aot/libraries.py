@@ -1,7 +1,7 @@
-"""torch's shared libraries, loaded without Python's torch, and without holding up other threads meanwhile.
+"""torch's shared libraries, loaded without importing torch and without holding the GIL.
 
-Python's own ways to load a library keep the interpreter's lock while half a second of relocation goes by; a call of
-`dlopen` as a foreign function does not. Standard library only, for the first moments of a start.
+Python's own loading of a library holds the GIL during half a second of relocation; `dlopen` called through ctypes does
+not. Imports the standard library only, since it runs first at a start.
 """
 
 import ctypes
@@ -21,37 +21,38 @@ GPU: Final = ("libc10_cuda.so", "libtorch_cuda.so")
 
 
 def torch_library(cuda: bool) -> ctypes.CDLL:
-    """The one that has the C interface; who comes while another loads it waits for that."""
+    """Load torch's libraries and return the one with the C interface; concurrent callers wait."""
     with _LOADING:
-        return _loaded(cuda)
+        return _load(cuda)
 
 
 @cache
-def _loaded(cuda: bool) -> ctypes.CDLL:
+def _load(cuda: bool) -> ctypes.CDLL:
     root = torch_root()
     if root is None:
         raise LoadFailed("compiled models need torch's library: pip install 'pilotlight[torch]'")
     names = (*BASE, *(GPU if cuda else ()), "libtorch.so")
-    loaded = {name: opened(root / "lib" / name, os.RTLD_GLOBAL) for name in names}
+    loaded = {name: open_library(root / "lib" / name, os.RTLD_GLOBAL) for name in names}
     return loaded["libtorch_cpu.so"]
 
 
-def warm_torch(cuda: bool) -> None:
-    """What `import torch` will load is loaded by the time that it gets there; its failures are the import's to tell."""
+def preload_torch(cuda: bool) -> None:
+    """Load the libraries that `import torch` will load; failures are ignored, since the import will raise them."""
     root = torch_root()
     if root is None:
         return
     with suppress(LoadFailed):
         for name in (*BASE, *(GPU if cuda else ()), "libtorch.so", "libtorch_python.so"):
-            opened(root / "lib" / name, os.RTLD_GLOBAL if name == BASE[0] else os.RTLD_LOCAL)
+            open_library(root / "lib" / name, os.RTLD_GLOBAL if name == BASE[0] else os.RTLD_LOCAL)
 
 
-def opened(path: Path, mode: int) -> ctypes.CDLL:
+def open_library(path: Path, mode: int) -> ctypes.CDLL:
+    """Load a library by `dlopen`, without the GIL. Raises LoadFailed."""
     system = ctypes.CDLL(None)
     system.dlopen.restype, system.dlopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int]
     system.dlerror.restype = ctypes.c_char_p
     handle = system.dlopen(os.fsencode(path), mode | os.RTLD_NOW)
     if not handle:
-        said = (system.dlerror() or b"").decode(errors="replace")
-        raise LoadFailed(f"{path.name} cannot be loaded: {said}")
+        reason = (system.dlerror() or b"").decode(errors="replace")
+        raise LoadFailed(f"{path.name} cannot be loaded: {reason}")
     return ctypes.CDLL(str(path), handle=handle)

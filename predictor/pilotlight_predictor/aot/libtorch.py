@@ -1,4 +1,4 @@
-"""torch's C++ library by its C interface, loaded without Python's torch. Used by container.py."""
+"""torch's C++ library through its C ABI, without importing torch. Used by container.py."""
 
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
 from functools import cache
@@ -11,7 +11,7 @@ from pilotlight_predictor.tensors import Shape
 
 
 class LibTorch:
-    """Tensors are handles: made from memory of ours, or given by a model, then ours to delete."""
+    """Tensors are handles, created from our memory or returned by a model; the caller deletes them."""
 
     def __init__(self, cuda: bool) -> None:
         self._torch = torch_library(cuda)
@@ -32,8 +32,8 @@ class LibTorch:
     def dtype(self, name: str) -> int:
         return int(getattr(self._torch, f"aoti_torch_dtype_{name}")())
 
-    def tensor(self, address: int, shape: Shape, dtype: int, index: int) -> int:
-        """Of contiguous memory, which must outlive it."""
+    def create_tensor(self, address: int, shape: Shape, dtype: int, index: int) -> int:
+        """Create a tensor over contiguous memory, which must outlive it."""
         sizes = (c_int64 * len(shape))(*shape)
         strides = (c_int64 * len(shape))(*_strides(shape))
         handle = c_void_p()
@@ -45,14 +45,14 @@ class LibTorch:
         return handle.value
 
     def describe(self, handle: int) -> tuple[str, Shape, Shape, int]:
-        """Datatype, shape, strides in items, and address."""
+        """Datatype, shape, strides in items, and address of a tensor."""
         dim, dtype, address = c_int64(), c_int32(), c_void_p()
         sizes, strides = POINTER(c_int64)(), POINTER(c_int64)()
-        for name, place in (
+        for name, value in (
             ("get_dim", dim), ("get_dtype", dtype), ("get_data_ptr", address), ("get_sizes", sizes),
             ("get_strides", strides),
         ):  # fmt: skip
-            getattr(self._torch, f"aoti_torch_{name}")(handle, byref(place))
+            getattr(self._torch, f"aoti_torch_{name}")(handle, byref(value))
         ranks = range(dim.value)
         shape, steps = tuple(sizes[i] for i in ranks), tuple(strides[i] for i in ranks)
         return self._names.get(dtype.value, ""), shape, steps, address.value or 0
@@ -75,7 +75,7 @@ def _strides(shape: Shape) -> list[int]:
 
 
 def last_error(library: Any) -> str:
-    """What a model's library says of its last failure, where it can."""
+    """Last error message of a model's library; empty if it has none."""
     if not hasattr(library, "AOTInductorGetLastError"):
         return ""
     text = c_char_p()

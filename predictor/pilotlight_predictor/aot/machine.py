@@ -1,7 +1,7 @@
-"""What a compiled model needs of a machine, and what this one is. Nothing here imports torch: its version is read.
+"""Machine requirements of a compiled model, and those of this machine. torch is not imported: its version is read.
 
-A package runs where torch, CUDA, the GPU's generation, the processor's vector instructions and the C library are those
-that it was made for; `misfit` says which of them is another.
+A package runs only with the torch, CUDA, GPU generation, CPU vector instructions and C library it was compiled for;
+`incompatibility` names the one that differs.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-# Instructions that code for an ISA of inductor's takes for granted, by their names in /proc/cpuinfo.
+# CPU flags (/proc/cpuinfo) required by the vector ISAs of inductor.
 ISAS: Final[dict[str, frozenset[str]]] = {
     "avx512": frozenset({"avx512f", "avx512dq", "avx512vl", "avx512bw"}),
     "avx2": frozenset({"avx2", "fma"}),
@@ -23,7 +23,7 @@ ISAS: Final[dict[str, frozenset[str]]] = {
 
 
 class Machine(Struct, frozen=True):
-    """Of a package: what it was made on and for. `sm` is empty for the CPU, `isa` for a GPU."""
+    """Machine that a package was compiled for. `sm` is empty for the CPU, `isa` for a GPU."""
 
     device: str  # cpu | cuda
     torch: str
@@ -35,14 +35,14 @@ class Machine(Struct, frozen=True):
 
 
 def torch_root() -> Path | None:
-    """Where torch is installed, found and not imported."""
-    found = find_spec("torch")
-    return Path(found.origin).parent if found is not None and found.origin else None
+    """Folder of the installed torch, without importing it; None if there is none."""
+    spec = find_spec("torch")
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 @cache
 def torch_version() -> tuple[str, str]:
-    """Of torch and of the CUDA that it was built with; empty where there is none."""
+    """Versions of torch and of the CUDA it was built with; empty if there is none."""
     root = torch_root()
     if root is None:
         return "", ""
@@ -51,15 +51,15 @@ def torch_version() -> tuple[str, str]:
 
 
 def _assigned(name: str, text: str) -> str:
-    found = re.search(rf"^{name}\b[^=\n]*= *'([^']*)'", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^{name}\b[^=\n]*= *'([^']*)'", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def glibc() -> str:
     return (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(" ")[2] if hasattr(os, "confstr") else ""
 
 
-def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     try:
         line = next(line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
@@ -67,8 +67,8 @@ def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
-def here(device: str, index: int) -> Machine:
-    """This machine as a package for the device would name it."""
+def current_machine(device: str, index: int) -> Machine:
+    """This machine with one device."""
     from pilotlight_predictor.weights.cuda_driver import compute_capability
 
     version, cuda = torch_version()
@@ -76,21 +76,21 @@ def here(device: str, index: int) -> Machine:
     return Machine(device, version, cuda, platform.machine(), glibc(), sm, "")
 
 
-def misfit(wanted: Machine, ours: Machine, offered: frozenset[str]) -> str:
-    """Why a package cannot run here, in one sentence; empty: it can. `offered` are the processor's instructions."""
-    for name, made, present in (
-        ("device", wanted.device, ours.device),
-        ("processor", wanted.arch, ours.arch),
-        ("torch", wanted.torch, ours.torch),
-        ("CUDA", wanted.cuda, ours.cuda),
-        ("compute capability", wanted.sm, ours.sm),
+def incompatibility(required: Machine, ours: Machine, flags: frozenset[str]) -> str:
+    """Return in one sentence why a package cannot run here; empty if it can."""
+    for name, needed, present in (
+        ("device", required.device, ours.device),
+        ("processor", required.arch, ours.arch),
+        ("torch", required.torch, ours.torch),
+        ("CUDA", required.cuda, ours.cuda),
+        ("compute capability", required.sm, ours.sm),
     ):
-        if made != present:
-            return f"it was compiled for {name} {made or 'none'}, and here is {present or 'none'}"
-    if _numbers(wanted.glibc) > _numbers(ours.glibc):
-        return f"it was compiled with glibc {wanted.glibc}, and here is {ours.glibc or 'another C library'}"
-    missing = sorted(ISAS.get(wanted.isa, frozenset({wanted.isa})) - offered)
-    return f"it was compiled for {wanted.isa}, and this processor has no {', '.join(missing)}" if missing else ""
+        if needed != present:
+            return f"it was compiled for {name} {needed or 'none'}, and here is {present or 'none'}"
+    if _numbers(required.glibc) > _numbers(ours.glibc):
+        return f"it was compiled with glibc {required.glibc}, and here is {ours.glibc or 'another C library'}"
+    missing = sorted(ISAS.get(required.isa, frozenset({required.isa})) - flags)
+    return f"it was compiled for {required.isa}, and this processor has no {', '.join(missing)}" if missing else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

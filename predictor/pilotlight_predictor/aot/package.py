@@ -1,7 +1,7 @@
-"""A compiled model as it lies beside its weights: `aot/KEY/package.json`, a library, and constants of its own.
+"""Package format of a compiled model, next to its weights: `aot/KEY/package.json`, a library, and extra constants.
 
-The weights are not in it: they are read from the model's own file. What must not differ are the tensors' names, types
-and shapes, the module, and the values of tensors so small that the compiler wrote them into the code.
+The weights are read from the model's own file. A package fits if the tensors' names, dtypes and shapes, the module, and
+the values of small tensors that the compiler inlined are unchanged.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pilotlight_predictor.aot.machine import Machine, flags, here, misfit
+from pilotlight_predictor.aot.machine import Machine, cpu_flags, current_machine, incompatibility
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.weights.safetensors_file import content, files_of, read
+from pilotlight_predictor.weights.safetensors_file import read_header, read_tensor, weight_files
 
 FOLDER: Final = "aot"
 MANIFEST: Final = "package.json"
@@ -44,10 +44,10 @@ class Package(Struct, frozen=True):
 
 
 def fingerprint(weights: Path) -> str:
-    """Of names, types and shapes, over all files of the model; the values do not count."""
-    tensors = [item for file in files_of(weights) for item in read(file).tensors.items()]
-    told = sorted((name, place.dtype, list(place.shape)) for name, place in tensors)
-    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+    """Hash of all tensors' names, dtypes and shapes, not of their values."""
+    tensors = [item for file in weight_files(weights) for item in read_header(file).tensors.items()]
+    entries = sorted((name, info.dtype, list(info.shape)) for name, info in tensors)
+    return hashlib.sha256(msgspec.json.encode(entries)).hexdigest()
 
 
 def sha256(path: Path) -> str:
@@ -60,7 +60,7 @@ def module_file(weights: Path) -> Path:
 
 
 def packages(weights: Path) -> Iterator[tuple[Path, Package]]:
-    """Those beside the weights; one that cannot be read is an error, since somebody meant it to be used."""
+    """Packages next to the weights. Raises LoadFailed for one that cannot be read."""
     folder = (weights if weights.is_dir() else weights.parent) / FOLDER
     for file in sorted(folder.glob(f"*/{MANIFEST}")):
         try:
@@ -69,18 +69,19 @@ def packages(weights: Path) -> Iterator[tuple[Path, Package]]:
             raise LoadFailed(f"{file.parent.name}/{MANIFEST} cannot be read: {error}") from None
 
 
-def choose(weights: Path, device: str, index: int, trusted: Sequence[str]) -> tuple[Path, Package] | str | None:
-    """The package that runs here; a sentence where there are some and none does; None where there is none."""
-    found = list(packages(weights))
-    if not found:
+def find_package(weights: Path, device: str, index: int, trusted: Sequence[str]) -> tuple[Path, Package] | str | None:
+    """Return the package that runs here, None without packages, or a sentence why none of them fits."""
+    candidates = list(packages(weights))
+    if not candidates:
         return None
-    ours, offered, print_, module = here(device, index), flags(), fingerprint(weights), sha256(module_file(weights))
+    ours, flags = current_machine(device, index), cpu_flags()
+    tensors, module = fingerprint(weights), sha256(module_file(weights))
     why = ""
-    for folder, package in found:
+    for folder, package in candidates:
         why = (
-            misfit(package.machine, ours, offered)
-            or _changed(package, weights, print_, module)
-            or distrusted(folder, package, trusted)
+            incompatibility(package.machine, ours, flags)
+            or _changed(package, weights, tensors, module)
+            or untrusted_reason(folder, package, trusted)
         )
         if not why:
             return folder, package
@@ -88,36 +89,37 @@ def choose(weights: Path, device: str, index: int, trusted: Sequence[str]) -> tu
     return why
 
 
-def _changed(package: Package, weights: Path, fingerprint_: str, module: str) -> str:
-    if package.weights != fingerprint_:
+def _changed(package: Package, weights: Path, tensors: str, module: str) -> str:
+    """Return which source of a package has changed since its compilation; empty if none has."""
+    if package.weights != tensors:
         return "the tensors of the weights are others than those it was compiled from"
     if package.module != module:
         return "model.py is another than the one it was compiled from"
-    values = hashes(weights, package.inlined) if package.inlined else {}
+    values = tensor_hashes(weights, package.inlined) if package.inlined else {}
     other = sorted(name for name, known in package.inlined.items() if values.get(name) != known)
     return f"the values of {other[0]} are others, and those are part of the code: compile it again" if other else ""
 
 
-def hashes(weights: Path, names: Collection[str]) -> dict[str, str]:
-    """Of the values of some tensors."""
+def tensor_hashes(weights: Path, names: Collection[str]) -> dict[str, str]:
+    """SHA-256 of the values of some tensors."""
     return {
-        name: hashlib.sha256(content(file, place)).hexdigest()
-        for file in map(read, files_of(weights))
-        for name, place in file.tensors.items()
+        name: hashlib.sha256(read_tensor(file, info)).hexdigest()
+        for file in map(read_header, weight_files(weights))
+        for name, info in file.tensors.items()
         if name in names
     }
 
 
-def distrusted(folder: Path, package: Package, trusted: Sequence[str]) -> str:
-    """A package is native code. It is run when its folder lies below a path, or its library has a hash, that was named.
+def untrusted_reason(folder: Path, package: Package, trusted: Sequence[str]) -> str:
+    """Return why a package is not trusted; empty if it is. A package is native code.
 
-    A hash is believed only of the file itself.
+    It is trusted if its folder is below a path in `trusted`, or its library file has a hash in it.
     """
-    place = folder.resolve()
+    path = folder.resolve()
     for each in trusted:
         if each.startswith(("/", "./", "../", "~")):
-            if place.is_relative_to(Path(each).expanduser().resolve()):
+            if path.is_relative_to(Path(each).expanduser().resolve()):
                 return ""
         elif each.lower() == package.library:
             return "" if sha256(folder / LIBRARY) == package.library else f"{LIBRARY} is not the one of its manifest"
-    return f"it is native code that nobody vouched for; if you do: --trust-compiled {place}"
+    return f"it is native code that nobody vouched for; if you do: --trust-compiled {path}"

@@ -1,6 +1,6 @@
-"""Compiled PyTorch models, run by torch's C++ library: weights travel meanwhile, and nobody imports torch.
+"""Compiled PyTorch models, run by torch's C++ library without importing torch.
 
-`platformctl compile` makes the packages; the torch backend gives way to this one where a package fits (`instead`).
+`platformctl compile` makes the packages; the torch backend selects this one if a package fits (`alternative_backend`).
 """
 
 from pathlib import Path
@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pilotlight_predictor.aot import early
-from pilotlight_predictor.aot.package import CONSTANTS, Package, Port, choose
+from pilotlight_predictor.aot.package import CONSTANTS, Package, Port, find_package
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import Inputs, Outputs
 from pilotlight_predictor.tensors import Array, Tensor, TensorSpec
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.aot.device_memory import MappedWeights, Memory, MovedWeights
+    from pilotlight_predictor.aot.device_memory import DeviceWeights, MappedWeights, Memory
     from pilotlight_predictor.aot.libtorch import LibTorch
-    from pilotlight_predictor.weights.moving import Moving
+    from pilotlight_predictor.weights.moving import WeightTransfer
     from pilotlight_predictor.weights.parked_weights import ParkedWeights
 
-MODELS = 4  # runs at the same time, over all instances of the device
+MAX_CONCURRENT_RUNS = 4  # concurrent runs over all instances of a device
 
 
 class AotInstance(TensorInstance):
-    """Instances share the container and its weights; each has buffers, and on a GPU a stream, of its own."""
+    """Instances share the container and its weights; each has its own buffers and, on a GPU, its own stream."""
 
-    def __init__(self, package: Package, shared: "Shared") -> None:
+    def __init__(self, package: Package, shared: "SharedModel") -> None:
         self._package, self._shared = package, shared
         self._memory = shared.memory()
         self.parking = shared.parking
@@ -37,24 +37,26 @@ class AotInstance(TensorInstance):
     def run(self, inputs: Inputs) -> Outputs:
         torch, memory, handles = self._shared.torch, self._memory, []
         ports, most = self._package.inputs, self._package.largest_batch
-        lent = [np.require(_checked(inputs, port, most), requirements=["C", "A"]) for port in ports]
-        for port, array in zip(ports, lent, strict=True):
-            address = memory.lend(port.name, array)
-            handles.append(torch.tensor(address, array.shape, self._shared.dtypes[port.datatype], self._shared.index))
-        made = self._shared.container.run(handles, len(self._package.outputs), memory.stream)
+        arrays = [np.require(_validated(inputs, port, most), requirements=["C", "A"]) for port in ports]
+        for port, array in zip(ports, arrays, strict=True):
+            address = memory.stage_input(port.name, array)
+            handles.append(
+                torch.create_tensor(address, array.shape, self._shared.dtypes[port.datatype], self._shared.index)
+            )
+        results = self._shared.container.run(handles, len(self._package.outputs), memory.stream)
         try:
-            memory.settle()
+            memory.synchronize()
             return {
-                port.name: self._fetched(handle)
-                for port, handle in zip(self._package.outputs, made, strict=True)
+                port.name: self._read_output(handle)
+                for port, handle in zip(self._package.outputs, results, strict=True)
             }  # fmt: skip
         finally:
-            for handle in made:
+            for handle in results:
                 torch.delete(handle)
 
-    def _fetched(self, handle: int) -> Tensor:
+    def _read_output(self, handle: int) -> Tensor:
         datatype, shape, strides, address = self._shared.torch.describe(handle)
-        return Tensor(datatype, self._memory.fetch(address, datatype, shape, strides))
+        return Tensor(datatype, self._memory.read_output(address, datatype, shape, strides))
 
     def clone(self) -> "AotInstance":
         self._shared.users += 1
@@ -67,8 +69,8 @@ class AotInstance(TensorInstance):
             self._shared.container.close()
 
 
-def _checked(inputs: Inputs, port: Port, largest: int) -> Array:
-    """What native code is given must be what it was compiled for, whatever a configuration lets pass."""
+def _validated(inputs: Inputs, port: Port, largest: int) -> Array:
+    """Return the input's array if it matches what the native code was compiled for, else raise BadRequest."""
     if port.name not in inputs:
         raise BadRequest(f"inputs must also hold {port.name}; the model was compiled with all of them")
     datatype, array = inputs[port.name]
@@ -83,8 +85,8 @@ def _checked(inputs: Inputs, port: Port, largest: int) -> Array:
     return array
 
 
-class Shared:
-    """What all instances of one device have in common."""
+class SharedModel:
+    """Container, weights and parking that all instances on one device share."""
 
     def __init__(self, folder: Path, package: Package, spec: LoadSpec) -> None:
         from pilotlight_predictor.aot.container import Container
@@ -96,14 +98,14 @@ class Shared:
         self._cuda = spec.device.kind == "cuda"
         self.torch: LibTorch = libtorch(self._cuda)
         self.dtypes = {port.datatype: self.torch.dtype(TORCH_NAMES[port.datatype]) for port in package.inputs}
-        self.container = Container(folder, self.torch, spec.device.kind, self.index, MODELS)
+        self.container = Container(folder, self.torch, spec.device.kind, self.index, MAX_CONCURRENT_RUNS)
         try:
-            self._weights = [self._held(spec.path, spec.ahead, spec.parks)]
+            self._weights = [self._open_weights(spec.path, spec.prefetched, spec.parkable)]
             if (folder / CONSTANTS).exists():
-                self._weights.append(self._held(folder / CONSTANTS, None, spec.parks))
+                self._weights.append(self._open_weights(folder / CONSTANTS, None, spec.parkable))
             self.parking = self._parking()
-            stored = {name: place for held in self._weights for name, place in held.stored.items()}
-            self.container.adopt(stored, package.constants)
+            stored = {name: tensor for weights in self._weights for name, tensor in weights.stored.items()}
+            self.container.bind_constants(stored, package.constants)
         except BaseException:
             self.container.close()
             raise
@@ -111,16 +113,18 @@ class Shared:
     def _parking(self) -> "ParkedWeights | None":
         if not self._cuda:
             return None
-        from pilotlight_predictor.weights.parked_weights import parkable
+        from pilotlight_predictor.weights.parked_weights import create_parked_weights
 
-        return parkable([block for held in self._weights for block in held.blocks])
+        return create_parked_weights([block for weights in self._weights for block in weights.blocks])
 
-    def _held(self, path: Path, ahead: "Moving | None", parks: bool) -> "MappedWeights | MovedWeights":
-        from pilotlight_predictor.aot.device_memory import MappedWeights, MovedWeights
+    def _open_weights(
+        self, path: Path, transfer: "WeightTransfer | None", parkable: bool
+    ) -> "MappedWeights | DeviceWeights":
+        from pilotlight_predictor.aot.device_memory import DeviceWeights, MappedWeights
 
         if not self._cuda:
             return MappedWeights(path)
-        return MovedWeights(ahead or _moving(path, self.index, parks))
+        return DeviceWeights(transfer or _start_transfer(path, self.index, parkable))
 
     def memory(self) -> "Memory":
         from pilotlight_predictor.aot.device_memory import GpuMemory, HostMemory
@@ -129,30 +133,32 @@ class Shared:
         return GpuMemory(Context(self.index)) if self._cuda else HostMemory()
 
 
-def ahead(spec: LoadSpec) -> "Moving | None":
-    """Weights begin to travel before torch's library is loaded."""
+def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
+    """Start the transfer of weights before torch's library is loaded."""
     if spec.device.kind != "cuda":
         return None
-    return early.taken(spec.path, spec.device.index) or _moving(spec.path, spec.device.index, spec.parks)
+    return early.take_transfer(spec.path, spec.device.index) or _start_transfer(
+        spec.path, spec.device.index, spec.parkable
+    )
 
 
-def _moving(path: Path, index: int, parks: bool) -> "Moving":
-    from pilotlight_predictor.weights.moving import Moving
+def _start_transfer(path: Path, index: int, parkable: bool) -> "WeightTransfer":
+    from pilotlight_predictor.weights.moving import WeightTransfer
 
-    return Moving(path, index, beside_import=False, parks=parks).begin()
+    return WeightTransfer(path, index, during_import=False, parkable=parkable).start()
 
 
 def load(spec: LoadSpec) -> AotInstance:
-    found = choose(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
-    if found is None:
+    candidate = find_package(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
+    if candidate is None:
         raise LoadFailed(f"{spec.path.name} has no compiled package beside it: platformctl compile makes one")
-    if isinstance(found, str):
-        raise LoadFailed(found)
-    folder, package = found
+    if isinstance(candidate, str):
+        raise LoadFailed(candidate)
+    folder, package = candidate
     if spec.config.max_batch_size > package.largest_batch:
         most = spec.config.max_batch_size
         raise LoadFailed(
             f"max_batch_size = {most}, but {folder.name} was compiled for {package.largest_batch} rows: compile it "
             f"again with --largest-batch {most}"
         )
-    return AotInstance(package, Shared(folder, package, spec))
+    return AotInstance(package, SharedModel(folder, package, spec))

@@ -1,26 +1,24 @@
-"""What a backend is: a module with `load(spec) -> Instance`, and maybe `prepare()` and `ahead(spec)`.
+"""Backend interface: a module with `load(spec) -> Instance` and optionally `prepare()` and `prefetch(spec)`.
 
-An instance tells what it found in the model file (`inputs`, `outputs`), so that a configuration can be derived or
-checked without reading the file twice.
-
-A module of this folder imports its heavy library inside `load` (or a function it calls), never at the top: looking a
-backend up must cost nothing. How to add one: docs/backends.md.
+`prepare` imports the backend's library early; `prefetch` starts reading weights before that import. An instance has the
+`inputs` and `outputs` of the model file, from which a configuration is derived or checked. A backend imports its heavy
+library inside `load`, never at module level, so that looking it up costs nothing. How to add one: docs/backends.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from pilotlight_predictor.inference import InferRequest, Inputs, Outputs
+from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from pilotlight_predictor.model_calls import ModelCalls
+    from pilotlight_predictor.metrics.custom import CustomMetrics
 
 Answer = Outputs | Exception
 
@@ -35,8 +33,64 @@ class Device(Struct, frozen=True):
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
 
 
+class VersionId(NamedTuple):
+    """A model version by name and number."""
+
+    name: str
+    number: int
+
+
+class ModelResponses(Protocol):
+    """Responses to one call of a model, read by the calling thread. `cancel` before leaving early."""
+
+    ended: bool
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `next` would return without blocking."""
+
+    def next(self) -> tuple[InferResponse | Exception, bool]:
+        """Block until the next response; True with the final one, after which `next` must not be called."""
+
+    def cancel(self) -> None:
+        """Cancel the rest of the call. From any thread."""
+
+
+class ModelLoader(Protocol):
+    """Loads and unloads models of the server from any thread but the event loop's. Blocks until done."""
+
+    def load(self, caller: str, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None: ...
+    def unload(self, caller: str, name: str, dependents: bool) -> None: ...
+    def ready(self, name: str, version: int) -> bool: ...
+
+
+class ModelCaller(Protocol):
+    """Access of user code to the other models of the server (Triton's business logic scripting). From any thread."""
+
+    @property
+    def custom_metrics(self) -> "CustomMetrics": ...
+    @property
+    def management(self) -> ModelLoader: ...
+    def forget_metrics(self, owner: object) -> None: ...
+
+    def call(
+        self,
+        caller: VersionId,
+        request: InferRequest,
+        *,
+        decoupled: bool,
+        blocks: bool = True,
+        on_response: Callable[[], None] | None = None,
+    ) -> ModelResponses:
+        """Send a request to another model.
+
+        `decoupled`: any number of responses is accepted. `blocks`: the caller's instance serves no request until the
+        end. `on_response` is called on the server's event loop for each response.
+        """
+
+
 class LoadSpec(Struct, frozen=True):
-    """All that a backend may know when it loads one version of one model onto one device."""
+    """Input of a backend's `load`: one version of one model, for one device."""
 
     config: ModelConfig
     version: int
@@ -45,106 +99,112 @@ class LoadSpec(Struct, frozen=True):
     device: Device = Device()
     precision: str = "auto"  # auto | fp32 | fp16 | bf16
     threads: int = 0  # intra-op threads; 0 lets the runtime choose
-    trusted_pickles: Mapping[str, str] = field(default_factory=dict)  # file name → sha256 an operator vouched for
-    trusted_compiled: Sequence[str] = ()  # paths below which, or hashes by which, compiled models may be run
-    calls: "ModelCalls | None" = None  # how user code reaches the other models of the server
-    parks: bool = False  # weights may leave the GPU while nobody asks (parking/)
-    ahead: Any = None  # what the backend's own `ahead(spec)` began before its library was imported
+    trusted_pickles: Mapping[str, str] = field(default_factory=dict)  # file name → trusted SHA-256
+    trusted_compiled: Sequence[str] = ()  # paths or hashes of trusted compiled models
+    calls: ModelCaller | None = None  # access of user code to the other models of the server
+    parkable: bool = False  # weights may leave the GPU while idle (parking/)
+    prefetched: Any = None  # result of the backend's `prefetch(spec)`
 
 
 class Instance(Protocol):
-    """One execution context. `execute` is called by one thread at a time; clones share weights where they can."""
+    """One execution context. `execute` is called by one thread at a time; clones share weights if possible."""
 
-    inputs: Sequence[TensorSpec]  # what the model file declares; empty when it cannot say
+    inputs: Sequence[TensorSpec]  # of the model file; empty if it declares none
     outputs: Sequence[TensorSpec]
-    quick: bool  # may run on the event loop when it proves to take microseconds (never for user code)
+    quick: bool  # may run on the event loop once measured to take microseconds (never for user code)
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        """One answer per request, in order. An exception for one request stands in its place; when all of the batch
-        fails it is raised, and the worker runs each request alone."""
+        """Return one answer per request, in order; an exception as an answer fails that request alone.
+
+        If it raises, the worker runs each request of the batch alone.
+        """
 
     def clone(self) -> "Instance":
-        """Another context on the same device for a second instance of the group."""
+        """Create another context on the same device."""
 
     def close(self) -> None:
-        """Frees what it holds; called once, after the last execute."""
+        """Free resources; called once, after the last execute."""
 
 
-class Asked(Protocol):
-    """One request of a decoupled model. All of it may be used by any thread."""
+class DecoupledRequest(Protocol):
+    """One request of a decoupled model, with its response stream. Thread-safe."""
 
     request: InferRequest
 
     @property
     def cancelled(self) -> bool:
-        """The client has gone: whatever is still sent is dropped, so stop early."""
+        """Whether the client has disconnected: further responses are dropped, so stop early."""
 
     @property
     def full(self) -> bool:
-        """`send` would wait now: for a thread that has others to serve meanwhile."""
+        """Whether `send` would block, for threads that serve several requests."""
 
     def send(self, answer: Answer, final: bool | None = None) -> None:
-        """Any number of times; waits while the client reads slowly. An Exception is the last, unless `final` is False;
-        an answer is the last only if `final` is True."""
+        """Send a response; blocks while the client reads slowly.
+
+        An Exception is the last unless `final` is False; an answer is the last only if `final` is True.
+        """
 
     def complete(self) -> None:
-        """There is nothing more to send. Every request needs its end, also a cancelled one; twice does no harm."""
+        """End the response stream. Required for every request, also a cancelled one; idempotent."""
 
 
 class DecoupledInstance(Protocol):
-    """An instance whose model gives any number of answers to a request. It has no `execute`; the rest is as above."""
+    """An instance of a model with any number of responses per request; `begin` replaces `execute`."""
 
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
     quick: bool
     decoupled: bool  # True
 
-    def begin(self, batch: Sequence[Asked]) -> None:
-        """In the instance's thread. May return before the answers are complete: then the next batch may begin.
-        What it raises ends every request of the batch that is not complete."""
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
+        """Start a batch, in the instance's thread. The next batch may begin as soon as it returns.
+
+        An exception ends every request of the batch that is not complete.
+        """
 
     def clone(self) -> "DecoupledInstance": ...
 
     def close(self) -> None:
-        """After the last request is complete."""
+        """Free resources; called once, after the last request is complete."""
 
 
 AnyInstance = Instance | DecoupledInstance
 
 
-class Parks(Protocol):
-    """What gives its GPU's memory back while nobody asks: `parking` of an instance that can (docs/parking.md).
+class Parkable(Protocol):
+    """Attribute `parking` of an instance that can free its GPU memory while idle (docs/parking.md).
 
-    Instances that share weights have the same one. Called by one thread at a time; but for `prepare`, never while a
-    request runs.
+    Instances that share weights share it. Called by one thread at a time and, except `prepare`, never while a request
+    runs.
     """
 
-    parked: bool  # also where only a part of it has left the GPU
+    parked: bool  # also if only a part has left the GPU
 
     @property
     def size(self) -> int:
-        """Bytes of host memory that it takes while it is parked."""
+        """Bytes of host memory needed while parked."""
 
     @property
-    def kept(self) -> int:
-        """Bytes of host memory that it has at this moment."""
+    def host_bytes(self) -> int:
+        """Bytes of host memory in use."""
 
     def prepare(self) -> None:
-        """The slow part of the first parking, while requests are served: what it raises leaves it as it was."""
+        """Do the slow part of the first parking while requests are served; a failure changes nothing."""
 
     def park(self) -> None:
-        """What it raises leaves it awake. Twice is once."""
+        """Free the GPU memory; a failure leaves it awake. Idempotent."""
 
     def wake(self) -> None:
-        """What it raises leaves it parked. Twice is once."""
+        """Restore the GPU memory; a failure leaves it parked. Idempotent."""
 
-    def forget(self) -> None:
-        """Gives back host memory that it keeps while awake, for its next parking."""
+    def drop_host_copy(self) -> None:
+        """Free the host copy that an awake model has for its next parking."""
 
 
-def parking_of(instance: object) -> Parks | None:
-    found: Parks | None = getattr(instance, "parking", None)
-    return found
+def parking_of(instance: object) -> Parkable | None:
+    parkable: Parkable | None = getattr(instance, "parking", None)
+    return parkable
 
 
 def is_decoupled(instance: AnyInstance) -> "TypeIs[DecoupledInstance]":
@@ -152,7 +212,7 @@ def is_decoupled(instance: AnyInstance) -> "TypeIs[DecoupledInstance]":
 
 
 class TensorInstance:
-    """For runtimes that take one batched set of arrays: merges the requests, runs once, splits the result."""
+    """Base of runtimes that take batched arrays: merges the requests, runs once, splits the result."""
 
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()

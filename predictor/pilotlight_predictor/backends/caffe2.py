@@ -1,8 +1,4 @@
-"""Caffe2 nets: recognised so that the reason can be given, for there is no runtime that could be installed.
-
-PyTorch carries no Caffe2, and no package index has one for a Python that this server runs on; the error says the way
-out.
-"""
+"""Caffe2 nets: recognised to be refused with a clear error, since no installable runtime exists."""
 
 from typing import NoReturn
 

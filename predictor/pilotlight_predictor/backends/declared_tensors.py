@@ -1,8 +1,8 @@
-"""INPUTS and OUTPUTS of a model.py: how user code says its tensors where no configuration does.
+"""INPUTS and OUTPUTS of a model.py: tensors that user code declares instead of a configuration.
 
     INPUTS = {"x": ("FP32", [-1, 4])}
 
-The file is parsed, not run. python.py and torch_modules.py report them as what the model file declares.
+The file is parsed, not run. Used by python.py and torch_modules.py.
 """
 
 import ast
@@ -15,11 +15,11 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import DATATYPES, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
-_PARSING: Final = Lock()  # Python 3.11 counts the depth of a tree for all threads at once, and may lose count of two
+_PARSING: Final = Lock()  # ast.parse of Python 3.11 has one recursion counter for all threads
 
 
 def declared(path: Path) -> tuple[Specs, Specs]:
-    """INPUTS and OUTPUTS of a model.py."""
+    """Return INPUTS and OUTPUTS of a model.py. Raises LoadFailed if it cannot be parsed."""
     try:
         text = path.read_text(encoding="utf-8")
         with _PARSING:
@@ -43,9 +43,9 @@ def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
 def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
     try:
         value: Mapping[str, tuple[str, Sequence[int]]] = ast.literal_eval(node) if node is not None else {}
-        found = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
+        specs = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
     except (ValueError, TypeError, AttributeError):
-        found = (TensorSpec("", "", ()),)
-    if any(spec.datatype not in DATATYPES for spec in found):
+        specs = (TensorSpec("", "", ()),)
+    if any(spec.datatype not in DATATYPES for spec in specs):
         raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}')
-    return found
+    return specs

@@ -1,7 +1,7 @@
-"""A graph of models served as one: each step runs as soon as its tensors are there, through the step's own scheduler.
+"""Ensembles: a graph of models served as one; each step runs in its model's scheduler once its inputs are available.
 
-It has no instances and no file; opening.py makes it from the configuration's `ensemble_scheduling`. A request holds
-all models of the graph from its first step to its last, so a model that is unloaded meanwhile still serves it.
+Has no instances and no file; opening.py creates it from `ensemble_scheduling`. A request holds all models of the graph
+from its first step to its last, so a model that is unloaded in between still serves it.
 """
 
 import asyncio
@@ -11,29 +11,31 @@ from time import perf_counter_ns, time_ns
 from typing import NamedTuple, Protocol
 
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError
-from pilotlight_predictor.executor import Executor, Held, Ticket
+from pilotlight_predictor.executor import Executor, HeldExecutor, Ticket
 from pilotlight_predictor.inference import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
 
 class Model(Protocol):
-    """What an ensemble needs of a loaded model version."""
+    """Loaded model version, as an ensemble needs it."""
 
     @property
     def executor(self) -> Executor: ...
-    def infer(self, request: InferRequest, done: Done, limits: None = ..., held: Held | None = ...) -> Ticket: ...
+    def infer(
+        self, request: InferRequest, done: Done, limits: None = ..., held: HeldExecutor | None = ...
+    ) -> Ticket: ...
 
 
 Find = Callable[[str, int], Model]
 
 
-class Part(NamedTuple):
+class HeldStep(NamedTuple):
     step: EnsembleStep
     model: Model
-    held: Held
+    held: HeldExecutor
 
 
 class Ensemble:
@@ -43,38 +45,38 @@ class Ensemble:
         self._config = config
         self._find = find
         self._stats = stats
-        self._running: dict[Item, _Run] = {}
+        self._running: dict[QueuedRequest, _Run] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, item: Item) -> None:
-        """Raises NotReady when one of its models cannot be had."""
+    def submit(self, item: QueuedRequest) -> None:
+        """Run a request. Raises NotReady if one of the models is not available."""
         graph = self.hold()
         self.run(item, graph.parts, graph.release)
 
-    def now(self) -> None:
-        """Its models have turns of their own."""
+    def inline_call(self) -> None:
+        """Return None: the steps run in their own schedulers."""
 
-    def hold(self) -> "Graph":
-        parts: list[Part] = []
+    def hold(self) -> "HeldEnsemble":
+        parts: list[HeldStep] = []
         try:
             for step in self._config.ensemble:
                 model = self._find(step.model, step.version)
-                parts.append(Part(step, model, model.executor.hold()))
+                parts.append(HeldStep(step, model, model.executor.hold()))
         except PredictorError as error:
             for part in parts:
                 part.held.release()
             raise NotReady(f"ensemble '{self._config.name}' cannot run: {error}") from None
-        return Graph(self, parts)
+        return HeldEnsemble(self, parts)
 
-    def run(self, item: Item, parts: Sequence[Part], release: Callable[[], None] = lambda: None) -> None:
+    def run(self, item: QueuedRequest, parts: Sequence[HeldStep], release: Callable[[], None] = lambda: None) -> None:
         item.enqueued_ns = perf_counter_ns()
         self._idle.clear()
         finish = lambda answer: self._finish(item, answer, release)  # noqa: E731 - a name for three lines
         run = self._running[item] = _Run(self._config, parts, item, finish)
         run.advance()
 
-    def _finish(self, item: Item, answer: Outputs | Exception, release: Callable[[], None]) -> None:
+    def _finish(self, item: QueuedRequest, answer: Outputs | Exception, release: Callable[[], None]) -> None:
         if self._running.pop(item, None) is None:
             return
         release()
@@ -87,16 +89,16 @@ class Ensemble:
         if not self._running:
             self._idle.set()
 
-    def cancel(self, item: Item) -> None:
+    def cancel(self, item: QueuedRequest) -> None:
         run = self._running.get(item)
         if run is not None:
             run.end(Cancelled("the client left before the answer"))
 
-    def pause(self, item: Item, paused: bool) -> None:
-        """Nothing to hold back: an ensemble answers once."""
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
+        """Do nothing: an ensemble responds once."""
 
     async def close(self) -> None:
-        """Requests in flight finish: they hold the models that they still need."""
+        """Wait for requests in flight, which hold the models that they still need."""
         await self._idle.wait()
 
     @property
@@ -119,20 +121,20 @@ class Ensemble:
         return not self.problem
 
 
-class Graph:
-    """The models of an ensemble, held open for one request of an ensemble above it."""
+class HeldEnsemble:
+    """Models of an ensemble held for one request of an outer ensemble."""
 
-    def __init__(self, ensemble: Ensemble, parts: Sequence[Part]) -> None:
+    def __init__(self, ensemble: Ensemble, parts: Sequence[HeldStep]) -> None:
         self._ensemble = ensemble
         self.parts = parts
 
-    def submit(self, item: Item) -> None:
+    def submit(self, item: QueuedRequest) -> None:
         self._ensemble.run(item, self.parts)
 
-    def cancel(self, item: Item) -> None:
+    def cancel(self, item: QueuedRequest) -> None:
         self._ensemble.cancel(item)
 
-    def pause(self, item: Item, paused: bool) -> None:
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
         self._ensemble.pause(item, paused)
 
     def release(self) -> None:
@@ -141,13 +143,13 @@ class Graph:
 
 
 class _Run:
-    """One request on its way through the graph."""
+    """One request running through the graph."""
 
     def __init__(
         self,
         config: ModelConfig,
-        parts: Sequence[Part],
-        item: Item,
+        parts: Sequence[HeldStep],
+        item: QueuedRequest,
         finish: Callable[[Outputs | Exception], None],
     ) -> None:
         self._config = config
@@ -155,14 +157,14 @@ class _Run:
         self._finish = finish
         self._tensors: dict[str, Tensor] = dict(item.request.inputs)
         self._waiting = list(parts)
-        self._tickets: dict[int, Ticket | None] = {}  # by step; None until its model has taken the request
+        self._tickets: dict[int, Ticket | None] = {}  # by step; None until its model has accepted the request
         self._ended = False
 
     def advance(self) -> None:
-        """Starts every step whose tensors are all there, and ends the run when nothing is left."""
+        """Start every step whose inputs are available; end the run when no step is running."""
         ready = [part for part in self._waiting if all(t in self._tensors for t in part.step.input_map.values())]
         self._waiting = [part for part in self._waiting if part not in ready]
-        # A cached answer comes at once, within `_start`: none of these may look as if it were the last.
+        # A cached response arrives inside `_start`: register all steps first, so that none of them seems the last.
         self._tickets.update({id(part.step): None for part in ready})
         for part in ready:
             if not self._ended:
@@ -170,7 +172,7 @@ class _Run:
         if not self._ended and not self._tickets:
             self.end(self._outputs())
 
-    def _start(self, part: Part) -> None:
+    def _start(self, part: HeldStep) -> None:
         step, key = part.step, id(part.step)
         inputs = {name: self._tensors[tensor] for name, tensor in step.input_map.items()}
         request = InferRequest(step.model, inputs, step.version, self._request.id, request_id=self._request.request_id)
@@ -178,14 +180,14 @@ class _Run:
         request.sequence = copy(self._request.sequence)
         request.priority, request.timeout_us = self._request.priority, self._request.timeout_us
         try:
-            ticket = part.model.infer(request, lambda result: self._stepped(step, result), None, part.held)
+            ticket = part.model.infer(request, lambda result: self._step_done(step, result), None, part.held)
         except Exception as error:
             self.end(error)
             return
         if key in self._tickets:
             self._tickets[key] = ticket
 
-    def _stepped(self, step: EnsembleStep, result: InferResponse | Exception) -> None:
+    def _step_done(self, step: EnsembleStep, result: InferResponse | Exception) -> None:
         self._tickets.pop(id(step), None)
         if self._ended:
             return
@@ -205,7 +207,7 @@ class _Run:
         return {name: self._tensors[name] for name in names}
 
     def end(self, answer: Outputs | Exception) -> None:
-        """Steps still under way are cancelled: nobody needs them any more."""
+        """Finish with an answer and cancel the steps still running."""
         if self._ended:
             return
         self._ended = True
@@ -215,8 +217,8 @@ class _Run:
         self._finish(answer)
 
 
-def circle(name: str, parts_of: Callable[[str], Iterable[str]], above: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The way from an ensemble back to itself through the models of its steps; empty when there is none."""
-    if name in above:
-        return (*above[above.index(name) :], name)
-    return next((found for part in parts_of(name) if (found := circle(part, parts_of, (*above, name)))), ())
+def find_cycle(name: str, steps_of: Callable[[str], Iterable[str]], path: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Path from an ensemble back to itself through its steps; empty if there is none."""
+    if name in path:
+        return (*path[path.index(name) :], name)
+    return next((cycle for part in steps_of(name) if (cycle := find_cycle(part, steps_of, (*path, name)))), ())

@@ -1,7 +1,7 @@
-"""What to do when a batch does not fit the device's memory: free the cache, then try once more in two halves.
+"""Recovery from out-of-memory on a device: free the cache, then retry the batch in two halves.
 
-Stands between a backend's `run` and its runtime. The exception class and the recovery are arguments, so the decision
-can be tried without a GPU.
+Stands between a backend's `run` and its runtime. The exception class and the recovery are arguments, for tests without
+a GPU.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Run = Callable[[Inputs], Outputs]
 
 
 class OutOfDeviceMemory(BackendFailed):
-    """The batch did not fit, nor did its halves; the text names the setting to change."""
+    """Neither the batch nor its halves fit; the text names the setting to change."""
 
 
 def run_or_halve(
@@ -26,11 +26,11 @@ def run_or_halve(
     out_of_memory: type[BaseException],
     recover: Callable[[], None],
 ) -> Outputs:
-    """`run(inputs)`; after one `out_of_memory`, recovers and runs each half, or the whole where it cannot be cut."""
+    """Return `run(inputs)`; after `out_of_memory`, recover and run each half, or the whole if it cannot be split."""
     try:
         return run(inputs)
     except out_of_memory:
-        pass  # the traceback holds the frames that hold the tensors: recover only after it is gone
+        pass  # the traceback's frames reference the tensors: recover only after it is released
     recover()
     parts = halves(inputs) if batched else [inputs]
     try:
@@ -42,7 +42,7 @@ def run_or_halve(
 
 
 def halves(inputs: Inputs) -> list[Inputs]:
-    """The rows of a batch in two parts; one part when there is a single row or the inputs disagree on rows."""
+    """Split a batch into two parts; one part for a single row or if the inputs differ in rows."""
     rows = {tensor.array.shape[0] if tensor.array.ndim else 0 for tensor in inputs.values()}
     size = rows.pop() if len(rows) == 1 else 1
     if size < 2:

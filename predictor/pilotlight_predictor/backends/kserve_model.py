@@ -1,7 +1,6 @@
-"""Subclasses of `kserve.Model` unchanged: preprocess, predict and postprocess run as under KServe's own server.
+"""Unchanged subclasses of `kserve.Model`: preprocess, predict and postprocess run as in KServe's own server.
 
-One of the forms that python.py chooses from, when model.py defines exactly one such class. kserve is imported only by
-such a model.py itself.
+python.py selects this kind of model if model.py defines exactly one such class. kserve is imported only by model.py.
 """
 
 import inspect
@@ -14,15 +13,15 @@ import numpy as np
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX, HEADER_REQUEST_ID
 from pilotlight_predictor.backends.base import Answer, LoadSpec
-from pilotlight_predictor.backends.python_forms import Loop, attempt
+from pilotlight_predictor.backends.python_forms import ModelEventLoop, attempt
 from pilotlight_predictor.backends.python_values import Declared, WrongReturn, array_of, outputs_of
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.inference import InferRequest, Outputs
 from pilotlight_predictor.tensors import Tensor
 
 
-def find(module: ModuleType) -> type | None:
-    """The one subclass of kserve.Model that the module itself defines."""
+def find_model_class(module: ModuleType) -> type | None:
+    """The one subclass of kserve.Model defined in the module; None if there is none."""
     import sys
 
     kserve = sys.modules.get("kserve")
@@ -31,33 +30,33 @@ def find(module: ModuleType) -> type | None:
     classes = [
         value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
     ]
-    found = [cls for cls in classes if issubclass(cls, kserve.Model)]
-    if len(found) > 1:
-        names = ", ".join(cls.__name__ for cls in found)
-        raise LoadFailed(f"model.py defines {len(found)} subclasses of kserve.Model ({names}), must be one")
-    return found[0] if found else None
+    models = [cls for cls in classes if issubclass(cls, kserve.Model)]
+    if len(models) > 1:
+        names = ", ".join(cls.__name__ for cls in models)
+        raise LoadFailed(f"model.py defines {len(models)} subclasses of kserve.Model ({names}), must be one")
+    return models[0] if models else None
 
 
-class KserveForm:
+class KserveModel:
     def __init__(self, cls: type, spec: LoadSpec, declared: Declared) -> None:
         self._cls, self._spec, self._declared = cls, spec, declared
-        self.loop = Loop()
-        _tell_predictor()
+        self.loop = ModelEventLoop()
+        _set_predictor_config()
         self.model: Any = cls(**_constructor_arguments(cls, spec))
         if not self.model.ready:
-            self.loop.settle(self.model.load())
+            self.loop.resolve(self.model.load())
         if not self.model.ready:
             raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
         self.verbs = _verbs(cls)
 
-    def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        _tell_predictor()
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        _set_predictor_config()
         started = [attempt(self._start, request) for request in batch]
-        settled = self.loop.settle_all(started)
-        return [self._settled(request, value) for request, value in zip(batch, settled, strict=True)]
+        settled = self.loop.resolve_all(started)
+        return [self._to_answer(request, value) for request, value in zip(batch, settled, strict=True)]
 
-    def clone(self, instance_name: str) -> "KserveForm":
-        return KserveForm(self._cls, self._spec, self._declared)
+    def clone(self, instance_name: str) -> "KserveModel":
+        return KserveModel(self._cls, self._spec, self._declared)
 
     def close(self) -> None:
         self.model.stop()
@@ -66,18 +65,21 @@ class KserveForm:
     def _start(self, request: InferRequest) -> Any:
         headers = {HEADER_REQUEST_ID: request.id} if request.id else {}
         if request.document is not None:
-            return self.model(dict(request.document), headers, verb=_verb(request.verb))
+            from kserve.model import InferenceVerb
+
+            verb = InferenceVerb.EXPLAIN if request.verb == "explain" else InferenceVerb.PREDICT
+            return self.model(dict(request.document), headers, verb=verb)
         return self.model(_kserve_request(request), headers)
 
-    def _settled(self, request: InferRequest, value: Any) -> Answer:
+    def _to_answer(self, request: InferRequest, value: Any) -> Answer:
         from kserve.errors import InvalidInput
 
         if isinstance(value, InvalidInput):
             return BadRequest(str(value.reason))
         if isinstance(value, Exception):
             return value
-        found: Answer = attempt(self._outputs if request.document is None else _document, value)
-        return found
+        answer: Answer = attempt(self._outputs if request.document is None else _document, value)
+        return answer
 
     def _outputs(self, returned: Any) -> Outputs:
         from kserve import InferResponse
@@ -90,27 +92,21 @@ class KserveForm:
         raise WrongReturn(f"the model returned {type(response).__name__}, must be kserve.InferResponse or a dict")
 
     def _from_v1(self, response: Mapping[str, Any]) -> dict[str, Any]:
-        """{"predictions": [...]} becomes the one output that is declared, or one of that name."""
+        """Map {"predictions": [...]} to the only declared output, else to one of that name."""
         if set(response) == {"predictions"} and len(self._declared) == 1:
             response = {next(iter(self._declared)): response["predictions"]}
         return {name: np.asarray(value) for name, value in response.items()}
 
 
 def _verbs(cls: Any) -> frozenset[str]:
-    """What the class does of V1: it takes the JSON itself, as it does under KServe's server."""
+    """V1 verbs of the class, which takes the JSON document itself, as in KServe's server."""
     import kserve
 
     return frozenset({"predict"} | ({"explain"} if cls.explain is not kserve.Model.explain else set()))
 
 
-def _verb(name: str) -> Any:
-    from kserve.model import InferenceVerb
-
-    return InferenceVerb.EXPLAIN if name == "explain" else InferenceVerb.PREDICT
-
-
 def _document(returned: Any) -> Outputs:
-    """The JSON of an answer to V1, as the one output `document`."""
+    """JSON of a V1 response, as the output `document`."""
     import orjson
     from kserve import InferResponse
 
@@ -127,8 +123,8 @@ def _document(returned: Any) -> Outputs:
     return {"document": Tensor("BYTES", np.array([text], dtype=object))}
 
 
-def _tell_predictor() -> None:
-    """A transformer's `predict` asks its predictor, which KServe remembers per context: that of each thread."""
+def _set_predictor_config() -> None:
+    """Set the predictor that a transformer's `predict` calls; KServe stores it in a context variable per thread."""
     host = os.environ.get(f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST")
     if host:
         from kserve import context
@@ -139,7 +135,7 @@ def _tell_predictor() -> None:
 
 
 def _constructor_arguments(cls: type, spec: LoadSpec) -> dict[str, str]:
-    """`name`, and the directory of the version under the names that KServe's examples use for it."""
+    """`name`, and the version's directory under the names that KServe's examples use."""
     known = {"name": spec.config.name, "model_name": spec.config.name}
     known |= dict.fromkeys(("model_dir", "model_path", "path"), str(spec.path.parent))
     parameters = list(inspect.signature(cls).parameters.values())
@@ -168,4 +164,4 @@ def _kserve_request(request: InferRequest) -> Any:
 
 
 def _datatype(datatype: str) -> str:
-    return "FP32" if datatype == "BF16" else datatype  # kserve knows no BF16; array_of made it float32
+    return "FP32" if datatype == "BF16" else datatype  # kserve has no BF16; array_of converts it to float32

@@ -1,8 +1,8 @@
-"""A user's model.py in a namespace of its own, with the files beside it, so that two versions live side by side.
+"""Isolated import of a user's model.py and the modules next to it, so that two versions can coexist.
 
-The file becomes `pilotlight_models.n7.model`, and its imports of neighbours (`import tokens`, `from . import tokens`)
-resolve inside that package: the modules get an `__import__` of their own. So nothing is put on sys.path, neighbours
-with the same name in two models never meet, and an import inside a function works long after the load.
+The file becomes `pilotlight_models.n7.model`; imports of siblings (`import tokens`, `from . import tokens`) resolve
+inside that package through a private `__import__`. So sys.path does not change, siblings with the same name in two
+models do not conflict, and imports inside functions work after the load.
 """
 
 import builtins
@@ -20,25 +20,25 @@ from typing import Any, Final
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 
 _PARENT: Final = "pilotlight_models"
-_numbers = count(1)
-_SOURCES: Final[dict[str, "Source"]] = {}  # by private package
+_package_numbers = count(1)
+_MODULES: Final[dict[str, "UserModule"]] = {}  # by private package
 
 
-class Source:
-    """One loaded model.py. Each clone of an instance shares it; the last `close` forgets its modules."""
+class UserModule:
+    """One loaded model.py, shared by clones of an instance; the last `close` removes its modules."""
 
     def __init__(
         self,
         path: Path,
         model_dir: Path,
-        offered: Mapping[str, ModuleType] | None = None,
-        forgotten: Callable[[], None] | None = None,
+        extra_modules: Mapping[str, ModuleType] | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
-        """`offered` are modules that only this model's files find, by name. `forgotten` is called at the end."""
-        self.path, self._forgotten = path, forgotten
-        self._offered = offered or {}
+        """`extra_modules` can be imported by this model only, by name. `on_close` is called by the last `close`."""
+        self.path, self._on_close = path, on_close
+        self._extra_modules = extra_modules or {}
         self._folders = list(dict.fromkeys([str(path.parent), str(model_dir)]))
-        self._package = f"{_PARENT}.n{next(_numbers)}"
+        self._package = f"{_PARENT}.n{next(_package_numbers)}"
         self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
         self._siblings: dict[str, bool] = {}
         self._users, self._lock = 1, threading.Lock()
@@ -51,13 +51,13 @@ class Source:
         except Exception as error:
             self.close()
             reason = f"{type(error).__name__}: {error}"
-            raise LoadFailed(f"{path.name} could not be imported: {reason}") from trimmed(error, self._folders)
+            raise LoadFailed(f"{path.name} could not be imported: {reason}") from trim_traceback(error, self._folders)
 
     @property
     def folders(self) -> Sequence[str]:
         return self._folders
 
-    def share(self) -> "Source":
+    def share(self) -> "UserModule":
         with self._lock:
             self._users += 1
         return self
@@ -66,13 +66,13 @@ class Source:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._forget()
+                self._unregister()
 
-    def _forget(self) -> None:
-        if self._forgotten is not None:
-            self._forgotten()
-        _SOURCES.pop(self._package, None)
-        for name in list(sys.modules):  # other threads import meanwhile
+    def _unregister(self) -> None:
+        if self._on_close is not None:
+            self._on_close()
+        _MODULES.pop(self._package, None)
+        for name in list(sys.modules):  # a copy: other threads import
             if name == self._package or name.startswith(f"{self._package}."):
                 sys.modules.pop(name, None)
 
@@ -88,7 +88,7 @@ class Source:
         package = ModuleType(self._package)
         package.__path__ = self._folders
         sys.modules[self._package] = package
-        _SOURCES[self._package] = self
+        _MODULES[self._package] = self
         if _Finder not in sys.meta_path:
             sys.meta_path.insert(0, _Finder)
 
@@ -101,8 +101,8 @@ class Source:
         level: int = 0,
     ) -> ModuleType:
         top = name.partition(".")[0]
-        if not level and name in self._offered:
-            return self._offered[name]
+        if not level and name in self._extra_modules:
+            return self._extra_modules[name]
         if level or not self._is_sibling(top):
             return builtins.__import__(name, globals, locals, fromlist, level)
         private = f"{self._package}.{name}"
@@ -114,23 +114,25 @@ class Source:
     def _is_sibling(self, top: str) -> bool:
         known = self._siblings.get(top)
         if known is None:
-            known = self._siblings[top] = any(_holds(Path(folder), top) for folder in self._folders)
+            known = self._siblings[top] = any(_contains(Path(folder), top) for folder in self._folders)
         return known
 
 
 class _Finder:
-    """Asked by the import system for every module. It stays: who took itself out would let another thread, which asks
-    one after the other, pass over the next."""
+    """Meta path finder of the private packages, never removed.
+
+    Removing it while another thread iterates sys.meta_path would make that thread skip the next finder.
+    """
 
     @staticmethod
     def find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         parent, number, module = (*fullname.split(".", 2), "", "")[:3]
-        source = _SOURCES.get(f"{parent}.{number}") if module else None
+        source = _MODULES.get(f"{parent}.{number}") if module else None
         return source.find_spec(fullname, path, target) if source is not None else None
 
 
 class _Loader(SourceFileLoader):
-    """Gives a module the private `__import__` before its first line runs."""
+    """Loader that sets the private `__import__` before a module runs."""
 
     def __init__(self, fullname: str, path: str, private: dict[str, Any]) -> None:
         super().__init__(fullname, path)
@@ -141,24 +143,24 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled anew each time: bytecode on disk is believed by size and second, and a model may change within one.
+        """Compile without cached bytecode, which is validated by size and second: a model may change within one.
 
-        Nothing is written beside the model either, which may lie on a read-only volume.
+        Nothing is written next to the model either, whose volume may be read-only.
         """
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
 
-def _holds(folder: Path, top: str) -> bool:
-    """A file or package; a folder without __init__.py only if no installed module has the name."""
+def _contains(folder: Path, top: str) -> bool:
+    """Whether a folder has a module or package of that name; one without __init__.py counts if none is installed."""
     if (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file():
         return True
     bare = folder / top
     return bare.is_dir() and any(bare.glob("*.py")) and importlib.util.find_spec(top) is None
 
 
-def trimmed(error: BaseException, folders: Sequence[str]) -> BaseException:
-    """The error with its traceback from the first frame of the user's own code on: ours above it says nothing."""
+def trim_traceback(error: BaseException, folders: Sequence[str]) -> BaseException:
+    """Cut the traceback of an error to begin with the first frame of the user's code."""
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename.startswith(tuple(folders)):

@@ -37,7 +37,7 @@ class OnnxInstance(TensorInstance):
         self._names = [spec.name for spec in outputs]
         self._types = [spec.datatype for spec in outputs]
         self._plain = all(spec.datatype not in {"BYTES", "BF16"} for spec in (*inputs, *outputs))
-        self._run = _direct(session) if quick else session.run
+        self._run = _native_run(session) if quick else session.run
 
     def run(self, inputs: Inputs) -> Outputs:
         try:
@@ -49,7 +49,7 @@ class OnnxInstance(TensorInstance):
             raise _client_error(error) or error from None
 
     def _run_any(self, inputs: Inputs) -> Outputs:
-        """Strings go in and out as str; bfloat16 only as an OrtValue, which strings cannot be made into."""
+        """Run with strings as str, or bfloat16 as OrtValues, which cannot hold strings."""
         values = {name: _value(tensor) for name, tensor in inputs.items()}
         run = self._session.run_with_ort_values if "BF16" in self._types else self._session.run
         results = run(self._names, values)
@@ -60,23 +60,23 @@ class OnnxInstance(TensorInstance):
 
     @property
     def providers(self) -> list[str]:
-        """Where the session really runs: CUDA first if it was taken."""
+        """Providers that the session really uses, CUDA first if it is one."""
         return list(self._session.get_providers())
 
     def close(self) -> None:
         del self._session, self._run
 
 
-def _direct(session: Any) -> Any:
-    """`run` without what the session asks of every call and we know since the load: microseconds, as the model takes.
+def _native_run(session: Any) -> Any:
+    """The native `run` of a CPU session, without checks that cost as much as a small model takes.
 
-    What falls back to another provider is on a GPU, and keeps the whole of it.
+    GPU sessions keep the public `run`, which can fall back to another provider.
     """
     return getattr(getattr(session, "_sess", None), "run", session.run)
 
 
 def prepare() -> None:
-    """A download leaves time for the import."""
+    """Import onnxruntime, during a download."""
     _import()
 
 
@@ -87,8 +87,7 @@ def load(spec: LoadSpec) -> OnnxInstance:
 
 
 def _import() -> Any:
-    """A server tells nobody what it runs unless asked to: onnxruntime sends telemetry from a thread that its import
-    starts, unless this is set before."""
+    """Import onnxruntime with telemetry off, unless it is enabled: its import starts the thread that sends it."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
@@ -100,17 +99,16 @@ def _import() -> Any:
 
 
 def _options(runtime: Any, spec: LoadSpec) -> Any:
-    """Each session has threads of its own. Unless told otherwise they sleep when there is nothing to do: to spin costs
-    each of them 40 ms of a processor whenever it ends something, its own start included: a hundred models feel it."""
+    """Session options. Threads do not spin by default: each would use 40 ms of CPU after every run and its start."""
     options = runtime.SessionOptions()
     options.intra_op_num_threads = spec.threads or _number(spec, THREADS)
     options.add_session_config_entry(SPINNING, str(_number(spec, SPINNING, most=1)))
-    options.log_severity_level = 4  # what fails is raised, and told once in our own log
+    options.log_severity_level = 4  # failures are raised and logged by us
     return options
 
 
 def _number(spec: LoadSpec, name: str, most: int = 4096) -> int:
-    """A parameter of the model's configuration; 0 when it is not there."""
+    """An integer parameter of the model's configuration; 0 if absent."""
     text = spec.config.parameters.get(name, "0")
     if not text.isdecimal() or int(text) > most:
         raise LoadFailed(f"{spec.config.name}: parameters {name} = {text!r}, must be a whole number from 0 to {most}")
@@ -123,12 +121,14 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
-        message = f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {_why(runtime)}"
+        message = (
+            f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {_missing_cuda_reason(runtime)}"
+        )
         log("device.missing", message, level="WARNING", model=spec.config.name)
     return session
 
 
-def _why(runtime: Any) -> str:
+def _missing_cuda_reason(runtime: Any) -> str:
     if CUDA not in runtime.get_available_providers():
         return "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
     return "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
@@ -145,18 +145,14 @@ def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:
 
 
 def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(node.name, _datatype(node), _shape(node.shape)) for node in nodes)
-
-
-def _datatype(node: Any) -> str:
-    if node.type not in _DATATYPES:
-        raise LoadFailed(f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for")
-    return _DATATYPES[node.type]
-
-
-def _shape(dims: Sequence[Any]) -> tuple[int, ...]:
-    """Names and None are dimensions that vary."""
-    return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in dims)
+    """Specs with -1 for dynamic dimensions, which onnxruntime gives as names or None."""
+    specs = []
+    for node in nodes:
+        if node.type not in _DATATYPES:
+            raise LoadFailed(f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for")
+        shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+        specs.append(TensorSpec(node.name, _DATATYPES[node.type], shape))
+    return tuple(specs)
 
 
 def _value(tensor: Tensor) -> Any:
@@ -185,7 +181,7 @@ def _tensor(datatype: str, value: Any) -> Tensor:
 
 
 def _bits(value: Any) -> Array:
-    """onnxruntime hands no bfloat16 to numpy, so its bits are copied from where they lie."""
+    """Copy the bits of a bfloat16 value, which onnxruntime cannot convert to numpy."""
     from ctypes import string_at
 
     import numpy as np
@@ -197,9 +193,10 @@ def _bits(value: Any) -> Array:
 
 
 def _client_error(error: Exception) -> BadRequest | None:
-    """onnxruntime tells a tensor that does not fit the graph from a failure of its own by the name of its class.
+    """Return a BadRequest if the input does not fit the graph; None for other failures.
 
-    Sizes that vary can also meet in an operator that does not take them together; then only the text tells.
+    onnxruntime raises InvalidArgument for that, or a failure in an operator, recognisable by its text only, if dynamic
+    sizes do not fit together.
     """
     if isinstance(error, UnicodeDecodeError):
         return BadRequest("a BYTES input is not UTF-8, which ONNX strings must be")

@@ -1,11 +1,11 @@
-"""User code as a model: a model.py beside which its own files may lie. Four forms, recognised by what it defines.
+"""Python backend: a model.py, with its own modules next to it. Four kinds, recognised by what it defines.
 
     class TritonPythonModel     Triton's, unchanged                  triton_model.py
     class … (kserve.Model)      KServe's, unchanged                  kserve_model.py
     class Model                 initialize / execute / finalize      python_forms.py
     def predict(x, y)           argument names are input names       python_forms.py
 
-Constants INPUTS and OUTPUTS describe the tensors when there is no configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
+Constants INPUTS and OUTPUTS declare the tensors without a configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from pilotlight_predictor.backends import kserve_model, triton_model
 from pilotlight_predictor.backends import triton_python_backend_utils as pb_utils
-from pilotlight_predictor.backends.base import Answer, Asked, LoadSpec
+from pilotlight_predictor.backends.base import Answer, DecoupledRequest, LoadSpec
 from pilotlight_predictor.backends.declared_tensors import Specs, declared
-from pilotlight_predictor.backends.model_source import Source, trimmed
-from pilotlight_predictor.backends.python_forms import ClassForm, Form, FunctionForm
-from pilotlight_predictor.backends.python_parking import parking
+from pilotlight_predictor.backends.model_source import UserModule, trim_traceback
+from pilotlight_predictor.backends.python_forms import ClassModel, FunctionModel, UserModel
+from pilotlight_predictor.backends.python_parking import create_parking
 from pilotlight_predictor.backends.python_values import declared_outputs
-from pilotlight_predictor.backends.triton_calls import Calling
+from pilotlight_predictor.backends.triton_calls import BlsCaller
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.repository.model_config import ModelConfig
@@ -32,128 +32,135 @@ T = TypeVar("T")
 
 
 class PythonInstance:
-    """A form and the source it came from; turns what user code raises into an opaque error with a useful cause."""
+    """A user model and its module; exceptions of user code become opaque errors with the exception as cause."""
 
     quick = False
 
     def __init__(
-        self, name: str, form: Form, source: Source, specs: tuple[Specs, Specs], numbers: "count[int]"
+        self, name: str, model: UserModel, module: UserModule, specs: tuple[Specs, Specs], numbers: "count[int]"
     ) -> None:
-        self._name, self._form, self._source, self._numbers = name, form, source, numbers
+        self._name, self._model, self._module, self._numbers = name, model, module, numbers
         self._specs = specs
-        self.completed: ModelConfig | None = None  # what the model itself made of its configuration
+        self.completed: ModelConfig | None = None  # by the model's own auto_complete_config
         self.inputs: Sequence[TensorSpec] = specs[0]
         self.outputs: Sequence[TensorSpec] = specs[1]
-        self.parking = parking(form, self._opaque)
-        self.verbs: frozenset[str] = getattr(form, "verbs", frozenset())  # of V1, which only kserve.Model knows
+        self.parking = create_parking(model, self._opaque)
+        self.verbs: frozenset[str] = getattr(model, "verbs", frozenset())  # of V1, for kserve.Model only
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         try:
-            answers = self._form.answer(batch)
+            answers = self._model.execute(batch)
         except Exception as error:
             answers = [error] * len(batch)
         return [self._opaque(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
     def clone(self) -> "PythonInstance":
-        form = _guarded(self._name, self._source, lambda: self._form.clone(f"{self._name}_{next(self._numbers)}"))
-        return _made(type(self), self._name, form, self._source.share(), self._specs, self._numbers)
+        model = _guarded(self._name, self._module, lambda: self._model.clone(f"{self._name}_{next(self._numbers)}"))
+        return _create_instance(type(self), self._name, model, self._module.share(), self._specs, self._numbers)
 
     def close(self) -> None:
-        self.parking = None  # which holds us: a circle
+        self.parking = None  # breaks a reference cycle
         try:
-            self._form.close()
+            self._model.close()
         finally:
-            self._source.close()
+            self._module.close()
 
     def _opaque(self, error: Exception) -> Exception:
         if isinstance(error, PredictorError):
             return error
         failed = BackendFailed(f"model {self._name!r} raised {type(error).__name__}: see the server's log")
-        failed.__cause__ = trimmed(error, self._source.folders)
+        failed.__cause__ = trim_traceback(error, self._module.folders)
         return failed
 
 
 class DecoupledPythonInstance(PythonInstance):
-    """Of a form that answers in parts."""
+    """Instance of a decoupled user model."""
 
     decoupled = True
 
-    def begin(self, batch: Sequence[Asked]) -> None:
-        assert isinstance(self._form, triton_model.DecoupledTritonForm)
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
+        assert isinstance(self._model, triton_model.DecoupledTritonModel)
         try:
-            self._form.begin(batch)
+            self._model.begin(batch)
         except Exception as error:
             failed = self._opaque(error)
-            for asked in batch:
-                asked.send(failed)
+            for request in batch:
+                request.send(failed)
 
 
 def load(spec: LoadSpec) -> PythonInstance:
     if not spec.path.is_file():
         raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
     specs = declared(spec.path)
-    module, calling = pb_utils.bound_to(spec)
-    source = Source(spec.path, spec.model_dir, {pb_utils.NAME: module}, calling.leave)
+    module, caller = pb_utils.create_module(spec)
+    user_module = UserModule(spec.path, spec.model_dir, {pb_utils.NAME: module}, caller.close)
     try:
-        written = _completed(source, spec)
+        written = _completed(user_module, spec)
         whole = replace(spec, config=written or spec.config)
-        calling.decoupled = whole.config.decoupled
-        form = _guarded(spec.config.name, source, lambda: _form(source.module, whole, specs[1], calling))
+        caller.decoupled = whole.config.decoupled
+        model = _guarded(spec.config.name, user_module, lambda: _model(user_module.module, whole, specs[1], caller))
     except LoadFailed:
-        source.close()
+        user_module.close()
         raise
-    kind = DecoupledPythonInstance if isinstance(form, triton_model.DecoupledTritonForm) else PythonInstance
-    instance = _made(kind, spec.config.name, form, source, specs, count(1))
+    kind = DecoupledPythonInstance if isinstance(model, triton_model.DecoupledTritonModel) else PythonInstance
+    instance = _create_instance(kind, spec.config.name, model, user_module, specs, count(1))
     instance.completed = written
     return instance
 
 
-def _made(
-    kind: type[PythonInstance], name: str, form: Form, source: Source, specs: tuple[Specs, Specs], numbers: "count[int]"
+def _create_instance(
+    kind: type[PythonInstance],
+    name: str,
+    model: UserModel,
+    module: UserModule,
+    specs: tuple[Specs, Specs],
+    numbers: "count[int]",
 ) -> PythonInstance:
-    """One that what its class says of itself does not fit is freed as any other."""
+    """Create an instance; on failure close its model and module."""
     try:
-        return _guarded(name, source, lambda: kind(name, form, source, specs, numbers))
+        return _guarded(name, module, lambda: kind(name, model, module, specs, numbers))
     except LoadFailed:
         try:
-            form.close()
+            model.close()
         finally:
-            source.close()
+            module.close()
         raise
 
 
-def _completed(source: Source, spec: LoadSpec) -> ModelConfig | None:
-    cls = getattr(source.module, "TritonPythonModel", None)
+def _completed(user_module: UserModule, spec: LoadSpec) -> ModelConfig | None:
+    cls = getattr(user_module.module, "TritonPythonModel", None)
     if not isinstance(cls, type):
         return None
-    return _guarded(spec.config.name, source, lambda: triton_model.completed(cls, spec))
+    return _guarded(spec.config.name, user_module, lambda: triton_model.auto_completed_config(cls, spec))
 
 
-def _form(module: Any, spec: LoadSpec, outputs: Specs, calling: Calling) -> Form:
+def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> UserModel:
     known = declared_outputs(spec.config, outputs)
     if isinstance(getattr(module, "TritonPythonModel", None), type):
-        kind = triton_model.DecoupledTritonForm if spec.config.decoupled else triton_model.TritonForm
-        return kind(module.TritonPythonModel, triton_model.triton_args(spec), known, calling)
-    wrapped = kserve_model.find(module)
+        kind = triton_model.DecoupledTritonModel if spec.config.decoupled else triton_model.TritonModel
+        return kind(module.TritonPythonModel, triton_model.triton_args(spec), known, caller)
+    wrapped = kserve_model.find_model_class(module)
     if wrapped is not None:
-        return kserve_model.KserveForm(wrapped, spec, known)
+        return kserve_model.KserveModel(wrapped, spec, known)
     if isinstance(getattr(module, "Model", None), type):
-        return ClassForm(module.Model, triton_model.triton_args(spec), known)
+        return ClassModel(module.Model, triton_model.triton_args(spec), known)
     if callable(getattr(module, "predict", None)):
-        form = FunctionForm(module.predict, known)
-        form.check_inputs([tensor.name for tensor in spec.config.inputs])
-        return form
+        model = FunctionModel(module.predict, known)
+        model.check_inputs([tensor.name for tensor in spec.config.inputs])
+        return model
     raise LoadFailed(
         f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
         f"class TritonPythonModel, a subclass of kserve.Model"
     )
 
 
-def _guarded(name: str, source: Source, make: Callable[[], T]) -> T:
+def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:
     try:
         return make()
     except PredictorError:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trimmed(error, source.folders)
+        raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trim_traceback(
+            error, module.folders
+        )

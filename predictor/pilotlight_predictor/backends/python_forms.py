@@ -1,9 +1,9 @@
-"""The two plain forms of a model.py: a function `predict`, and a class `Model`. python.py chooses and calls them.
+"""The two plain kinds of a model.py: a function `predict`, and a class `Model`. Selected by python.py.
 
-    def predict(x, y): ...                       argument names are input names; a dict or one array comes back
+    def predict(x, y): ...                       argument names are input names; returns a dict or one array
     class Model: initialize(args), execute(inputs) or execute_batch(list of inputs), finalize()
 
-Any of them may be async: the requests of a batch then run concurrently on an event loop of the instance's own.
+Any of them may be async: the requests of a batch then run concurrently on the instance's own event loop.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import Array
 
 
-class Form(Protocol):
-    """One way in which a user may write a model. An exception of `answer` for one request stands in its place."""
+class UserModel(Protocol):
+    """User code of one kind. `execute` returns one answer per request; an exception fails that request alone."""
 
-    def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]: ...
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]: ...
 
-    def clone(self, instance_name: str) -> "Form": ...
+    def clone(self, instance_name: str) -> "UserModel": ...
 
     def close(self) -> None: ...
 
 
-class Loop:
-    """Runs what user code may have made async; the loop is made at the first need and kept, with its sessions."""
+class ModelEventLoop:
+    """Event loop for async user code, created at first use and reused, so that client sessions stay valid."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def settle(self, value: Any) -> Any:
+    def resolve(self, value: Any) -> Any:
         return self._run(value) if inspect.isawaitable(value) else value
 
-    def settle_all(self, values: Sequence[Any]) -> list[Any]:
-        """Awaits together what can be awaited; an exception stands in the place of its result."""
+    def resolve_all(self, values: Sequence[Any]) -> list[Any]:
+        """Await the awaitable values concurrently; exceptions are returned in place of results."""
         waiting = [value for value in values if inspect.isawaitable(value)]
         if not waiting:
             return list(values)
@@ -65,38 +65,38 @@ async def _gather(waiting: Sequence[Awaitable[Any]]) -> list[Any]:
 
 
 def attempt(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The result, or the exception as a value: one request's failure is not its neighbours'."""
+    """Return the result, or the exception as a value, so that one request's failure does not fail its batch."""
     try:
         return call(*args, **kwargs)
     except Exception as error:
         return error
 
 
-class PerRequest:
-    """Calls `call` once per request; the base of the forms that do."""
+class PerRequestModel:
+    """Base of user models that are called once per request."""
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
-        self.loop = Loop()
+        self.loop = ModelEventLoop()
 
     def call(self, inputs: dict[str, Array]) -> Any:
         raise NotImplementedError
 
-    def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         started = [attempt(self.call, arrays(request.inputs)) for request in batch]
-        return [self.settled(value) for value in self.loop.settle_all(started)]
+        return [self.to_answer(value) for value in self.loop.resolve_all(started)]
 
-    def settled(self, value: Any) -> Answer:
+    def to_answer(self, value: Any) -> Answer:
         if isinstance(value, Exception):
             return value
-        found: Answer = attempt(outputs_of, value, self.declared)
-        return found
+        answer: Answer = attempt(outputs_of, value, self.declared)
+        return answer
 
     def close(self) -> None:
         self.loop.close()
 
 
-class FunctionForm(PerRequest):
+class FunctionModel(PerRequestModel):
     """`def predict(x, y)`."""
 
     def __init__(self, function: Callable[..., Any], declared: Declared) -> None:
@@ -109,7 +109,7 @@ class FunctionForm(PerRequest):
         self._required = [p.name for p in named if p.default is p.empty]
 
     def check_inputs(self, names: Sequence[str]) -> None:
-        """At load: what the configuration lists against what the function takes."""
+        """Raise LoadFailed if the configuration lists an input that the function does not take."""
         unknown = [] if self._any else [name for name in names if name not in self._names]
         if unknown:
             raise LoadFailed(
@@ -125,19 +125,19 @@ class FunctionForm(PerRequest):
             inputs = {name: array for name, array in inputs.items() if name in self._names}
         return self._function(**inputs)
 
-    def clone(self, instance_name: str) -> "FunctionForm":
-        return FunctionForm(self._function, self.declared)
+    def clone(self, instance_name: str) -> "FunctionModel":
+        return FunctionModel(self._function, self.declared)
 
 
-class ClassForm(PerRequest):
-    """`class Model` with `execute(inputs)` or `execute_batch(batch)`; each instance makes an object of its own."""
+class ClassModel(PerRequestModel):
+    """`class Model` with `execute(inputs)` or `execute_batch(batch)`; each instance creates its own object."""
 
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         super().__init__(declared)
         self._cls, self._args = cls, args
         self.model = cls()
         if hasattr(self.model, "initialize"):
-            self.loop.settle(self.model.initialize(dict(args)))
+            self.loop.resolve(self.model.initialize(dict(args)))
         self._batch = getattr(self.model, "execute_batch", None)
         self._single = getattr(self.model, "execute", None)
         if self._batch is None and self._single is None:
@@ -147,19 +147,19 @@ class ClassForm(PerRequest):
         assert self._single is not None
         return self._single(inputs)
 
-    def answer(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         if self._batch is None:
-            return super().answer(batch)
-        returned = self.loop.settle(self._batch([arrays(request.inputs) for request in batch]))
+            return super().execute(batch)
+        returned = self.loop.resolve(self._batch([arrays(request.inputs) for request in batch]))
         if not isinstance(returned, (list, tuple)) or len(returned) != len(batch):
             what = f"{len(returned)} answers" if isinstance(returned, (list, tuple)) else type(returned).__name__
             raise WrongReturn(f"execute_batch returned {what}, must be a list of {len(batch)} dicts, one per request")
-        return [self.settled(value) for value in returned]
+        return [self.to_answer(value) for value in returned]
 
-    def clone(self, instance_name: str) -> "ClassForm":
-        return ClassForm(self._cls, {**self._args, "model_instance_name": instance_name}, self.declared)
+    def clone(self, instance_name: str) -> "ClassModel":
+        return ClassModel(self._cls, {**self._args, "model_instance_name": instance_name}, self.declared)
 
     def close(self) -> None:
         if hasattr(self.model, "finalize"):
-            self.loop.settle(self.model.finalize())
+            self.loop.resolve(self.model.finalize())
         super().close()

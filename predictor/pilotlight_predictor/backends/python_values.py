@@ -1,6 +1,6 @@
-"""Between tensors and what a user's Python sees: plain numpy arrays in, plain numpy arrays out, checked with care.
+"""Conversion between tensors and the numpy arrays of user code, with checks of what it returns.
 
-User code knows no BF16: it gets float32 and may return it.
+User code has no BF16: it gets float32 and may return it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,33 +24,33 @@ from pilotlight_predictor.tensors import (
 
 
 class WrongReturn(BackendFailed):
-    """The model returned something that is no answer; the text says what it was and what it must be."""
+    """The model returned an invalid value; the text names it and what it must be."""
 
 
-class Output(NamedTuple):
-    """What is declared of one output: no datatype or no shape means any. The shape has the batch dimension in front."""
+class DeclaredOutput(NamedTuple):
+    """Declaration of one output; an empty datatype or no shape allows any. The shape includes the batch dimension."""
 
     datatype: str = ""
     shape: Shape | None = None
 
 
-Declared = Mapping[str, Output]
-_ANY: Final = Output()
+Declared = Mapping[str, DeclaredOutput]
+_ANY: Final = DeclaredOutput()
 
 
-def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict[str, Output]:
-    """By name: what the configuration says, else what the module says by OUTPUTS."""
-    told = {spec.name: Output(spec.datatype, spec.shape) for spec in outputs}
+def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict[str, DeclaredOutput]:
+    """Outputs by name, from the configuration, else from the module's OUTPUTS."""
+    own = {spec.name: DeclaredOutput(spec.datatype, spec.shape) for spec in outputs}
     if not config.outputs:
-        return told
-    return {tensor.name: _configured(config, tensor, told.get(tensor.name, _ANY)) for tensor in config.outputs}
+        return own
+    return {tensor.name: _configured(config, tensor, own.get(tensor.name, _ANY)) for tensor in config.outputs}
 
 
-def _configured(config: ModelConfig, tensor: TensorConfig, told: Output) -> Output:
+def _configured(config: ModelConfig, tensor: TensorConfig, own: DeclaredOutput) -> DeclaredOutput:
     front = (-1,) if config.max_batch_size > 0 else ()
-    dims = tensor.dims if tensor.reshape is None else tensor.reshape  # the model gives the shape before the reshape
+    dims = tensor.dims if tensor.reshape is None else tensor.reshape  # the model returns the shape before the reshape
     known = bool(tensor.dims)
-    return Output(tensor.datatype or told.datatype, front + dims if known else told.shape)
+    return DeclaredOutput(tensor.datatype or own.datatype, front + dims if known else own.shape)
 
 
 def arrays(inputs: Inputs) -> dict[str, Array]:
@@ -62,7 +62,7 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def outputs_of(returned: Any, declared: Declared) -> Outputs:
-    """A dict of arrays, or one array when there is one output → outputs in the declared types, shapes and names."""
+    """Convert a dict of arrays, or one array for a single output. Raises WrongReturn if it does not fit `declared`."""
     if isinstance(returned, (np.ndarray, np.generic)):
         returned = {_only_name(declared): returned}
     if not isinstance(returned, Mapping):
@@ -84,24 +84,24 @@ def _only_name(declared: Declared) -> str:
     return next(iter(declared), "output")
 
 
-def _output(name: str, value: Any, declared: Output) -> Tensor:
+def _output(name: str, value: Any, declared: DeclaredOutput) -> Tensor:
     if not isinstance(value, (np.ndarray, np.generic)):
         raise WrongReturn(f"the model returned {type(value).__name__} for output {name!r}, must be a numpy array")
     array = np.asarray(value)
     _check_shape(name, array.shape, declared.shape)
-    found = _typed(name, array, declared.datatype)
-    if declared.datatype and found.datatype != declared.datatype:
+    result = _typed(name, array, declared.datatype)
+    if declared.datatype and result.datatype != declared.datatype:
         raise WrongReturn(f"the model returned {array.dtype} for output {name!r}, must be {declared.datatype}")
-    return found
+    return result
 
 
-def _check_shape(name: str, shape: Shape, wanted: Shape | None) -> None:
-    if wanted is None or shape == wanted:
+def _check_shape(name: str, shape: Shape, declared: Shape | None) -> None:
+    if declared is None or shape == declared:
         return
-    if not shape and wanted == (1,):  # dims cannot be empty in Triton's format, so its users write a scalar so
+    if not shape and declared == (1,):  # a scalar, since dims cannot be empty in Triton's format
         return
-    if len(shape) != len(wanted) or any(want not in (-1, got) for want, got in zip(wanted, shape, strict=True)):
-        raise WrongReturn(f"the model returned shape {list(shape)} for output {name!r}, must be {list(wanted)}")
+    if len(shape) != len(declared) or any(want not in (-1, got) for want, got in zip(declared, shape, strict=True)):
+        raise WrongReturn(f"the model returned shape {list(shape)} for output {name!r}, must be {list(declared)}")
 
 
 def _typed(name: str, array: Array, datatype: str) -> Tensor:
@@ -116,13 +116,13 @@ def _typed(name: str, array: Array, datatype: str) -> Tensor:
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
-    """float64 to FP32 and the like are what numpy code gives; a change of kind is a mistake."""
-    wanted = NUMPY_TYPES[datatype]
-    if array.dtype == wanted:
+    """Cast within a kind, such as float64 to FP32. Raises WrongReturn for a change of kind."""
+    dtype = NUMPY_TYPES[datatype]
+    if array.dtype == dtype:
         return array
-    if array.dtype == object or not np.can_cast(array.dtype, wanted, casting="same_kind"):
+    if array.dtype == object or not np.can_cast(array.dtype, dtype, casting="same_kind"):
         raise WrongReturn(f"the model returned {array.dtype} for output {name!r}, must be {datatype}")
-    return array.astype(wanted)
+    return array.astype(dtype)
 
 
 def _describe(value: Any) -> str:

@@ -1,12 +1,10 @@
-"""TensorFlow SavedModels and frozen graphs, by the tensorflow extra.
+"""TensorFlow SavedModels and frozen graphs, with the tensorflow extra.
 
-Each becomes one function from named tensors to named tensors; TensorFlow functions may be called from several threads,
-so clones share it.
+Each becomes one function from named tensors to named tensors, which is thread-safe, so clones share it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +55,7 @@ def load(spec: LoadSpec) -> TensorFlowInstance:
     if spec.device.kind == "cuda" and len(tf.config.list_physical_devices("GPU")) <= spec.device.index:
         raise LoadFailed(f"device = {spec.device}, but this TensorFlow sees no such GPU: set device: cpu")
     if spec.threads:
-        with suppress(RuntimeError):  # TensorFlow has started, with the number that the first model gave it
+        with suppress(RuntimeError):  # TensorFlow is initialised already, with the number of the first model
             tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
     if spec.path.is_dir():
         return _saved_model(tf, spec)
@@ -86,13 +84,13 @@ def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
         known = ", ".join(model.signatures) or "none"
         raise LoadFailed(f"TF_SIGNATURE_DEF = {name}, but {spec.path.name} has the signatures: {known}")
     function = model.signatures[name]
-    kept = _Kept(model, function)
+    bound = _BoundSignature(model, function)
     inputs = [_spec(n, s) for n, s in function.structured_input_signature[1].items()]
-    return TensorFlowInstance(spec, kept, inputs, [_spec(n, s) for n, s in function.structured_outputs.items()])
+    return TensorFlowInstance(spec, bound, inputs, [_spec(n, s) for n, s in function.structured_outputs.items()])
 
 
-class _Kept:
-    """A signature holds its variables by weak references: the model must live as long as it is called."""
+class _BoundSignature:
+    """A signature and its model, whose variables the signature references only weakly."""
 
     def __init__(self, model: Any, function: Function) -> None:
         self._model, self._function = model, function
@@ -102,33 +100,28 @@ class _Kept:
 
 
 def _graph(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
-    """A frozen graph does not say which of its nodes are inputs and outputs: the configuration must."""
+    """Load a frozen graph; its inputs and outputs come from the configuration, since the file does not name them."""
     names = [tensor.name for tensor in spec.config.inputs]
-    wanted = [tensor.name for tensor in spec.config.outputs]
-    if not names or not wanted:
+    outputs = [tensor.name for tensor in spec.config.outputs]
+    if not names or not outputs:
         raise LoadFailed(f"a graphdef needs input and output in the configuration of {spec.config.name!r}")
-    graph = _read_graph(tf, spec.path)
+    graph = tf.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(spec.path.read_bytes())
+    except Exception as error:  # protobuf's DecodeError, in a module that differs by version
+        raise LoadFailed(f"{spec.path.name} is no frozen GraphDef: {error}") from error
     imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
     try:
         feeds = [imported.graph.as_graph_element(_with_port(name)) for name in names]
-        fetches = [imported.graph.as_graph_element(_with_port(name)) for name in wanted]
+        fetches = [imported.graph.as_graph_element(_with_port(name)) for name in outputs]
     except (KeyError, ValueError) as error:
         raise LoadFailed(f"the configuration names a tensor that {spec.path.name} has not: {error}") from error
     pruned = imported.prune(feeds, fetches)
 
     def call(**inputs: Any) -> Mapping[str, Any]:
-        return dict(zip(wanted, pruned(*(inputs[name] for name in names)), strict=True))
+        return dict(zip(outputs, pruned(*(inputs[name] for name in names)), strict=True))
 
-    return TensorFlowInstance(spec, call, _specs(names, feeds), _specs(wanted, fetches))
-
-
-def _read_graph(tf: Any, path: Path) -> Any:
-    graph = tf.compat.v1.GraphDef()
-    try:
-        graph.ParseFromString(path.read_bytes())
-    except Exception as error:  # protobuf's DecodeError, whose module differs by version
-        raise LoadFailed(f"{path.name} is no frozen GraphDef: {error}") from error
-    return graph
+    return TensorFlowInstance(spec, call, _specs(names, feeds), _specs(outputs, fetches))
 
 
 def _with_port(name: str) -> str:
@@ -136,14 +129,14 @@ def _with_port(name: str) -> str:
 
 
 def _specs(names: Sequence[str], tensors: Sequence[Any]) -> list[TensorSpec]:
-    return [_spec(name, found) for name, found in zip(names, tensors, strict=True)]
+    return [_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
 
-def _spec(name: str, found: Any) -> TensorSpec:
-    if found.dtype.name not in _DATATYPES:
-        raise LoadFailed(f"tensor {name!r} is {found.dtype.name}, which no V2 datatype stands for")
-    dims = found.shape.as_list() if found.shape.rank is not None else []
-    return TensorSpec(name, _DATATYPES[found.dtype.name], tuple(-1 if dim is None else dim for dim in dims))
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    if tensor.dtype.name not in _DATATYPES:
+        raise LoadFailed(f"tensor {name!r} is {tensor.dtype.name}, which no V2 datatype stands for")
+    dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
+    return TensorSpec(name, _DATATYPES[tensor.dtype.name], tuple(-1 if dim is None else dim for dim in dims))
 
 
 def _to_tf(tf: Any, value: Tensor) -> Any:

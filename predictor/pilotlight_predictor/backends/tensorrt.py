@@ -1,7 +1,7 @@
-"""TensorRT engines (`model.plan`), by the tensorrt extra, on a GPU only. torch brings device memory and streams.
+"""TensorRT engines (`model.plan`), with the tensorrt extra, on a GPU only. torch provides device memory and streams.
 
-An engine is built for one GPU and one version of TensorRT: cc_model_filenames picks the file per compute capability.
-Clones share the engine and have an execution context and a stream each.
+An engine is built for one GPU and one version of TensorRT: cc_model_filenames selects the file by compute capability.
+Clones share the engine; each has its own execution context and stream.
 """
 
 from collections.abc import Sequence
@@ -55,13 +55,13 @@ class TensorRTInstance(TensorInstance):
         import torch
 
         with torch.cuda.stream(self._stream):
-            held = [self._bind_input(name, tensor) for name, tensor in inputs.items()]
+            references = [self._bind_input(name, tensor) for name, tensor in inputs.items()]
             results = {spec.name: self._bind_output(spec) for spec in self.outputs}
             if not self._context.execute_async_v3(self._stream.cuda_stream):
                 raise BackendFailed(f"model {self._spec.config.name!r} failed: TensorRT's own log has the reason")
             on_host = {name: result.to("cpu", non_blocking=True) for name, result in results.items()}
         self._stream.synchronize()
-        del held  # the engine reads the inputs until the stream is done
+        del references  # the engine reads the inputs until the stream is synchronised
         return {spec.name: from_torch(on_host[spec.name], spec.datatype) for spec in self.outputs}
 
     def _bind_input(self, name: str, tensor: Any) -> Any:
@@ -112,8 +112,8 @@ def _import() -> tuple[Any, Any]:
 def _specs(trt: Any, engine: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
-    for place in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(place)
+    for index in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(index)
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         (inputs if is_input else outputs).append(_spec(engine, name))
     return inputs, outputs

@@ -1,8 +1,8 @@
-"""Text generation: a directory in Hugging Face's layout, run by transformers on the CPU or a GPU.
+"""Text generation: a directory in Hugging Face's layout, run by transformers on the CPU or a GPU (docs/text.md).
 
-To V2 it is a decoupled model as Triton's vLLM backend is one: `text_input` in, `text_output` out, one answer or, with
-`stream`, a part for each step. The OpenAI dialect asks it by the same tensors, with `messages` for a chat. All requests
-share one loop (text_engine.py). The page: docs/text.md.
+A decoupled model with the tensors of Triton's vLLM backend: `text_input` in, `text_output` out, one response or, with
+`stream`, one per step. The OpenAI protocol uses the same tensors, with `messages` for a chat. All requests share one
+engine (text_engine.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,22 +11,22 @@ from typing import Any, Final
 
 import msgspec
 
-from pilotlight_predictor.backends.base import Asked, LoadSpec
-from pilotlight_predictor.backends.text_engine import Engine
-from pilotlight_predictor.backends.text_model import TextModel, load_model, whole_parameter
-from pilotlight_predictor.backends.text_prompt import Tokens, load_tokens, read_messages
+from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
+from pilotlight_predictor.backends.text_engine import TextEngine
+from pilotlight_predictor.backends.text_model import TextModel, integer_parameter, load_model
+from pilotlight_predictor.backends.text_prompt import PromptTokenizer, load_tokenizer, read_messages
 from pilotlight_predictor.backends.text_task import Task
 from pilotlight_predictor.errors import BadRequest, LoadFailed
-from pilotlight_predictor.generation import BadField, Sampling, read_sampling
+from pilotlight_predictor.generation import BadField, SamplingParameters, read_sampling
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import TensorSpec
 
-_LOADING: Final = Lock()  # transformers imports itself piece by piece, and two threads at once find half of it
+_LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
 SLOTS: Final = 32
-SHORT: Final = 16  # tokens that a prompt is completed by when nobody says how many
-# Parameters of a request that are for the server, or say what is to be told.
+DEFAULT_MAX_TOKENS: Final = 16  # default max_tokens of a completion
+# Prefixes of request parameters that are not for sampling.
 NOT_SAMPLING: Final = ("return_", "triton_", "sequence_", "binary_data", "priority", "timeout", "headers")
-TOLD: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+OPTIONAL_OUTPUTS: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
 INPUTS: Final = (
     *(TensorSpec(name, "BYTES", (1,), optional=True) for name in ("text_input", "messages", "sampling_parameters")),
     TensorSpec("tokens", "INT32", (-1,), optional=True),
@@ -48,17 +48,19 @@ class TextInstance:
     inputs: Sequence[TensorSpec] = INPUTS
     outputs: Sequence[TensorSpec] = OUTPUTS
 
-    def __init__(self, name: str, model: TextModel, tokens: Tokens, engine: Engine, shared: list[int]) -> None:
+    def __init__(
+        self, name: str, model: TextModel, tokens: PromptTokenizer, engine: TextEngine, shared: list[int]
+    ) -> None:
         self._name, self._model, self._tokens, self.engine = name, model, tokens, engine
         self._shared = shared  # how many instances use the engine
         self._shared[0] += 1
 
-    def begin(self, batch: Sequence[Asked]) -> None:
-        for asked in batch:
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
+        for request in batch:
             try:
-                task = self._task(asked)
-            except Exception as error:  # of this request alone: the others of the batch have done nothing
-                asked.send(error)
+                task = self._task(request)
+            except Exception as error:  # fails this request only
+                request.send(error)
             else:
                 self.engine.submit(task)
 
@@ -71,10 +73,11 @@ class TextInstance:
             self.engine.close()
             self._model.free()
 
-    def _task(self, asked: Asked) -> Task:
-        request = asked.request
-        given, stream, exclude = _settings(request)
-        text, messages, tokens = _text(request, "text_input"), _text(request, "messages"), request.inputs.get("tokens")
+    def _task(self, request: DecoupledRequest) -> Task:
+        infer_request = request.request
+        parameters, stream, exclude = _settings(infer_request)
+        text, messages = _text(infer_request, "text_input"), _text(infer_request, "messages")
+        tokens = infer_request.inputs.get("tokens")
         if messages:
             prompt = self._tokens.chat(read_messages(messages.encode()))
         elif tokens is not None and tokens.array.size and text is None:
@@ -83,17 +86,17 @@ class TextInstance:
             prompt = self._tokens.encode(text)
         else:
             raise BadRequest(f"model '{self._name}' needs the input 'text_input', or 'messages' for a chat")
-        sampling = read_sampling(given, 0 if messages else SHORT, "sampling_parameters.")
+        sampling = read_sampling(parameters, 0 if messages else DEFAULT_MAX_TOKENS, "sampling_parameters.")
         repeats = not (stream or messages) if exclude is None else not exclude
         if repeats and stream:
             raise BadRequest("exclude_input_in_output = false, must be true or left out when stream is true")
         return Task(
-            asked, prompt, sampling, self._room(prompt, sampling), self._model.stops, self._tokens,
-            stream=stream, before=(text or "") if repeats else "", wanted=_wanted(request),
+            request, prompt, sampling, self._max_tokens(prompt, sampling), self._model.eos_tokens, self._tokens,
+            stream=stream, before=(text or "") if repeats else "", outputs=_requested_outputs(infer_request),
         )  # fmt: skip
 
-    def _room(self, prompt: Sequence[int], sampling: Sampling) -> int:
-        """How many tokens the answer may have; raises when the prompt or what is asked for does not fit."""
+    def _max_tokens(self, prompt: Sequence[int], sampling: SamplingParameters) -> int:
+        """Maximum number of generated tokens. Raises BadField if prompt and max_tokens do not fit the context."""
         context = self._model.context
         if sampling.n > self.engine.slots:
             raise BadField("n", f"n = {sampling.n}, must be at most {self.engine.slots} for model '{self._name}'")
@@ -102,27 +105,27 @@ class TextInstance:
                 "prompt",
                 f"the prompt has {len(prompt)} tokens, must have fewer than the {context} of model '{self._name}'",
             )
-        room = context - len(prompt)
-        if sampling.max_tokens > room:
+        remaining = context - len(prompt)
+        if sampling.max_tokens > remaining:
             raise BadField(
                 "max_tokens",
-                f"max_tokens = {sampling.max_tokens}, must be at most {room}: the context of model '{self._name}' has "
-                f"{context} tokens and the prompt {len(prompt)}",
+                f"max_tokens = {sampling.max_tokens}, must be at most {remaining}: the context of model "
+                f"'{self._name}' has {context} tokens and the prompt {len(prompt)}",
             )
-        return sampling.max_tokens or room
+        return sampling.max_tokens or remaining
 
 
 def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | None]:
-    """Sampling, stream and exclude_input_in_output: by inputs, or by the parameters of the request."""
+    """Sampling parameters, stream and exclude_input_in_output, from inputs or the request's parameters."""
     parameters = dict(request.parameters)
     stream, exclude = (
         _flag(request, parameters.pop(name, None), name) for name in ("stream", "exclude_input_in_output")
     )
-    told = _text(request, "sampling_parameters")
-    if not told:
+    text = _text(request, "sampling_parameters")
+    if not text:
         return {n: v for n, v in parameters.items() if not n.startswith(NOT_SAMPLING)}, bool(stream), exclude
     try:
-        return msgspec.json.decode(told, type=dict[str, Any]), bool(stream), exclude
+        return msgspec.json.decode(text, type=dict[str, Any]), bool(stream), exclude
     except (msgspec.DecodeError, msgspec.ValidationError):
         raise BadField("sampling_parameters", "sampling_parameters must be a JSON object") from None
 
@@ -145,26 +148,28 @@ def _text(request: InferRequest, name: str) -> str | None:
         raise BadField(name, f"input '{name}' is not UTF-8 text") from None
 
 
-def _wanted(request: InferRequest) -> frozenset[str]:
-    """Outputs beside the text: those named, or asked for by `return_…` as Triton's vLLM backend has it."""
+def _requested_outputs(request: InferRequest) -> frozenset[str]:
+    """Optional outputs: those requested by name, or by a parameter `return_…` as in Triton's vLLM backend."""
     named = {output.name for output in request.outputs}
-    return frozenset(name for name in TOLD if name in named or request.parameters.get(f"return_{name}") is True)
+    return frozenset(
+        name for name in OPTIONAL_OUTPUTS if name in named or request.parameters.get(f"return_{name}") is True
+    )
 
 
 def prepare() -> None:
-    """Imports what a load needs, while the model is being fetched."""
+    """Import the libraries, during a download."""
     with _LOADING:
         _import()
 
 
 def load(spec: LoadSpec) -> TextInstance:
     folder = spec.path if spec.path.is_dir() else spec.path.parent
-    slots = whole_parameter(spec, "MAX_SEQUENCES", SLOTS)
+    slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
     with _LOADING:
         _import()
-        tokens = load_tokens(folder, spec.config.name)
+        tokens = load_tokenizer(folder, spec.config.name)
         model = load_model(spec, folder)
-    return TextInstance(spec.config.name, model, tokens, Engine(model, slots), [0])
+    return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), [0])
 
 
 def _import() -> None:

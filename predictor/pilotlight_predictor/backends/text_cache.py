@@ -1,7 +1,7 @@
-"""Keys and values of all rows that are being generated: rows join and leave between two steps of the model.
+"""KV cache of a batch whose rows are added and removed between two steps of the model.
 
-Rows of different length share one right end, so that a step writes one column for all of them; what a row does not
-have on its left is masked. Room grows by halves and is used again, so a step copies nothing but the new column.
+Rows are right-aligned, so that a step writes one column for all of them; the padding on the left is masked. Capacity
+grows by halves and is reused, so a step copies nothing but the new column.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-LEAST_ROOM: Final = 64  # columns
+MIN_SPARE: Final = 64  # columns
 
 
-class Frame:
-    """Which part of the columns is in use: what the layers share. `lengths` has one number per row."""
+class ColumnFrame:
+    """Columns in use, shared by all layers. `lengths` has one number per row."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -34,21 +34,21 @@ class Frame:
         return self.end - self.width
 
 
-class Columns:
-    """One layer: [rows, heads, columns, size of a head]. To the model it is a layer of a transformers cache."""
+class BatchCacheLayer:
+    """One layer, [rows, heads, columns, head size], with the interface of a transformers cache layer."""
 
     is_sliding = False
     is_compileable = False
     is_croppable = False
     is_initialized = True
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: ColumnFrame) -> None:
         self.frame = frame
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
 
     def update(self, keys: "torch.Tensor", values: "torch.Tensor", *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Writes the column of this step; the model attends to all that it is given back."""
+        """Write the column of this step; return all keys and values that the model attends to."""
         assert self.keys is not None
         assert self.values is not None
         rows, start, end = self.frame.rows, self.frame.start, self.frame.end
@@ -70,20 +70,20 @@ class Columns:
 
 
 @cache
-def _layer() -> type[Columns]:
-    """Transformers asks of a layer that it is one of its own."""
+def _layer() -> type[BatchCacheLayer]:
+    """Layer class derived from transformers' own, which it requires."""
     from transformers.cache_utils import CacheLayerMixin
 
-    return type("ColumnsLayer", (Columns, CacheLayerMixin), {})
+    return type("ColumnsLayer", (BatchCacheLayer, CacheLayerMixin), {})
 
 
-class RowCache:
-    """The rows of a batch. `cache` is what the model is called with."""
+class BatchKVCache:
+    """Rows of a batch. `cache` is the argument of the model."""
 
     def __init__(self, layers: int) -> None:
         from transformers import Cache
 
-        self._frame = Frame()
+        self._frame = ColumnFrame()
         self._layers = [_layer()(self._frame) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
         self._slots = self._columns = 0
@@ -92,10 +92,10 @@ class RowCache:
     def lengths(self) -> Sequence[int]:
         return self._frame.lengths
 
-    def join(self, prompt: Any) -> None:
-        """Adds the row that a prompt's own cache holds (a DynamicCache of one row)."""
+    def add_row(self, prompt: Any) -> None:
+        """Add the row in a prompt's own cache (a DynamicCache of one row)."""
         length = prompt.get_seq_length()
-        self._make_room(self._frame.rows + 1, max(self._frame.width, length), prompt)
+        self._reserve(self._frame.rows + 1, max(self._frame.width, length), prompt)
         row, end = self._frame.rows, self._frame.end
         for layer, one in zip(self._layers, prompt.layers, strict=True):
             assert layer.keys is not None
@@ -104,8 +104,8 @@ class RowCache:
             layer.values[row, :, end - length : end] = one.values[0]
         self._frame.lengths.append(length)
 
-    def leave(self, row: int) -> None:
-        """The last row takes its place."""
+    def remove_row(self, row: int) -> None:
+        """Remove a row; the last row moves to its index."""
         last = self._frame.rows - 1
         if row != last:
             for layer in self._layers:
@@ -115,25 +115,21 @@ class RowCache:
                 layer.values[row] = layer.values[last]
             self._frame.lengths[row] = self._frame.lengths[last]
         self._frame.lengths.pop()
-        if not self._frame.rows:
-            self._free()
-
-    def _free(self) -> None:
-        """Nobody is being answered: the memory is for others."""
-        for layer in self._layers:
-            layer.keys = layer.values = None
-        self._slots = self._columns = self._frame.end = 0
+        if not self._frame.rows:  # free the memory of an empty batch
+            for layer in self._layers:
+                layer.keys = layer.values = None
+            self._slots = self._columns = self._frame.end = 0
 
     def before_step(self) -> None:
-        self._make_room(self._frame.rows, self._frame.width, None)
+        self._reserve(self._frame.rows, self._frame.width, None)
 
     def after_step(self) -> None:
-        """Every row has one more token, in the column that was written."""
+        """Advance by the column that was written: every row has one more token."""
         self._frame.end += 1
         self._frame.lengths[:] = [length + 1 for length in self._frame.lengths]
 
     def mask(self, device: Any) -> "torch.Tensor | None":
-        """Which columns each row may see at the next step; None when that is all of them."""
+        """Attention mask of the next step; None if every row attends to all columns."""
         lengths, width = self._frame.lengths, self._frame.width
         if min(lengths) == width:
             return None
@@ -142,29 +138,29 @@ class RowCache:
         begins = torch.tensor([width - length for length in lengths], device=device)
         return torch.arange(width + 1, device=device)[None, :] >= begins[:, None]
 
-    def _make_room(self, rows: int, width: int, like: Any) -> None:
-        """For so many rows of that width, and one column after them."""
+    def _reserve(self, rows: int, width: int, like: Any) -> None:
+        """Ensure capacity for `rows` of `width` and one more column; `like` gives shapes for new buffers."""
         frame = self._frame
         if rows <= self._slots and width <= frame.end < self._columns:
             return
         slots = max(1 << (rows - 1).bit_length(), self._slots)
-        columns = width + max(LEAST_ROOM, width // 2)
-        made = [self._larger(number, slots, columns, width, like) for number in range(len(self._layers))]
-        for layer, (keys, values) in zip(self._layers, made, strict=True):  # all of them or none: memory may run out
+        columns = width + max(MIN_SPARE, width // 2)  # amortises the copy over width / 2 steps
+        grown = [self._grow_layer(number, slots, columns, width, like) for number in range(len(self._layers))]
+        for layer, (keys, values) in zip(self._layers, grown, strict=True):  # after all allocations: memory may run out
             layer.keys, layer.values = keys, values
         self._slots, self._columns, frame.end = slots, columns, width
 
-    def _larger(
+    def _grow_layer(
         self, number: int, slots: int, columns: int, width: int, like: Any
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         frame, layer = self._frame, self._layers[number]
         old, taken = slice(frame.start, frame.end), slice(width - frame.width, width)
         shaped = like.layers[number] if like is not None else layer
 
-        def grown(before: "torch.Tensor | None", example: "torch.Tensor") -> "torch.Tensor":
-            made = example.new_zeros((slots, example.shape[1], columns, example.shape[3]))
+        def grow(before: "torch.Tensor | None", example: "torch.Tensor") -> "torch.Tensor":
+            buffer = example.new_zeros((slots, example.shape[1], columns, example.shape[3]))
             if frame.rows and before is not None:
-                made[: frame.rows, :, taken] = before[: frame.rows, :, old]
-            return made
+                buffer[: frame.rows, :, taken] = before[: frame.rows, :, old]
+            return buffer
 
-        return grown(layer.keys, shaped.keys), grown(layer.values, shaped.values)
+        return grow(layer.keys, shaped.keys), grow(layer.values, shaped.values)

@@ -1,7 +1,6 @@
-"""A causal language model in Hugging Face's layout: config.json, weights as safetensors, a tokenizer.
+"""Causal language model in Hugging Face's layout, loaded by transformers onto one device.
 
-Loaded during the cold start by transformers, onto one device in the precision of the settings; code that a model brings
-along is never run. `forward` is all that the engine (text_engine.py) asks of it.
+Code in a model's directory is never run. `forward` and `prefill` are used by the engine (text_engine.py).
 """
 
 import copy
@@ -11,19 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.text_graphs import PromptGraphs, prompt_values
+from pilotlight_predictor.backends.text_graphs import PrefillGraphs, prefill_outputs
 from pilotlight_predictor.errors import LoadFailed
 
 if TYPE_CHECKING:
     import torch
 
 PRECISIONS: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-UNKNOWN_CONTEXT: Final = 2048  # of a model whose configuration does not tell
+DEFAULT_CONTEXT: Final = 2048  # of a model without max_position_embeddings
 
 
 class TextModel:
     def __init__(self, module: Any, device: "torch.device", context: int, graphs: bool = False) -> None:
         import inspect
+
+        from transformers.cache_utils import DynamicLayer
 
         self._module = module
         self.device = device
@@ -32,26 +33,22 @@ class TextModel:
         self.layers: int = config.num_hidden_layers
         takes = inspect.signature(module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        self._placed = "position_ids" in takes
-        self.together = self._placed and self._remembers_all()  # whether rows of different length may share a step
-        self.stops = _ends(module)
-        self._prompts: PromptGraphs | None = None
-        if graphs and device.type == "cuda" and self.together and self._last_only:
-            self._prompts = PromptGraphs(partial(prompt_values, module, self.new_cache), self.layers, device)
+        self._has_positions = "position_ids" in takes
+        # Rows of different length can share a step unless layers drop tokens: sliding windows, recurrent states.
+        self.batchable = self._has_positions and all(type(each) is DynamicLayer for each in self.new_cache().layers)
+        self.eos_tokens = _eos_tokens(module)
+        self._prefill_graphs: PrefillGraphs | None = None
+        if graphs and device.type == "cuda" and self.batchable and self._last_only:
+            self._prefill_graphs = PrefillGraphs(partial(prefill_outputs, module, self.new_cache), self.layers, device)
 
     def prefill(self, prompt: Sequence[int]) -> "tuple[torch.Tensor, Any] | None":
-        """A whole prompt at once, by a graph: its scores and its cache. None: `forward` it."""
-        return None if self._prompts is None else self._prompts.run(prompt)
+        """Run a whole prompt by a CUDA graph; return its scores and cache, or None to use `forward`."""
+        return None if self._prefill_graphs is None else self._prefill_graphs.run(prompt)
 
-    def learn(self) -> None:
-        """For when there is nothing else to do: what was asked for is captured, for those who ask next."""
-        if self._prompts is not None:
-            self._prompts.capture()
-
-    def _remembers_all(self) -> bool:
-        from transformers.cache_utils import DynamicLayer
-
-        return all(type(layer) is DynamicLayer for layer in self.new_cache().layers)
+    def capture_graphs(self) -> None:
+        """Capture a requested graph; called while the engine is idle."""
+        if self._prefill_graphs is not None:
+            self._prefill_graphs.capture()
 
     def new_cache(self) -> Any:
         from transformers import DynamicCache
@@ -62,22 +59,22 @@ class TextModel:
         return copy.deepcopy(cache)
 
     def free(self) -> None:
-        """Gives the weights' memory back, on a GPU to other processes too."""
+        """Free the weights, on a GPU also torch's cache, for other processes."""
         import torch
 
-        self._module = self._prompts = None
+        self._module = self._prefill_graphs = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def forward(
         self, tokens: Sequence[Sequence[int]], before: Sequence[int], cache: Any, mask: "torch.Tensor | None"
     ) -> "torch.Tensor":
-        """Scores of the token after each row; `before` says how many tokens of a row the cache holds already."""
+        """Return scores of the next token of each row; `before` is the number of tokens of each row in the cache."""
         import torch
 
         ids = torch.tensor(tokens, device=self.device)
         arguments: dict[str, Any] = dict(self._last_only)
-        if self._placed:
+        if self._has_positions:
             begins = torch.tensor(before, device=self.device)
             arguments["position_ids"] = begins[:, None] + torch.arange(ids.shape[1], device=self.device)
         out = self._module(
@@ -100,22 +97,22 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
             local_files_only=True,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise LoadFailed(f"{folder.name}: {_first_line(error)}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+        raise LoadFailed(f"{folder.name}: {reason}") from error
     module.to(device).eval().requires_grad_(False)
     if device.type == "cuda":
-        # cuDNN plans an attention for each length anew, tens of milliseconds each; every step has a new length.
+        # cuDNN plans an attention for each new length, in tens of milliseconds, and every step has a new length.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return TextModel(module, device, _context(spec, module), graphs=spec.config.cuda_graphs is not None)
 
 
 def _context(spec: LoadSpec, module: Any) -> int:
-    """The tokens that prompt and answer may have together: the model's own bound, or less where the model's
-    configuration says so (parameter MAX_CONTEXT)."""
-    own = getattr(module.config.get_text_config(), "max_position_embeddings", None) or UNKNOWN_CONTEXT
-    return min(int(own), whole_parameter(spec, "MAX_CONTEXT", int(own)))
+    """Maximum tokens of prompt and response together: the model's own, limited by the parameter MAX_CONTEXT."""
+    own = getattr(module.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_CONTEXT
+    return min(int(own), integer_parameter(spec, "MAX_CONTEXT", int(own)))
 
 
-def whole_parameter(spec: LoadSpec, name: str, default: int) -> int:
+def integer_parameter(spec: LoadSpec, name: str, default: int) -> int:
     text = spec.config.parameters.get(name, "")
     if not text:
         return default
@@ -124,14 +121,9 @@ def whole_parameter(spec: LoadSpec, name: str, default: int) -> int:
     return int(text)
 
 
-def _ends(module: Any) -> frozenset[int]:
-    """Tokens that end an answer; a chat model often has several."""
-    found = getattr(module.generation_config, "eos_token_id", None)
-    if found is None:
-        found = getattr(module.config, "eos_token_id", None)
-    return frozenset([found] if isinstance(found, int) else found or ())
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:400]
+def _eos_tokens(module: Any) -> frozenset[int]:
+    """Tokens that end a response; chat models often have several."""
+    tokens = getattr(module.generation_config, "eos_token_id", None)
+    if tokens is None:
+        tokens = getattr(module.config, "eos_token_id", None)
+    return frozenset([tokens] if isinstance(tokens, int) else tokens or ())

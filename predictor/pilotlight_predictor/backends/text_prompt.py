@@ -1,7 +1,6 @@
-"""Text and messages → tokens, by the model's own tokenizer and chat template; and tokens → text.
+"""Tokenisation of prompts and chat messages by the model's own tokenizer and chat template, and decoding.
 
-The tokenizer is read from the model's directory and nothing else. What a template cannot do with the messages is the
-client's to know: it is said as the template says it.
+The tokenizer is read from the model's directory only. Errors of a template are returned to the client.
 """
 
 from collections.abc import Sequence
@@ -14,14 +13,14 @@ import msgspec
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
-class Tokens:
-    """One tokenizer for all threads of an instance."""
+class PromptTokenizer:
+    """Thread-safe tokenizer of one model."""
 
     def __init__(self, tokenizer: Any, model: str) -> None:
         import copy
 
         self._tokenizer = tokenizer
-        self._decoder = copy.deepcopy(tokenizer)  # encoding may change a tokenizer's settings for a moment
+        self._decoder = copy.deepcopy(tokenizer)  # encoding temporarily changes a tokenizer's settings
         self._model = model
         self._lock = Lock()
 
@@ -30,19 +29,18 @@ class Tokens:
         return text
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Never empty: a prompt of nothing begins where the model begins."""
+        """Return tokens, never empty: an empty prompt becomes the model's BOS token."""
         with self._lock:
-            found = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
-        return [int(token) for token in found] or self._beginning()
-
-    def _beginning(self) -> list[int]:
-        for token in (self._tokenizer.bos_token_id, self._tokenizer.eos_token_id):
-            if token is not None:
-                return [int(token)]
+            tokens = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        if tokens:
+            return [int(token) for token in tokens]
+        for start in (self._tokenizer.bos_token_id, self._tokenizer.eos_token_id):
+            if start is not None:
+                return [int(start)]
         raise BadRequest(f"the prompt of model '{self._model}' is empty, must hold some text")
 
     def check(self, tokens: Sequence[int]) -> list[int]:
-        """A prompt that came as tokens."""
+        """Validate a prompt that was sent as tokens."""
         size = len(self._tokenizer)
         if not tokens or not all(0 <= token < size for token in tokens):
             raise BadRequest(f"prompt has tokens outside the vocabulary, each must be from 0 to {size - 1}")
@@ -58,16 +56,16 @@ class Tokens:
                 f"model '{self._model}' has no chat template: ask /v1/completions with a prompt, or add a "
                 "chat_template.jinja beside its tokenizer.json"
             )
-        told = [{**message, "content": _plain(message.get("content"), self._model)} for message in messages]
+        plain = [{**message, "content": _plain(message.get("content"), self._model)} for message in messages]
         try:
-            text = self._tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # a template is a program of its own, and messages are all that it is given
+            text = self._tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template can raise anything; its only input is messages
             raise BadRequest(f"messages do not fit the chat template of model '{self._model}': {error}") from None
         return self.encode(text, special=False)
 
 
 def _plain(content: Any, model: str) -> str:
-    """The text of a message, which may come in parts."""
+    """Text of a message, which may have several parts."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
@@ -77,7 +75,7 @@ def _plain(content: Any, model: str) -> str:
 
 
 def read_messages(data: bytes) -> list[dict[str, Any]]:
-    """The JSON of the input `messages`: a list of objects with role and content."""
+    """Parse the input `messages`: a JSON list of objects with role and content."""
     try:
         messages = msgspec.json.decode(data, type=list[dict[str, Any]])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -90,7 +88,7 @@ def read_messages(data: bytes) -> list[dict[str, Any]]:
     return messages
 
 
-def load_tokens(folder: Path, model: str) -> Tokens:
+def load_tokenizer(folder: Path, model: str) -> PromptTokenizer:
     from transformers import AutoTokenizer
 
     try:
@@ -98,4 +96,4 @@ def load_tokens(folder: Path, model: str) -> Tokens:
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
         raise LoadFailed(f"{model}: the tokenizer in {folder.name} cannot be read: {reason}") from error
-    return Tokens(tokenizer, model)
+    return PromptTokenizer(tokenizer, model)

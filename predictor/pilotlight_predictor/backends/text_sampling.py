@@ -1,51 +1,50 @@
-"""Scores of a step → the next token of each row, by the row's own sampling parameters.
+"""Sampling: the scores of a step → the next token of each row, by the row's sampling parameters.
 
-Between the model's forward pass and the transcript (text_engine.py). A row that only takes the most likely token costs
-one argmax over the whole batch; any other is looked at alone, with a random generator of its own, so that a seed gives
-the same text whoever else is being answered.
+Greedy rows share one argmax over the whole batch; any other is sampled alone with its own random generator, so that a
+seed gives the same text whatever else is in the batch.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotlight_predictor.generation import Sampling
+from pilotlight_predictor.generation import SamplingParameters
 
 if TYPE_CHECKING:
     import torch
 
 
-class Choice(NamedTuple):
-    """`logprob` and `top` (token → its logprob, best first) are there when they were asked for."""
+class SampledToken(NamedTuple):
+    """A sampled token; `logprob` and `top` (token → logprob, best first) are set if requested."""
 
     token: int
     logprob: float = 0.0
     top: Mapping[int, float] = {}
 
 
-class Draw:
-    """One row's way of choosing: its parameters, its random numbers, and the tokens it chose so far."""
+class Sampler:
+    """Sampler of one row: its parameters, random generator, and counts of its tokens for penalties."""
 
-    def __init__(self, sampling: Sampling, index: int) -> None:
+    def __init__(self, sampling: SamplingParameters, index: int) -> None:
         self.sampling = sampling
         self._index = index
         self._counts: Counter[int] = Counter()
         self._counted = bool(sampling.presence_penalty or sampling.frequency_penalty)
         self._generator: Any = None
 
-    def choose(self, scores: "torch.Tensor") -> Choice:
-        """`scores` are the model's for the whole vocabulary, one row of them."""
-        wanted = self.sampling.logprobs
+    def choose(self, scores: "torch.Tensor") -> SampledToken:
+        """Sample from one row of scores over the vocabulary."""
+        count = self.sampling.logprobs
         raw = scores.float()
         token = self._pick(self._adjusted(raw))
         if self._counted:
             self._counts[token] += 1
-        if wanted < 0:
-            return Choice(token)
-        told = raw.log_softmax(-1)
-        best = told.topk(min(wanted, told.numel())) if wanted else None
+        if count < 0:
+            return SampledToken(token)
+        logprobs = raw.log_softmax(-1)
+        best = logprobs.topk(min(count, logprobs.numel())) if count else None
         top = dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best is not None else {}
-        return Choice(token, told[token].item(), top)
+        return SampledToken(token, logprobs[token].item(), top)
 
     def _adjusted(self, scores: "torch.Tensor") -> "torch.Tensor":
         sampling = self.sampling
@@ -66,21 +65,22 @@ class Draw:
             return int(scores.argmax())
         if sampling.top_k:
             best = scores.topk(min(sampling.top_k, scores.numel()))
-            return int(best.indices[self._roll(best.values / sampling.temperature)])
+            return int(best.indices[self._sample_index(best.values / sampling.temperature)])
         if sampling.top_p < 1.0:
             ordered = scores.sort(descending=True)
-            return int(ordered.indices[self._roll(ordered.values / sampling.temperature)])
-        return self._roll(scores / sampling.temperature)
+            return int(ordered.indices[self._sample_index(ordered.values / sampling.temperature)])
+        return self._sample_index(scores / sampling.temperature)
 
-    def _roll(self, scores: "torch.Tensor") -> int:
-        """A place in `scores`, by chance; they are in descending order when top_p cuts their tail off."""
+    def _sample_index(self, scores: "torch.Tensor") -> int:
+        """Sample an index into `scores`, which are in descending order if top_p < 1."""
         likely = scores.softmax(-1)
         if self.sampling.top_p < 1.0:
+            # The token that crosses top_p stays: only the mass before each token counts.
             before = likely.cumsum(-1) - likely
             likely = likely.masked_fill(before >= self.sampling.top_p, 0.0)
-        return int(likely.cpu().multinomial(1, generator=self._random()))
+        return int(likely.cpu().multinomial(1, generator=self._get_generator()))
 
-    def _random(self) -> Any:
+    def _get_generator(self) -> Any:
         if self._generator is None:
             import torch
 
@@ -90,11 +90,12 @@ class Draw:
         return self._generator
 
 
-def choose_all(scores: "torch.Tensor", draws: Sequence[Draw]) -> list[Choice]:
-    """One choice per row of `scores`."""
-    if all(draw.sampling.plain for draw in draws):
-        return [Choice(token) for token in scores.argmax(-1).tolist()]
-    best = scores.argmax(-1).tolist() if any(draw.sampling.plain for draw in draws) else []
+def sample_all(scores: "torch.Tensor", samplers: Sequence[Sampler]) -> list[SampledToken]:
+    """Sample one token per row of `scores`."""
+    if all(sampler.sampling.plain for sampler in samplers):
+        return [SampledToken(token) for token in scores.argmax(-1).tolist()]
+    best = scores.argmax(-1).tolist() if any(sampler.sampling.plain for sampler in samplers) else []
     return [
-        Choice(best[row]) if draw.sampling.plain else draw.choose(scores[row]) for row, draw in enumerate(draws)
+        SampledToken(best[row]) if sampler.sampling.plain else sampler.choose(scores[row])
+        for row, sampler in enumerate(samplers)
     ]  # fmt: skip

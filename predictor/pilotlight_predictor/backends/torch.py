@@ -1,7 +1,7 @@
-"""PyTorch models, on the CPU or on one GPU with a stream of its own per instance.
+"""PyTorch backend, on the CPU or on one GPU with one stream per instance: load, run a batch, clone.
 
-Reading the file is torch_modules.py, names are torch_signature.py, arrays are torch_tensors.py, CUDA graphs are
-torch_graphs.py, a full GPU is halving.py; here they meet: load, run one batch, clone.
+Files are read by torch_modules.py, names are bound by torch_signature.py, arrays are converted by torch_tensors.py,
+CUDA graphs are in torch_graphs.py, recovery from out-of-memory in halving.py.
 """
 
 import re
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight_predictor.aot.libraries import warm_torch
+from pilotlight_predictor.aot.libraries import preload_torch
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance
 from pilotlight_predictor.backends.halving import run_or_halve
-from pilotlight_predictor.backends.torch_graphs import Graphs, plans
-from pilotlight_predictor.backends.torch_modules import Loaded, kind_of, read
-from pilotlight_predictor.backends.torch_signature import Calling, bind, name_outputs, rename_outputs
+from pilotlight_predictor.backends.torch_graphs import CudaGraphs, plan_graphs
+from pilotlight_predictor.backends.torch_modules import LoadedModule, file_kind, load_module
+from pilotlight_predictor.backends.torch_signature import ForwardBinding, bind, name_outputs, rename_outputs
 from pilotlight_predictor.backends.torch_tensors import (
     TORCH_NAMES,
     PinnedStaging,
-    as_declared,
     from_torch,
+    to_declared_type,
     to_host,
     to_torch,
 )
@@ -33,25 +33,25 @@ from pilotlight_predictor.tensors import Tensor
 if TYPE_CHECKING:
     import torch
 
-    from pilotlight_predictor.weights.moving import Moving
+    from pilotlight_predictor.weights.moving import WeightTransfer
 
 _RAISED: Final = "builtins.ValueError: "
-# How torch words a tensor that does not fit the module: that is the client's doing where the configuration says -1.
+# torch's messages for a tensor that does not fit the module: a client error if the configuration has dynamic dims.
 _MISFIT: Final = re.compile(
     r"shapes? cannot be multiplied|size mismatch|must match the size|Sizes of tensors must match|Expected \d+D"
     r"|[Ee]xpected .* (dim|shape|size|channels)|is invalid for input of size|Guard failed"
     r"|index out of range|Dimension out of range"
-    rf"|^{re.escape(_RAISED)}"  # what the code of a TorchScript module itself raises about its input
+    rf"|^{re.escape(_RAISED)}"  # raised by the code of a TorchScript module
 )
 
 
 class TorchInstance(TensorInstance):
-    """One stream, one set of pinned buffers; the module and its weights are shared with the clones."""
+    """One stream and one set of pinned buffers; clones share the module and its weights."""
 
-    def __init__(self, spec: LoadSpec, loaded: Loaded, calling: Calling) -> None:
+    def __init__(self, spec: LoadSpec, loaded: LoadedModule, binding: ForwardBinding) -> None:
         import torch
 
-        self._spec, self._loaded, self._calling = spec, loaded, calling
+        self._spec, self._loaded, self._binding = spec, loaded, binding
         self._device = torch.device(str(spec.device))
         self._out_names = [output.name for output in spec.config.outputs or loaded.outputs]
         self._declared = {output.name: output.datatype for output in spec.config.outputs or loaded.outputs}
@@ -60,16 +60,16 @@ class TorchInstance(TensorInstance):
         self._staging = PinnedStaging()
         self.parking = loaded.parking
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        self._graphs: Graphs | None = None
-        self._clean = _flag(spec, "ENABLE_CACHE_CLEANING")
-        self.inputs = [tensor._replace(name=calling.names.get(tensor.name, tensor.name)) for tensor in loaded.inputs]
+        self._graphs: CudaGraphs | None = None
+        self._empties_cache = _flag(spec, "ENABLE_CACHE_CLEANING")
+        self.inputs = [tensor._replace(name=binding.names.get(tensor.name, tensor.name)) for tensor in loaded.inputs]
         self.outputs = rename_outputs(loaded.outputs, self._out_names)
 
     def run(self, inputs: Inputs) -> Outputs:
         import torch
 
         if self._undeclared:
-            self._calling.check(inputs)
+            self._binding.check(inputs)
         try:
             return run_or_halve(
                 self._forward,
@@ -87,7 +87,7 @@ class TorchInstance(TensorInstance):
     def clone(self) -> "TorchInstance":
         if self._loaded.source is not None:
             self._loaded.source.share()
-        return TorchInstance(self._spec, self._loaded, self._calling)
+        return TorchInstance(self._spec, self._loaded, self._binding)
 
     def close(self) -> None:
         import torch
@@ -99,7 +99,7 @@ class TorchInstance(TensorInstance):
             torch.cuda.empty_cache()
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        """On a GPU the rows of a batch are gathered where they are copied from, without a copy in between."""
+        """Execute a batch; on a GPU its rows are merged directly in pinned memory."""
         if self._stream is None or len(batch) == 1:
             return super().execute(batch)
         merged, rows = self._staging.merge(batch)
@@ -110,14 +110,14 @@ class TorchInstance(TensorInstance):
             if self._stream is None:
                 named = self._call({name: self._argument(name, tensor) for name, tensor in inputs.items()})
                 return {name: from_torch(value, self._declared.get(name, "")) for name, value in named.items()}
-            results = self._replayed(inputs)
+            results = self._replay_graph(inputs)
             if results is None:
                 results = self._compute({name: self._argument(name, tensor) for name, tensor in inputs.items()})
             return self._collect(results, self._stream)
 
-    def _replayed(self, inputs: Inputs) -> "dict[str, torch.Tensor] | None":
-        """The results of a captured graph, cut to the rows that were asked for; None where none fits."""
-        graphs = self._graphs if self._graphs is not None else self._capture()
+    def _replay_graph(self, inputs: Inputs) -> "dict[str, torch.Tensor] | None":
+        """Return the results of a captured graph, cut to the batch's rows; None if no graph fits."""
+        graphs = self._graphs if self._graphs is not None else self._capture_graphs()
         rows = rows_of(inputs) if self._spec.config.max_batch_size else 0
         graph = graphs.fitting(inputs, rows)
         if graph is None:
@@ -128,48 +128,52 @@ class TorchInstance(TensorInstance):
         graph.replay()
         return {name: value[:rows] if rows else value for name, value in graph.outputs.items()}
 
-    def _capture(self) -> Graphs:
-        """Before the first answer, which is that of the warm-up."""
-        self._graphs = graphs = Graphs(self._spec.config.max_batch_size > 0)
+    def _capture_graphs(self) -> CudaGraphs:
+        """Capture graphs, before the first run, which is the warm-up."""
+        self._graphs = graphs = CudaGraphs(self._spec.config.max_batch_size > 0)
         if self._stream is not None and self._spec.config.cuda_graphs is not None:
             try:
-                wanted = plans(self._spec.config, self._calling, self._loaded.inputs)
+                plans = plan_graphs(self._spec.config, self._binding, self._loaded.inputs)
             except ValueError as error:
                 message = f"model '{self._spec.config.name}' runs without CUDA graphs: {error}"
                 log("graphs.unused", message, level="WARNING", model=self._spec.config.name)
             else:
-                graphs.capture(wanted, self._compute, self._stream, self._spec.config.name)
+                graphs.capture(plans, self._compute, self._stream, self._spec.config.name)
         return graphs
 
     def _compute(self, arguments: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """What happens on the GPU between the copies, and what a graph holds."""
+        """Computation on the GPU between the copies, which a graph captures."""
         named = self._call({name: self._cast(value) for name, value in arguments.items()})
-        return {name: as_declared(value, self._declared.get(name, "")) for name, value in named.items()}
+        return {name: to_declared_type(value, self._declared.get(name, "")) for name, value in named.items()}
 
     def _call(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        return name_outputs(self._calling.call(self._loaded.module, arguments), self._out_names)
+        return name_outputs(self._binding.call(self._loaded.module, arguments), self._out_names)
 
     def _collect(self, results: "dict[str, torch.Tensor]", stream: "torch.cuda.Stream") -> Outputs:
-        """Copies start together and are awaited once, on this stream alone."""
+        """Start all copies to the host, then synchronise this stream once."""
         import torch
 
         on_host = to_host(results)
         stream.synchronize()
-        if self._clean:
+        if self._empties_cache:
             torch.cuda.empty_cache()
         return {name: from_torch(value, self._declared.get(name, "")) for name, value in on_host.items()}
 
     def _argument(self, name: str, tensor: Tensor) -> Any:
-        if name in self._calling.scalars:
+        if name in self._binding.scalars:
             return _scalar(name, tensor)
         if self._stream is not None:
             return self._staging.to_device(name, tensor, self._device)
         return self._cast(to_torch(name, tensor))
 
     def _cast(self, value: Any) -> Any:
-        """Floating inputs in the type that the weights have; a scalar is no tensor."""
+        """Cast floating tensors to the dtype of the weights; scalars stay."""
         compute = self._loaded.compute
-        return value.to(compute) if compute is not None and _is_floating(value) else value
+        if compute is None:
+            return value
+        import torch
+
+        return value.to(compute) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     def _context(self) -> AbstractContextManager[object]:
         import torch
@@ -183,33 +187,33 @@ class TorchInstance(TensorInstance):
         return stack
 
 
-def instead(spec: LoadSpec) -> str:
-    """`aot` where the model was compiled for this machine; empty: torch runs it."""
-    if spec.precision != "auto" or kind_of(spec.path) != "safetensors":
+def alternative_backend(spec: LoadSpec) -> str:
+    """Return `aot` if the model was compiled for this machine, else an empty string: torch runs it."""
+    if spec.precision != "auto" or file_kind(spec.path) != "safetensors":
         return ""
-    from pilotlight_predictor.aot.package import choose
+    from pilotlight_predictor.aot.package import find_package
 
-    found = choose(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
-    if isinstance(found, str):
-        log("compiled.unused", f"{found}; torch runs the model", level="WARNING", model=spec.config.name)
-    return "aot" if isinstance(found, tuple) else ""
+    package = find_package(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
+    if isinstance(package, str):
+        log("compiled.unused", f"{package}; torch runs the model", level="WARNING", model=spec.config.name)
+    return "aot" if isinstance(package, tuple) else ""
 
 
-def ahead(spec: LoadSpec) -> "Moving | None":
-    """Begins to move weights to the GPU; None where that needs torch itself, or a cast on the way."""
-    if spec.device.kind != "cuda" or spec.precision != "auto" or kind_of(spec.path) != "safetensors":
+def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
+    """Start the transfer of weights to the GPU; None if that needs torch itself, or a cast."""
+    if spec.device.kind != "cuda" or spec.precision != "auto" or file_kind(spec.path) != "safetensors":
         return None
     from pilotlight_predictor.aot import early
-    from pilotlight_predictor.weights.moving import Moving
+    from pilotlight_predictor.weights.moving import WeightTransfer
 
     return (
-        early.taken(spec.path, spec.device.index)
-        or Moving(spec.path, spec.device.index, "torch" not in sys.modules, spec.parks).begin()
+        early.take_transfer(spec.path, spec.device.index)
+        or WeightTransfer(spec.path, spec.device.index, "torch" not in sys.modules, spec.parkable).start()
     )
 
 
 def prepare() -> None:
-    """The slow part of a cold start, which a download leaves time for."""
+    """Import torch, during a download."""
     _import()
 
 
@@ -220,15 +224,17 @@ def load(spec: LoadSpec) -> TorchInstance:
     threads = spec.threads or int(spec.config.parameters.get("INTRA_OP_THREAD_COUNT", 0))
     if threads and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    loaded = read(spec)
-    calling = bind(loaded.arguments, [tensor.name for tensor in spec.config.inputs or loaded.inputs])
+    loaded = load_module(spec)
+    binding = bind(loaded.arguments, [tensor.name for tensor in spec.config.inputs or loaded.inputs])
     if spec.device.kind == "cuda":
-        torch.cuda.current_stream(spec.device.index).synchronize()  # on which the weights came; others will read them
-    return TorchInstance(spec, loaded, calling)
+        torch.cuda.current_stream(
+            spec.device.index
+        ).synchronize()  # the weights were copied on it; other streams read them
+    return TorchInstance(spec, loaded, binding)
 
 
 def client_error(error: Exception) -> BadRequest | None:
-    """A BadRequest with the line that says what does not fit, out of TorchScript's many if need be."""
+    """Return a BadRequest with the line of the message that describes a misfit; None for other failures."""
     import torch
 
     if not isinstance(error, (RuntimeError, ValueError, IndexError, AssertionError, torch.jit.Error)):
@@ -238,9 +244,9 @@ def client_error(error: Exception) -> BadRequest | None:
 
 
 def _import() -> Any:
-    """Its libraries first, outside of the interpreter: other models answer meanwhile."""
+    """Import torch, loading its libraries first without the GIL, so that other models keep running."""
     if "torch" not in sys.modules:
-        warm_torch(cuda=False)  # those of CUDA come with them, where torch was built for it
+        preload_torch(cuda=False)  # includes those of CUDA if torch was built with it
     try:
         import torch
     except ImportError as error:
@@ -271,12 +277,6 @@ def _scalar(name: str, tensor: Tensor) -> Any:
     if tensor.array.size != 1:
         raise BadRequest(f"input {name!r} has shape {list(tensor.array.shape)}, must be a single number")
     return tensor.array.item()
-
-
-def _is_floating(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _flag(spec: LoadSpec, name: str, default: bool = False) -> bool:

@@ -1,8 +1,8 @@
-"""Weights and the code of a module become a module, at the cost of the weights alone. torch_modules.py calls it.
+"""Assembly of a module from its code and weights, at the cost of the weights alone. Used by torch_modules.py.
 
-The module is built with its parameters left uninitialised, which reserves memory and touches none of it, and then the
-weights of the file are assigned in their place. Not on torch's meta device: there an `nn.Embedding` or a product with a
-number makes torch import 906 modules, 9 s on two cores, and buffers that no file holds would have no values.
+The module is built with uninitialised parameters, which touches no memory, and the weights of the file are assigned.
+torch's meta device is not used: there an `nn.Embedding` or a product with a number makes torch import 906 modules (9 s
+on two cores), and buffers that are not in the file would have no values.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ Weights = dict[str, Any]
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
 
 
-def built(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Needs no weights: they may still be on their way."""
+def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
+    """Build the module with uninitialised parameters, while weights are still being transferred."""
     import torch
 
     with _without_initialisation():
@@ -29,7 +29,7 @@ def built(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
     return module
 
 
-def filled(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
+def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
     try:
         module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
     except RuntimeError as error:
@@ -38,7 +38,7 @@ def filled(module: "torch.nn.Module", weights: Weights, device: str, file: str) 
 
 
 def _without_initialisation() -> AbstractContextManager[object]:
-    """Only parameters are left out: each of them must be in the file, or the strict load fails."""
+    """Skip the initialisation of parameters, each of which must be in the file, or the strict load fails."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -51,17 +51,17 @@ def _without_initialisation() -> AbstractContextManager[object]:
                     return target
             return func(*args, **kwargs)
 
-    found: AbstractContextManager[object] = Skip()
-    return found
+    skip: AbstractContextManager[object] = Skip()
+    return skip
 
 
 def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:
-    """safetensors leaves out all but one name of a tensor that has several; a strict load wants each."""
+    """Add the names of tied tensors, of which safetensors stores only one; a strict load requires all."""
     first: dict[int, str] = {}
     tied: Weights = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         original = first.setdefault(id(parameter), name)
-        for wanted, present in ((name, original), (original, name)):
-            if wanted not in weights and present in weights:
-                tied[wanted] = weights[present]
+        for missing, present in ((name, original), (original, name)):
+            if missing not in weights and present in weights:
+                tied[missing] = weights[present]
     return {**weights, **tied}

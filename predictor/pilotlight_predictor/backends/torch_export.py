@@ -1,6 +1,6 @@
-"""What an exported program (.pt2) says of itself, read from its JSON alone: no torch, no weights, milliseconds.
+"""Signature of an exported program (.pt2), read from its JSON in milliseconds, without torch or weights.
 
-torch.py derives a configuration from it, and torch_modules.py takes the order of the arguments.
+torch.py derives a configuration from it; torch_modules.py takes the order of the arguments.
 """
 
 import json
@@ -22,7 +22,7 @@ _SCALAR_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedProgram:
     arguments: Sequence[Argument]
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
@@ -37,7 +37,7 @@ def _is_program(name: str) -> bool:
     return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
 
 
-def read(path: Path) -> Exported:
+def read_program(path: Path) -> ExportedProgram:
     program = _program(path)
     signature = program["graph_module"]["signature"]
     values = program["graph_module"]["graph"]["tensor_values"]
@@ -46,11 +46,13 @@ def read(path: Path) -> Exported:
     graph_outputs = _names(signature["output_specs"], "user_output")
     out_names = _output_names(json.loads(call["out_spec"])[1], len(graph_outputs))
     sizes = [values[name]["sizes"] for name in (*in_names, *graph_outputs)]
-    return Exported(
+    # Batchable if the first dimension of all tensors is the same dynamic size.
+    symbols = {json.dumps(dims[0].get("as_expr")) if dims else "" for dims in sizes}
+    return ExportedProgram(
         arguments=_arguments(in_names, json.loads(call["in_spec"])[1]),
         inputs=[_spec(name, values[name]) for name in in_names],
         outputs=[_spec(name, values[node]) for name, node in zip(out_names, graph_outputs, strict=True)],
-        batchable=_one_batch_symbol(sizes),
+        batchable=len(symbols) == 1 and not symbols & {"", "null"},
     )
 
 
@@ -59,20 +61,20 @@ def _program(path: Path) -> Mapping[str, Any]:
         name = next((name for name in archive.namelist() if _is_program(name)), None)
         if name is None:
             raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
-        found: Mapping[str, Any] = json.loads(archive.read(name))
-        return found
+        program: Mapping[str, Any] = json.loads(archive.read(name))
+        return program
 
 
 def _names(specs: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
-    """The tensors among the program's own inputs or outputs; constants that the export fixed are left out."""
+    """Names of tensors among the program's inputs or outputs, without constants that the export fixed."""
     args = [spec[kind]["arg"] for spec in specs if kind in spec]
     return [arg["as_tensor"]["name"] for arg in args if "as_tensor" in arg]
 
 
 def _arguments(names: Sequence[str], in_spec: Mapping[str, Any]) -> list[Argument]:
-    """Those of the second half of (args, kwargs) can be given by keyword alone."""
+    """Arguments of `forward`; those of kwargs are keyword-only."""
     by_position = len(in_spec["children_spec"][0]["children_spec"])
-    return [Argument(name, keyword_only=place >= by_position) for place, name in enumerate(names)]
+    return [Argument(name, keyword_only=index >= by_position) for index, name in enumerate(names)]
 
 
 def _output_names(out_spec: Mapping[str, Any], count: int) -> list[str]:
@@ -88,9 +90,3 @@ def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:
     if datatype is None:
         raise LoadFailed(f"tensor {name!r} has a torch type that no V2 datatype stands for: cast it inside the module")
     return TensorSpec(name, datatype, tuple(int(size.get("as_int", -1)) for size in value["sizes"]))
-
-
-def _one_batch_symbol(sizes: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether the first dimension of every tensor is one and the same variable size."""
-    symbols = {json.dumps(dims[0].get("as_expr")) if dims else "" for dims in sizes}
-    return len(symbols) == 1 and not symbols & {"", "null"}

@@ -1,10 +1,9 @@
-"""CUDA graphs of a torch instance: which to capture, which one serves a batch, and how one is captured and replayed.
+"""CUDA graphs of a torch instance: which to capture, which one runs a batch, and how one is captured and replayed.
 
-torch.py asks for `plans` where the configuration says `optimization { cuda { graphs: true } }`, has them captured
-before the first answer, and looks up the `fitting` one for each batch. A replay launches the whole model at once
-instead of each of its kernels by Python: the thread of the instance then needs the interpreter for microseconds a
-batch, whoever else wants it. A batch between two captured sizes runs as the larger, and the rows that nobody asked for
-are cut off.
+torch.py plans graphs if the configuration has `optimization { cuda { graphs: true } }`, captures them before the first
+run, and looks up the `fitting` one for each batch. A replay launches the whole model at once instead of each kernel
+from Python, so the instance's thread needs the GIL for microseconds per batch. A batch between two captured sizes runs
+as the larger one, and the extra rows are cut off.
 """
 
 import contextlib
@@ -12,13 +11,13 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight_predictor.backends.torch_signature import Calling
-from pilotlight_predictor.beside_requests import wait_at_most
+from pilotlight_predictor.backends.torch_signature import ForwardBinding
+from pilotlight_predictor.beside_requests import limit_switch_interval
 from pilotlight_predictor.inference import Inputs
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
 from pilotlight_predictor.tensors import Shape, TensorSpec
-from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE
+from pilotlight_predictor.weights.cuda_driver import DEVICE_SYNC_LOCK
 
 if TYPE_CHECKING:
     import torch
@@ -26,65 +25,65 @@ if TYPE_CHECKING:
     Values = dict[str, torch.Tensor]
     Compute = Callable[[Values], Values]
 
-WARM_UPS: Final = 3  # runs before a capture: libraries choose their kernels and take their workspaces in them
-# A thread that replays wants the interpreter for microseconds, and the event loop while it is busy lets go of it after
-# Python's 5 ms: longer than many a batch takes.
+WARMUP_RUNS: Final = 3  # before a capture: libraries select kernels and allocate workspaces in them
+# A replaying thread needs the GIL for microseconds; a busy event loop releases it only after Python's switch interval
+# of 5 ms, longer than many batches take.
 SWITCH_S: Final = 0.0005
 Signature = tuple[tuple[str, str, Shape], ...]  # (name, datatype, dims without the batch dimension) of each input
 
 
-class Plan(NamedTuple):
-    """One graph: for batches of `least` to `rows` rows; 0 and 0 where there is no batch dimension."""
+class GraphPlan(NamedTuple):
+    """One graph for batches of `min_rows` to `rows` rows; both are 0 without a batch dimension."""
 
     rows: int
-    least: int
+    min_rows: int
     signature: Signature
 
 
-def sizes(max_batch_size: int, preferred: Sequence[int] = ()) -> list[int]:
-    """What to capture when nobody says: 1, 2, 4, … below the largest, the preferred ones and the largest."""
+def default_sizes(max_batch_size: int, preferred: Sequence[int] = ()) -> list[int]:
+    """Default batch sizes to capture: powers of two below the largest, the preferred ones and the largest."""
     powers = (1 << power for power in range(max_batch_size.bit_length()))
     return sorted({*(size for size in (*powers, *preferred) if size < max_batch_size), max_batch_size})
 
 
-def plans(config: ModelConfig, calling: Calling, found: Sequence[TensorSpec]) -> list[Plan]:
-    """The largest first, so that smaller ones find its memory. `found` is what the model file declares.
+def plan_graphs(config: ModelConfig, binding: ForwardBinding, declared: Sequence[TensorSpec]) -> list[GraphPlan]:
+    """Graphs to capture, the largest first, so that smaller ones reuse its memory.
 
-    Raises ValueError with the reason when it cannot be known what to capture.
+    `declared` are the inputs of the model file. Raises ValueError with the reason if shapes are unknown.
     """
-    if calling.scalars:
-        raise ValueError(f"{', '.join(sorted(calling.scalars))} is a number to forward, which a graph would keep")
-    inputs = _inputs(config, calling, found)
+    if binding.scalars:
+        raise ValueError(f"{', '.join(sorted(binding.scalars))} is a number to forward, which a graph would keep")
+    inputs = _inputs(config, binding, declared)
     preferred = config.dynamic_batching.preferred_batch_size if config.dynamic_batching else ()
-    wanted = config.cuda_graphs or [GraphSpec(size) for size in sizes(config.max_batch_size, preferred)]
-    made = [Plan(spec.rows, spec.least, _signature(inputs, spec.dims)) for spec in wanted]
-    return sorted((_bounded(plan, made) for plan in made), key=lambda plan: plan.rows, reverse=True)
+    specs = config.cuda_graphs or [GraphSpec(size) for size in default_sizes(config.max_batch_size, preferred)]
+    plans = [GraphPlan(spec.rows, spec.min_rows, _signature(inputs, spec.dims)) for spec in specs]
+    return sorted((_with_min_rows(plan, plans) for plan in plans), key=lambda plan: plan.rows, reverse=True)
 
 
-def _bounded(plan: Plan, others: Sequence[Plan]) -> Plan:
-    """Where nobody says how few rows it serves: more than the next smaller one does."""
+def _with_min_rows(plan: GraphPlan, others: Sequence[GraphPlan]) -> GraphPlan:
+    """Set the default of `min_rows`: one more than the rows of the next smaller graph."""
     below = [other.rows for other in others if other.signature == plan.signature and other.rows < plan.rows]
-    return plan if plan.least else plan._replace(least=max(below) + 1 if below else plan.rows)
+    return plan if plan.min_rows else plan._replace(min_rows=max(below) + 1 if below else plan.rows)
 
 
-def _inputs(config: ModelConfig, calling: Calling, found: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Those of the configuration, or else of the file, without the batch dimension."""
+def _inputs(config: ModelConfig, binding: ForwardBinding, declared: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Inputs of the configuration, else of the file, without the batch dimension."""
     skipped = 1 if config.max_batch_size else 0
-    told = [TensorSpec(t.name, t.datatype, t.dims if t.reshape is None else t.reshape) for t in config.inputs]
-    own = [TensorSpec(calling.names.get(t.name, t.name), t.datatype, t.shape[skipped:]) for t in found]
-    if not (told or own):
+    configured = [TensorSpec(t.name, t.datatype, t.dims if t.reshape is None else t.reshape) for t in config.inputs]
+    own = [TensorSpec(binding.names.get(t.name, t.name), t.datatype, t.shape[skipped:]) for t in declared]
+    if not (configured or own):
         raise ValueError("its inputs are not known: list them in config.pbtxt")
-    return told or own
+    return configured or own
 
 
-def _signature(inputs: Sequence[TensorSpec], told: Mapping[str, Shape]) -> Signature:
-    made = []
+def _signature(inputs: Sequence[TensorSpec], overrides: Mapping[str, Shape]) -> Signature:
+    signature = []
     for name, datatype, declared, _ in inputs:
-        dims = tuple(told.get(name, declared))
+        dims = tuple(overrides.get(name, declared))
         if any(size < 0 for size in dims):
             raise ValueError(f"input '{name}' has dims {list(dims)}: say its sizes in optimization.cuda.graph_spec")
-        made.append((name, datatype, dims))
-    return tuple(sorted(made))
+        signature.append((name, datatype, dims))
+    return tuple(sorted(signature))
 
 
 def signature_of(inputs: Inputs, batched: bool) -> Signature:
@@ -92,60 +91,60 @@ def signature_of(inputs: Inputs, batched: bool) -> Signature:
     return tuple(sorted((name, datatype, array.shape[skipped:]) for name, (datatype, array) in inputs.items()))
 
 
-def choose(captured: Iterable[Plan], rows: int) -> Plan | None:
-    """The smallest that has room for all rows and may be used for so few."""
-    return min((plan for plan in captured if plan.least <= rows <= plan.rows), default=None)
+def choose_plan(captured: Iterable[GraphPlan], rows: int) -> GraphPlan | None:
+    """Smallest plan whose range includes `rows`; None if there is none."""
+    return min((plan for plan in captured if plan.min_rows <= rows <= plan.rows), default=None)
 
 
-class Graph(NamedTuple):
-    """Captured. `run` by copying inputs to `inputs` and calling `replay`; then the results are in `outputs`."""
+class CapturedGraph(NamedTuple):
+    """A captured graph: copy inputs to `inputs`, call `replay`, then read `outputs`."""
 
-    plan: Plan
+    plan: GraphPlan
     inputs: "Values"
     outputs: "Values"
     replay: Callable[[], None]
 
 
-class Graphs:
-    """All graphs of one instance: they share static inputs and one pool of memory, for one runs at a time."""
+class CudaGraphs:
+    """Graphs of one instance; they share static inputs and one memory pool, since one runs at a time."""
 
     def __init__(self, batched: bool) -> None:
         self._batched = batched
-        self._graphs: dict[Signature, dict[Plan, Graph]] = {}
+        self._graphs: dict[Signature, dict[GraphPlan, CapturedGraph]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._graphs.values()))
 
-    def fitting(self, inputs: Inputs, rows: int) -> Graph | None:
-        """The graph that answers so many rows of these inputs; None: they run eagerly."""
+    def fitting(self, inputs: Inputs, rows: int) -> CapturedGraph | None:
+        """Return the graph for these inputs and rows; None to run eagerly."""
         if not self._graphs:
             return None
         own = self._graphs.get(signature_of(inputs, self._batched), {})
-        plan = choose(own, rows)
+        plan = choose_plan(own, rows)
         return None if plan is None else own[plan]
 
-    def capture(self, wanted: Sequence[Plan], compute: "Compute", stream: "torch.cuda.Stream", model: str) -> None:
-        """As many as can be. What cannot be captured runs eagerly, which one line of the log says."""
+    def capture(self, plans: Sequence[GraphPlan], compute: "Compute", stream: "torch.cuda.Stream", model: str) -> None:
+        """Capture the planned graphs; after a failure log it and run the rest eagerly."""
         import torch
 
         pool = torch.cuda.graph_pool_handle()
         static: dict[Signature, Values] = {}
-        for plan in wanted:
+        for plan in plans:
             try:
                 whole = static[plan.signature] = static.get(plan.signature) or _buffers(plan, stream.device)
                 inputs = {name: value[: plan.rows] if plan.rows else value for name, value in whole.items()}
-                graph = captured(plan, inputs, compute, stream, pool)
-            except Exception as error:  # whatever the module does that a graph cannot hold
-                with WHOLE_DEVICE:
+                graph = capture_graph(plan, inputs, compute, stream, pool)
+            except Exception as error:  # the module can raise anything during a capture
+                with DEVICE_SYNC_LOCK:
                     torch.cuda.synchronize(stream.device)
                 message = f"model '{model}' runs eagerly: it cannot be captured as a CUDA graph ({first_line(error)})"
                 log("graphs.failed", message, level="WARNING", model=model, rows=plan.rows)
                 return
             self._graphs.setdefault(plan.signature, {})[graph.plan] = graph
-            wait_at_most(SWITCH_S)
+            limit_switch_interval(SWITCH_S)
 
 
-def _buffers(plan: Plan, device: "torch.device") -> "Values":
+def _buffers(plan: GraphPlan, device: "torch.device") -> "Values":
     import torch
 
     from pilotlight_predictor.backends.torch_tensors import dtype_of
@@ -157,42 +156,47 @@ def _buffers(plan: Plan, device: "torch.device") -> "Values":
     }
 
 
-def captured(plan: Plan, inputs: "Values", compute: "Compute", stream: "torch.cuda.Stream", pool: Any) -> Graph:
-    """The stream is the current one already. Others may use the GPU meanwhile, hence thread_local; but not wait for all
-    of it, nor capture too: torch's random generator, which all threads share, is part of one capture at a time."""
+def capture_graph(
+    plan: GraphPlan, inputs: "Values", compute: "Compute", stream: "torch.cuda.Stream", pool: Any
+) -> CapturedGraph:
+    """Capture on `stream`, which must be the current one.
+
+    Other threads may use the GPU, hence thread_local, but must not synchronise the device or capture at the same time:
+    torch's random generator, shared by all threads, can be part of one capture only.
+    """
     import torch
 
-    for _ in range(WARM_UPS):
+    for _ in range(WARMUP_RUNS):
         compute(inputs)
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with WHOLE_DEVICE, _uncollected(), _random_as_it_was(stream.device):
+    with DEVICE_SYNC_LOCK, _gc_disabled(), _generator_restored(stream.device):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             outputs = compute(inputs)
         except BaseException:
-            _abandon(graph, stream, pool)
+            _abort_capture(graph, stream, pool)
             raise
         graph.capture_end()
     cut = all(value.ndim and value.shape[0] == plan.rows for value in outputs.values())
-    return Graph(plan if cut else plan._replace(least=plan.rows), inputs, outputs, graph.replay)
+    return CapturedGraph(plan if cut else plan._replace(min_rows=plan.rows), inputs, outputs, graph.replay)
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """A collection might find weights of another model that nobody has any more, whose end waits for the device."""
-    collects = gc.isenabled()
+def _gc_disabled() -> Iterator[None]:
+    """Disable gc: freeing another model's weights would synchronise the device and break the capture."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if enabled:
             gc.enable()
 
 
 @contextlib.contextmanager
-def _random_as_it_was(device: "torch.device") -> Iterator[None]:
-    """After a capture that failed torch takes random numbers for those of a graph, and refuses them to everybody."""
+def _generator_restored(device: "torch.device") -> Iterator[None]:
+    """Restore the random generator after a failed capture, which leaves it unusable outside of graphs."""
     import torch
 
     generator = torch.cuda.default_generators[device.index]
@@ -204,10 +208,10 @@ def _random_as_it_was(device: "torch.device") -> Iterator[None]:
         raise
 
 
-def _abandon(graph: "torch.cuda.CUDAGraph", stream: "torch.cuda.Stream", pool: Any) -> None:
-    """Ends a capture that failed. CUDA says so once more, and torch may leave its allocator in the pool then.
+def _abort_capture(graph: "torch.cuda.CUDAGraph", stream: "torch.cuda.Stream", pool: Any) -> None:
+    """End a failed capture, and the allocation to its pool, which torch may leave active.
 
-    Whatever is said here hides nothing: the failure itself is told.
+    Errors are suppressed: the caller raises the original failure.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Reads a torch model file in any of its forms into one callable on one device. torch.py calls `read` at load.
+"""Loading of torch model files of any kind into one callable module on one device. Used by torch.py.
 
 TorchScript        a zip with code/            torch.jit.load
 exported program   a zip with models/*.json    torch.export.load          (torch_export.py)
@@ -19,51 +19,51 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pilotlight_predictor.backends import torch_export, torch_pickle
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.declared_tensors import declared
-from pilotlight_predictor.backends.model_source import Source
-from pilotlight_predictor.backends.torch_assemble import Weights, built, filled
+from pilotlight_predictor.backends.model_source import UserModule
+from pilotlight_predictor.backends.torch_assemble import Weights, build_module, load_weights
 from pilotlight_predictor.backends.torch_signature import Argument
-from pilotlight_predictor.backends.torch_tensors import PRECISIONS, adopt
+from pilotlight_predictor.backends.torch_tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.tensors import TensorSpec
-from pilotlight_predictor.weights.safetensors_file import files_of
+from pilotlight_predictor.weights.safetensors_file import weight_files
 
 if TYPE_CHECKING:
     import torch
 
     from pilotlight_predictor.weights.moving import Block
     from pilotlight_predictor.weights.parked_weights import ParkedWeights
-    from pilotlight_predictor.weights.safetensors_file import Place
+    from pilotlight_predictor.weights.safetensors_file import TensorInfo
 
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
-Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, Place]]]"
+Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
 _SCALARS = ("int", "float", "bool", "number")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A module on its device, and what is known of its `forward`."""
+class LoadedModule:
+    """A module on its device, and the signature of its `forward`."""
 
     module: Any
     arguments: Sequence[Argument]
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
-    batchable: bool = False  # the file says that all tensors share a first dimension of variable size
-    compute: "torch.dtype | None" = None  # floating inputs are cast to it; None leaves them as they come
-    source: Source | None = None
-    parking: "ParkedWeights | None" = None  # of weights that may leave the GPU
+    batchable: bool = False  # all tensors of the file share a dynamic first dimension
+    compute: "torch.dtype | None" = None  # dtype to cast floating inputs to; None: no cast
+    source: UserModule | None = None
+    parking: "ParkedWeights | None" = None  # of parkable weights on a GPU
 
 
-def read(spec: LoadSpec) -> Loaded:
-    kind = kind_of(spec.path)
+def load_module(spec: LoadSpec) -> LoadedModule:
+    kind = file_kind(spec.path)
     if kind == "torchscript":
         return _torchscript(spec)
     if kind == "export":
         return _exported(spec)
-    return _built(spec, kind)
+    return _load_weights_file(spec, kind)
 
 
-def kind_of(path: Path) -> Kind:
-    """By content where the ending does not decide: a .pt may be TorchScript, a state dict or a pickled module."""
+def file_kind(path: Path) -> Kind:
+    """Kind of a file, by content if the suffix is ambiguous: .pt is TorchScript, a state dict or a pickled module."""
     if path.is_dir() or path.suffix == ".safetensors":
         return "safetensors"
     if not zipfile.is_zipfile(path):
@@ -84,14 +84,14 @@ def kind_of(path: Path) -> Kind:
 def precision_dtype(precision: str) -> "torch.dtype | None":
     import torch
 
-    found: torch.dtype | None = getattr(torch, PRECISIONS[precision]) if precision in PRECISIONS else None
-    return found
+    dtype: torch.dtype | None = getattr(torch, PRECISIONS[precision]) if precision in PRECISIONS else None
+    return dtype
 
 
-def _torchscript(spec: LoadSpec) -> Loaded:
+def _torchscript(spec: LoadSpec) -> LoadedModule:
     import torch
 
-    # TorchScript is what Triton's users have; that torch would rather have them export is not news at each load.
+    # Triton's users have TorchScript; its deprecation warning at each load is noise.
     warnings.filterwarnings("ignore", message="`torch.jit.load`", category=FutureWarning)
     try:
         module = torch.jit.load(str(spec.path), map_location=str(spec.device)).eval()
@@ -106,7 +106,7 @@ def _torchscript(spec: LoadSpec) -> Loaded:
             f"{spec.path.name} is TorchScript, which does not tell the datatypes and shapes of its tensors: give it a "
             f"config.pbtxt with input and output; forward takes {', '.join(a.name for a in arguments) or 'nothing'}"
         )
-    return Loaded(module, arguments, compute=compute)
+    return LoadedModule(module, arguments, compute=compute)
 
 
 def _script_argument(argument: Any) -> Argument:
@@ -119,7 +119,7 @@ def _script_argument(argument: Any) -> Argument:
     return Argument(argument.name, takes, required=not argument.has_default_value())
 
 
-def _exported(spec: LoadSpec) -> Loaded:
+def _exported(spec: LoadSpec) -> LoadedModule:
     from torch.export.passes import move_to_device_pass
 
     if spec.precision in {"fp16", "bf16"}:
@@ -130,54 +130,58 @@ def _exported(spec: LoadSpec) -> Loaded:
     program = torch_pickle.load_exported(spec)
     if spec.device.kind == "cuda":
         program = move_to_device_pass(program, str(spec.device))
-    found = torch_export.read(spec.path)
-    return Loaded(program.module(), found.arguments, found.inputs, found.outputs, found.batchable)
+    signature = torch_export.read_program(spec.path)
+    return LoadedModule(program.module(), signature.arguments, signature.inputs, signature.outputs, signature.batchable)
 
 
-def _built(spec: LoadSpec, kind: Kind) -> Loaded:
-    """safetensors, a state dict or a pickled module, with the module that model.py builds."""
+def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
+    """Load safetensors, a state dict or a pickled module; the first two with the module that model.py builds."""
     import torch
 
-    source = Source(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
-    empty = _empty(source, spec) if source is not None else None
-    blocks = spec.ahead.wait() if spec.ahead is not None else []
+    source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
+    module_without_weights = _build_early(source, spec) if source is not None else None
+    blocks = spec.prefetched.wait() if spec.prefetched is not None else []
     content = _safetensors(spec, blocks) if kind == "safetensors" else torch_pickle.load(spec)
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:
-        source = source or Source(_module_file(spec), spec.model_dir)
+        source = source or UserModule(_module_file(spec), spec.model_dir)
         weights = _cast(_state_dict(content, spec.path), precision_dtype(spec.precision))
-        empty = empty if empty is not None else built(_factory(source, spec))
-        module = filled(empty, weights, str(spec.device), spec.path.name)
-    compute = precision_dtype(spec.precision) or _half(module.parameters())
+        module_without_weights = (
+            module_without_weights if module_without_weights is not None else build_module(_factory(source, spec))
+        )
+        module = load_weights(module_without_weights, weights, str(spec.device), spec.path.name)
+    compute = precision_dtype(spec.precision) or _half_precision(module.parameters())
     if compute is not None:
         module = module.to(compute)
     inputs, outputs = declared(source.path) if source else ((), ())
     arguments, parking = _forward_arguments(module), _parking(blocks)
-    return Loaded(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+    return LoadedModule(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
 
 
-def _empty(source: Source, spec: LoadSpec) -> "torch.nn.Module":
-    """The module, built while its weights are on their way. Where that fails they have come before it is told, and go:
-    whoever loads it again finds room."""
+def _build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module":
+    """Build the module while its weights are being transferred.
+
+    A failure is raised after the transfer has ended, so that its memory is free for the next load.
+    """
     try:
-        return built(_factory(source, spec))
+        return build_module(_factory(source, spec))
     except BaseException:
-        if spec.ahead is not None:
+        if spec.prefetched is not None:
             with suppress(Exception):
-                spec.ahead.wait()
+                spec.prefetched.wait()
         raise
 
 
 def _parking(blocks: "Blocks") -> "ParkedWeights | None":
-    """torch's cache leaves with the weights: between requests it is empty, and as large as the largest of them."""
+    """Parkable weights; torch's cache, as large as the largest request, is freed with them."""
     if not blocks:
         return None
     import torch
 
-    from pilotlight_predictor.weights.parked_weights import parkable
+    from pilotlight_predictor.weights.parked_weights import create_parked_weights
 
-    return parkable([block for block, _ in blocks], torch.cuda.empty_cache)
+    return create_parked_weights([block for block, _ in blocks], torch.cuda.empty_cache)
 
 
 def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
@@ -185,9 +189,9 @@ def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
     from safetensors.torch import load_file
 
     if blocks:
-        return adopt(blocks)
+        return device_tensors(blocks)
     weights: Weights = {}
-    for file in files_of(spec.path):
+    for file in weight_files(spec.path):
         try:
             weights.update(load_file(file, device=str(spec.device)))
         except SafetensorError as error:
@@ -196,7 +200,7 @@ def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
 
 
 def _state_dict(content: object, path: Path) -> Weights:
-    """The weights themselves, out of a checkpoint that has them under `state_dict` if need be."""
+    """Weights of a file, or of a checkpoint that has them under `state_dict`."""
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
@@ -205,7 +209,7 @@ def _state_dict(content: object, path: Path) -> Weights:
 
 
 def _cast(weights: Weights, dtype: "torch.dtype | None") -> Weights:
-    """One tensor at a time, so that the peak is one tensor above the larger of the two sizes."""
+    """Cast floating weights one at a time, so that the peak is one tensor above the larger of the two sizes."""
     if dtype is not None:
         for name, value in weights.items():
             if value.is_floating_point():
@@ -213,12 +217,12 @@ def _cast(weights: Weights, dtype: "torch.dtype | None") -> Weights:
     return weights
 
 
-def _half(parameters: Iterable["torch.Tensor"]) -> "torch.dtype | None":
-    """The weights' type where all are half precision: float32 inputs would not multiply with them."""
+def _half_precision(parameters: Iterable["torch.Tensor"]) -> "torch.dtype | None":
+    """dtype of the weights if all are half precision, to which float32 inputs must be cast; else None."""
     import torch
 
-    found = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
-    return found.pop() if found in ({torch.float16}, {torch.bfloat16}) else None
+    dtypes = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
+    return dtypes.pop() if dtypes in ({torch.float16}, {torch.bfloat16}) else None
 
 
 def _module_file(spec: LoadSpec) -> Path:
@@ -232,7 +236,7 @@ def _module_file(spec: LoadSpec) -> Path:
     return file
 
 
-def _factory(source: Source, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
+def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
     name = spec.config.parameters.get("MODULE", "build")
     factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
     if not callable(factory):
@@ -244,10 +248,10 @@ def _factory(source: Source, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
 
 
 def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
-    found = []
+    arguments = []
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
             continue
         required = parameter.default is parameter.empty
-        found.append(Argument(parameter.name, "tensor", required, parameter.kind is parameter.KEYWORD_ONLY))
-    return found
+        arguments.append(Argument(parameter.name, "tensor", required, parameter.kind is parameter.KEYWORD_ONLY))
+    return arguments

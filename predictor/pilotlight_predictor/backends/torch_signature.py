@@ -1,6 +1,6 @@
-"""Which input becomes which argument of `forward`, and which result becomes which output. Pure; knows no torch.
+"""Binding of inputs to the arguments of `forward`, and of its results to outputs. Pure, without torch.
 
-`bind` runs once at load, on the arguments that torch_modules.py read from the file; `name_outputs` runs per batch.
+`bind` runs once at load, with the arguments read by torch_modules.py; `name_outputs` runs per batch.
 """
 
 import re
@@ -16,7 +16,7 @@ _INDEXED: Final = re.compile(r".*__(\d+)")  # Triton's INPUT__0, OUTPUT__1: the 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of `forward`. `takes` says what it wants to be given."""
+    """One argument of `forward`; `takes` is the kind of its value."""
 
     name: str
     takes: str = "tensor"  # tensor | scalar | dict | list
@@ -25,7 +25,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class ForwardBinding:
     """How to call `forward`: input names by position, then argument name → input name by keyword."""
 
     positional: tuple[str, ...] = ()
@@ -34,16 +34,16 @@ class Calling:
     container: str = ""
     names: Mapping[str, str] = field(default_factory=dict)  # argument name → input name
 
-    def check(self, given: Collection[str]) -> None:
-        """For a model whose inputs nobody declared: a request's names against the arguments."""
+    def check(self, inputs: Collection[str]) -> None:
+        """Raise BadRequest if a request's inputs do not match the arguments; for models without declared inputs."""
         if self.container:
             return
         known = (*self.positional, *self.keywords.values())
         takes = f"the model's forward takes {', '.join(known)}"
-        for name in given:
+        for name in inputs:
             if name not in known:
                 raise BadRequest(f"unexpected inference input '{name}'; {takes}")
-        if missing := [name for name in known if name not in given]:
+        if missing := [name for name in known if name not in inputs]:
             raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
 
     def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
@@ -55,14 +55,14 @@ class Calling:
         return forward(*(values.get(name) for name in self.positional), **keywords)
 
 
-def bind(arguments: Sequence[Argument], names: Sequence[str]) -> Calling:
-    """By argument name if all names match, else by the number in INPUT__0, else in the order of the configuration."""
+def bind(arguments: Sequence[Argument], names: Sequence[str]) -> ForwardBinding:
+    """Bind by argument name if all names match, else by the number in INPUT__0, else in configuration order."""
     if len(arguments) == 1 and arguments[0].takes in {"dict", "list"}:
-        return Calling(positional=tuple(in_order(names)), container=arguments[0].takes)
+        return ForwardBinding(positional=tuple(in_order(names)), container=arguments[0].takes)
     chosen = _pair(arguments, names or [argument.name for argument in arguments if argument.required])
     _check_all_required(arguments, chosen, names)
     leading = _leading(arguments, chosen)
-    return Calling(
+    return ForwardBinding(
         positional=tuple(chosen[argument.name] for argument in leading),
         keywords={a.name: chosen[a.name] for a in arguments[len(leading) :] if a.name in chosen},
         scalars=frozenset(chosen[a.name] for a in arguments if a.takes == "scalar" and a.name in chosen),
@@ -84,7 +84,7 @@ def _pair(arguments: Sequence[Argument], names: Sequence[str]) -> dict[str, str]
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """INPUT__1, INPUT__0 → by number, when every name has one; otherwise as given."""
+    """Sort names such as INPUT__1, INPUT__0 by number if every name has one."""
     numbers = [position(name) for name in names]
     if None in numbers or sorted(n for n in numbers if n is not None) != list(range(len(names))):
         return list(names)
@@ -92,8 +92,8 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def position(name: str) -> int | None:
-    found = _INDEXED.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _INDEXED.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def _check_all_required(arguments: Sequence[Argument], chosen: Mapping[str, str], names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def _check_all_required(arguments: Sequence[Argument], chosen: Mapping[str, str]
 
 
 def _leading(arguments: Sequence[Argument], chosen: Mapping[str, str]) -> list[Argument]:
-    """The arguments that can be given by position: those before the first that is left out or keyword-only."""
+    """Arguments passed by position: those before the first that is omitted or keyword-only."""
     leading: list[Argument] = []
     for argument in arguments:
         if argument.keyword_only or argument.name not in chosen:
@@ -116,7 +116,7 @@ def _leading(arguments: Sequence[Argument], chosen: Mapping[str, str]) -> list[A
 
 
 def name_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
-    """A tensor, tuple, list or dict that `forward` returned → outputs by name."""
+    """Name the outputs in the tensor, tuple, list or dict that `forward` returned."""
     if isinstance(result, Mapping):
         if not names or set(names) <= set(result):
             return {name: result[name] for name in names or result}
@@ -124,33 +124,33 @@ def name_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
     values = list(_flat(result))
     if not names:
         return {f"OUTPUT__{i}": value for i, value in enumerate(values)}
-    places = _places(names)
-    if max(places) >= len(values):
+    positions = _positions(names)
+    if max(positions) >= len(values):
         raise TypeError(f"forward returned {len(values)} tensors, but the configuration lists {', '.join(names)}")
-    return {name: values[place] for name, place in zip(names, places, strict=True)}
+    return {name: values[index] for name, index in zip(names, positions, strict=True)}
 
 
 def rename_outputs(specs: Sequence[TensorSpec], names: Sequence[str]) -> list[TensorSpec]:
-    """What the file declares, under the names that the configuration gives to the same results."""
+    """Outputs of the file under the names of the configuration."""
     if not specs or set(names) <= {spec.name for spec in specs}:
         return list(specs)
-    places = _places(names)
-    if max(places) >= len(specs):
+    positions = _positions(names)
+    if max(positions) >= len(specs):
         raise LoadFailed(
             f"the configuration lists the outputs {', '.join(names)}, but the model file has {len(specs)}: "
             f"{', '.join(spec.name for spec in specs)}"
         )
-    return [specs[place]._replace(name=name) for name, place in zip(names, places, strict=True)]
+    return [specs[index]._replace(name=name) for name, index in zip(names, positions, strict=True)]
 
 
-def _places(names: Sequence[str]) -> list[int]:
-    """OUTPUT__1 is the second result wherever it is listed; without numbers the order counts."""
+def _positions(names: Sequence[str]) -> list[int]:
+    """Index of each output: OUTPUT__1 is the second result wherever it is listed; without numbers by order."""
     numbers = [number for name in names if (number := position(name)) is not None]
     return numbers if len(numbers) == len(names) else list(range(len(names)))
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """(out, (h, c)) → out, h, c."""
+    """Flatten (out, (h, c)) to out, h, c."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (tuple, list)):

@@ -1,6 +1,6 @@
-"""Between numpy arrays and torch tensors: types, BF16 by its bits, and pinned memory on the way to a GPU.
+"""Conversion between numpy arrays and torch tensors: dtypes, BF16 by its bits, and pinned staging buffers for a GPU.
 
-Used by torch.py and tensorrt.py for every batch; torch itself is imported by whoever calls first.
+Used by torch.py and tensorrt.py for every batch; torch is imported at the first call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from pilotlight_predictor.weights.moving import Block
-    from pilotlight_predictor.weights.safetensors_file import Place
+    from pilotlight_predictor.weights.safetensors_file import TensorInfo
 
 TORCH_NAMES: Final = {
     "BOOL": "bool",
@@ -43,18 +43,18 @@ PRECISIONS: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 def dtype_of(datatype: str) -> "torch.dtype":
     import torch
 
-    found: torch.dtype = getattr(torch, TORCH_NAMES[datatype])
-    return found
+    dtype: torch.dtype = getattr(torch, TORCH_NAMES[datatype])
+    return dtype
 
 
 def to_torch(name: str, tensor: Tensor) -> "torch.Tensor":
-    """On the CPU and without a copy, unless the memory is read-only, unaligned or strided: a model may write to it."""
+    """CPU tensor without a copy, unless the memory is read-only, unaligned or strided: a model may write to it."""
     import torch
 
     check_numeric(name, tensor)
     array = np.require(tensor.array, requirements=["C", "A", "W"])
-    found = torch.from_numpy(array)
-    return found.view(torch.bfloat16) if tensor.datatype == "BF16" else found
+    value = torch.from_numpy(array)
+    return value.view(torch.bfloat16) if tensor.datatype == "BF16" else value
 
 
 def check_numeric(name: str, tensor: Tensor) -> None:
@@ -63,55 +63,55 @@ def check_numeric(name: str, tensor: Tensor) -> None:
 
 
 def from_torch(value: Any, declared: str = "") -> Tensor:
-    """A tensor on the CPU (or a plain number) → ours, floats in the declared floating type."""
+    """Convert a CPU tensor or plain number, floats to the declared type. Raises TypeError if the types differ."""
     import torch
 
-    found = as_declared(value, declared)
-    datatype = _DATATYPES.get(str(found.dtype).removeprefix("torch."))
+    result = to_declared_type(value, declared)
+    datatype = _DATATYPES.get(str(result.dtype).removeprefix("torch."))
     if datatype is None:
-        raise TypeError(f"an output of {found.dtype} has no V2 datatype; return one of {', '.join(_DATATYPES)}")
+        raise TypeError(f"an output of {result.dtype} has no V2 datatype; return one of {', '.join(_DATATYPES)}")
     if declared and datatype != declared:
         raise TypeError(f"an output is {datatype}, but the configuration says {declared}")
     if datatype == "BF16":
-        return Tensor(datatype, found.view(torch.uint16).numpy())
-    return Tensor(datatype, found.numpy())
+        return Tensor(datatype, result.view(torch.uint16).numpy())
+    return Tensor(datatype, result.numpy())
 
 
-def as_declared(value: Any, declared: str) -> "torch.Tensor":
-    """A result as it is told, on the device where it is: floats in the declared type, rows one after the other."""
+def to_declared_type(value: Any, declared: str) -> "torch.Tensor":
+    """Convert floats to the declared type and make the result contiguous, on its device."""
     import torch
 
-    found = torch.as_tensor(value).detach()
-    if declared in {"FP16", "BF16", "FP32", "FP64"} and found.is_floating_point():
-        found = found.to(dtype_of(declared))
-    return found.contiguous()
+    result = torch.as_tensor(value).detach()
+    if declared in {"FP16", "BF16", "FP32", "FP64"} and result.is_floating_point():
+        result = result.to(dtype_of(declared))
+    return result.contiguous()
 
 
-def adopt(blocks: "Sequence[tuple[Block, Mapping[str, Place]]]") -> "dict[str, torch.Tensor]":
-    """Tensors of a safetensors file as they lie on the GPU: nothing is copied, and the last one frees the block."""
+def device_tensors(blocks: "Sequence[tuple[Block, Mapping[str, TensorInfo]]]") -> "dict[str, torch.Tensor]":
+    """Tensors over blocks of safetensors data on the GPU, without a copy; the last one frees its block."""
     import torch
 
-    found: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for block, tensors in blocks:
         whole = torch.as_tensor(block, device=f"cuda:{block.context.index}")
-        for name, place in tensors.items():
-            if place.dtype not in TYPES:
-                raise LoadFailed(f"tensor {name!r} is {place.dtype}, which torch has no type for")
-            dtype = getattr(torch, TYPES[place.dtype][0])
-            piece = whole[place.begin : place.end]
-            aligned = piece if place.begin % dtype.itemsize == 0 else piece.clone()
-            found[name] = aligned.view(dtype).view(place.shape)
-    return found
+        for name, info in tensors.items():
+            if info.dtype not in TYPES:
+                raise LoadFailed(f"tensor {name!r} is {info.dtype}, which torch has no type for")
+            dtype = getattr(torch, TYPES[info.dtype][0])
+            data = whole[info.begin : info.end]
+            aligned = data if info.begin % dtype.itemsize == 0 else data.clone()
+            result[name] = aligned.view(dtype).view(info.shape)
+    return result
 
 
 class PinnedStaging:
-    """One pinned buffer per input, grown and used again: valid because each batch ends with a synchronise."""
+    """One pinned buffer per input, grown and reused; safe because each batch ends with a synchronise."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def merge(self, batch: Sequence[InferRequest]) -> tuple[Inputs, Sequence[int]]:
-        """As batch.merge, but rows go from the requests' bodies to the pinned buffer at once, where the result lies."""
+        """As batch.merge, but copy rows from the requests directly to the pinned buffers."""
         parts = [request.inputs for request in batch]
         if any(tensor.datatype != parts[0][name].datatype for part in parts for name, tensor in part.items()):
             return merge(batch)
@@ -122,18 +122,18 @@ class PinnedStaging:
         return self.staged(name, tensor).to(device, non_blocking=True)
 
     def staged(self, name: str, tensor: Tensor) -> "torch.Tensor":
-        """The tensor in pinned memory: where `merge` put it, or copied there."""
+        """The tensor in pinned memory: where `merge` wrote it, else copied there."""
         import torch
 
         check_numeric(name, tensor)
         array, dtype = tensor.array, dtype_of(tensor.datatype)
         if not array.size:
             return torch.empty(array.shape, dtype=dtype)
-        place = self._place(name, array)
-        if place is None:
-            place = self._buffer(name, array.nbytes)[: array.nbytes]
-            _view(place.numpy(), array.dtype, array.shape)[...] = array
-        return place.view(dtype).view(array.shape)
+        data = self._buffer_of(name, array)
+        if data is None:
+            data = self._buffer(name, array.nbytes)[: array.nbytes]
+            _view(data.numpy(), array.dtype, array.shape)[...] = array
+        return data.view(dtype).view(array.shape)
 
     def _joined(self, name: str, parts: Sequence[Tensor], rows: int) -> Tensor:
         check_numeric(name, parts[0])
@@ -144,8 +144,8 @@ class PinnedStaging:
         np.concatenate([part.array for part in parts], out=joined)
         return Tensor(parts[0].datatype, joined)
 
-    def _place(self, name: str, array: Array) -> "torch.Tensor | None":
-        """The bytes of the buffer that the array is a view of, if it is one."""
+    def _buffer_of(self, name: str, array: Array) -> "torch.Tensor | None":
+        """Bytes of the buffer that the array is a view of; None if it is not one."""
         buffer = self._buffers.get(name)
         if buffer is None or not array.flags.c_contiguous:
             return None
@@ -157,16 +157,16 @@ class PinnedStaging:
 
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
-            pinned = torch.cuda.is_available()  # without a GPU there is nothing to pin memory for
+            pinned = torch.cuda.is_available()  # pinning needs a GPU
             buffer = self._buffers[name] = torch.empty(max(size, 4096), dtype=torch.uint8, pin_memory=pinned)
         return buffer
 
 
 def to_host(values: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-    """Begins to copy to pinned memory, which is read after a synchronise.
+    """Start copies to pinned memory, to be read after a synchronise.
 
-    Each batch takes memory of its own, which torch keeps for the next one as soon as the last answer is sent: so
-    nothing is copied again, and no answer is written over.
+    Each batch has its own memory, which torch's allocator reuses after the last response is sent, so that responses
+    need no further copy and are never overwritten.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""How a Triton model's calls of other models go out through model_calls.py, and come back as Triton's responses.
+"""Business logic scripting (BLS): calls of a Triton model to other models, through model_calls.py.
 
-`Calling` stands for the model that calls, `Responses` for one call; triton_requests.py makes them.
+`BlsCaller` is the calling model, `BlsResponses` one call; triton_requests.py creates them.
 """
 
 import asyncio
@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Final
 
-from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.base import LoadSpec, VersionId
 from pilotlight_predictor.backends.python_values import array_of
 from pilotlight_predictor.backends.triton_types import InferenceResponse, Tensor, TritonError, TritonModelException
-from pilotlight_predictor.call_circles import Version
 from pilotlight_predictor.errors import BadRequest, Cancelled, NotFound, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.inference import InferRequest, InferResponse
 
-# Triton's codes as our errors. Read backwards too, where the last one of an error's kind is its code.
+# Triton's codes → our errors. Also inverted, error → code, where the last entry of an error class wins.
 ERRORS: Final[dict[int, type[PredictorError]]] = {
     TritonError.UNKNOWN: BadRequest,
     TritonError.ALREADY_EXISTS: BadRequest,
@@ -29,17 +28,17 @@ ERRORS: Final[dict[int, type[PredictorError]]] = {
 }
 
 
-class Calling:
-    """The model that calls, for all of its instances: how it reaches others, and which of its threads wait."""
+class BlsCaller:
+    """The calling model, shared by its instances: its BLS client, and which of its threads are in `execute`."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self.calls = spec.calls
-        self.caller = Version(spec.config.name, spec.version)
+        self.caller = VersionId(spec.config.name, spec.version)
         self.decoupled = spec.config.decoupled
         self._executing: set[int] = set()
 
-    def leave(self) -> None:
-        """The model is no more."""
+    def close(self) -> None:
+        """Remove the metrics of the unloaded model."""
         if self.calls is not None:
             self.calls.forget_metrics(self)
 
@@ -53,24 +52,24 @@ class Calling:
 
     @property
     def blocks(self) -> bool:
-        """Whether a call from this thread keeps an instance. A model that answers once waits for all of its threads."""
+        """Whether a call from this thread blocks an instance; for a decoupled model only inside `execute`."""
         return not self.decoupled or get_ident() in self._executing
 
 
-class Responses:
-    """The responses of one call as they come, by `for` or by `async for`. One without tensors may be the last."""
+class BlsResponses:
+    """Responses of one call, iterable by `for` or `async for`. The last may have no tensors."""
 
     def __init__(
-        self, calling: Calling | None, request: InferRequest, decoupled: bool, told: Callable[[], Any] | None
+        self, caller: BlsCaller | None, request: InferRequest, decoupled: bool, on_response: Callable[[], Any] | None
     ) -> None:
-        if calling is None or calling.calls is None:
+        if caller is None or caller.calls is None:
             raise TritonModelException("models can be called only by a model.py that a server has loaded")
-        self._answers = calling.calls.call(
-            calling.caller, request, decoupled=decoupled, blocks=calling.blocks, told=told
+        self._answers = caller.calls.call(
+            caller.caller, request, decoupled=decoupled, blocks=caller.blocks, on_response=on_response
         )
         self.arrived: asyncio.Event | None = None
 
-    def __iter__(self) -> "Responses":
+    def __iter__(self) -> "BlsResponses":
         return self
 
     def __next__(self) -> InferenceResponse:
@@ -78,7 +77,7 @@ class Responses:
             raise StopIteration
         return _response(self._answers.next()[0])
 
-    def __aiter__(self) -> "Responses":
+    def __aiter__(self) -> "BlsResponses":
         return self
 
     async def __anext__(self) -> InferenceResponse:

@@ -1,6 +1,6 @@
-"""`ModelConfig` of `triton_python_backend_utils`: what a model's `auto_complete_config` fills in. Pure.
+"""`ModelConfig` of `triton_python_backend_utils`, which a model's `auto_complete_config` fills in. Pure.
 
-The dictionary is the configuration as Triton prints it. What the author wrote wins: a model that says otherwise fails.
+The dictionary is the configuration as Triton prints it. Values of the config file win: a model that sets others fails.
 """
 
 import json
@@ -12,17 +12,18 @@ _TENSOR_FIELDS: Final = frozenset({"name", "data_type", "dims", "optional"})
 
 class ModelConfig:
     def __init__(self, model_config: str | Mapping[str, Any]) -> None:
-        given = json.loads(model_config) if isinstance(model_config, str) else dict(model_config)
-        self._model_config: dict[str, Any] = given
+        self._model_config: dict[str, Any] = (
+            json.loads(model_config) if isinstance(model_config, str) else dict(model_config)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """The author's bound stands if it is lower."""
-        written = self._model_config.get("max_batch_size", 0)
-        if written > max_batch_size:
-            raise ValueError(f"max_batch_size is {written} in the configuration, must be at most {max_batch_size}")
+        """Raise ValueError if the configuration has a larger value."""
+        configured = self._model_config.get("max_batch_size", 0)
+        if configured > max_batch_size:
+            raise ValueError(f"max_batch_size is {configured} in the configuration, must be at most {max_batch_size}")
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
@@ -35,11 +36,11 @@ class ModelConfig:
         unknown = [name for name in transaction_policy_dict if name != "decoupled"]
         if unknown:
             raise ValueError(f"model transaction policy property {unknown[0]!r} is unknown, must be 'decoupled'")
-        wanted = bool(transaction_policy_dict.get("decoupled", False))
-        written = self._model_config.get("model_transaction_policy", {}).get("decoupled")
-        if written and not wanted:
+        decoupled = bool(transaction_policy_dict.get("decoupled", False))
+        configured = self._model_config.get("model_transaction_policy", {}).get("decoupled")
+        if configured and not decoupled:
             raise ValueError("model_transaction_policy.decoupled is true in the configuration, must be false")
-        self._model_config["model_transaction_policy"] = {"decoupled": wanted}
+        self._model_config["model_transaction_policy"] = {"decoupled": decoupled}
 
     def add_input(self, input: Mapping[str, Any]) -> None:  # noqa: A002 - models may name it
         self._add("input", input, _TENSOR_FIELDS)
@@ -54,21 +55,21 @@ class ModelConfig:
             wrong = f"has the unknown property {unknown[0]!r}" if unknown else f"lacks the property {missing[0]!r}"
             raise ValueError(f"{kind} {tensor.get('name', '')!r} {wrong}")
         tensors = self._model_config.setdefault(kind, [])
-        written = next((each for each in tensors if each.get("name") == tensor["name"]), None)
-        if written is None:
+        configured = next((each for each in tensors if each.get("name") == tensor["name"]), None)
+        if configured is None:
             tensors.append({**tensor, "dims": list(tensor["dims"])})
         else:
-            _agree(kind, written, tensor)
+            _merge_tensor(kind, configured, tensor)
 
 
-def _agree(kind: str, written: dict[str, Any], tensor: Mapping[str, Any]) -> None:
-    """What the author left out is filled in, what the author wrote must be the same."""
+def _merge_tensor(kind: str, configured: dict[str, Any], tensor: Mapping[str, Any]) -> None:
+    """Fill in fields that the configuration leaves out. Raises ValueError if it has other values."""
     for field in ("data_type", "dims"):
-        has, wants = written.get(field), tensor[field]
-        has, wants = (list(has or []), list(wants)) if field == "dims" else (has, wants)
-        if has and has != wants and has != "TYPE_INVALID":
-            raise ValueError(f"{kind} {tensor['name']!r} has {field} {has} in the configuration, must be {wants}")
-        written[field] = wants
+        old, new = configured.get(field), tensor[field]
+        old, new = (list(old or []), list(new)) if field == "dims" else (old, new)
+        if old and old != new and old != "TYPE_INVALID":
+            raise ValueError(f"{kind} {tensor['name']!r} has {field} {old} in the configuration, must be {new}")
+        configured[field] = new
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:

@@ -1,7 +1,7 @@
-"""What Triton's Python models import as `triton_python_backend_utils`.
+"""The module that Triton's Python models import as `triton_python_backend_utils` (pb_utils).
 
-Each model that is loaded gets a module of its own (`bound_to`): in it, `InferenceRequest` reaches the other models of
-the server and `get_model_dir` knows the model. triton_model.py turns our requests into these and back.
+Each loaded model gets its own copy (`create_module`), whose `InferenceRequest`, metrics and `get_model_dir` belong to
+that model. triton_model.py converts requests and responses.
 """
 
 import logging
@@ -13,14 +13,14 @@ from typing import Final
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.triton_calls import Calling
+from pilotlight_predictor.backends.triton_calls import BlsCaller
 from pilotlight_predictor.backends.triton_config import (
     ModelConfig,
     get_input_config_by_name,
     get_output_config_by_name,
     using_decoupled_model_transaction_policy,
 )
-from pilotlight_predictor.backends.triton_management import Managing
+from pilotlight_predictor.backends.triton_management import ModelManagement
 from pilotlight_predictor.backends.triton_metrics import Metric, MetricFamily
 from pilotlight_predictor.backends.triton_requests import InferenceRequest, ResponseSender
 from pilotlight_predictor.backends.triton_types import (
@@ -43,7 +43,11 @@ from pilotlight_predictor.tensors import Array
 
 NAME: Final = "triton_python_backend_utils"
 InferenceResponseSender = ResponseSender
-load_model, unload_model, is_model_ready = Managing().load_model, Managing().unload_model, Managing().is_model_ready
+load_model, unload_model, is_model_ready = (
+    ModelManagement().load_model,
+    ModelManagement().unload_model,
+    ModelManagement().is_model_ready,
+)
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",
@@ -81,7 +85,7 @@ __all__ = [
 
 
 class Logger:
-    """Triton's log calls on the server's own log."""
+    """pb_utils.Logger, writing to the server's log."""
 
     INFO, WARNING, ERROR, VERBOSE = logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG
     _log = logging.getLogger("pilotlight.model")
@@ -120,7 +124,7 @@ def get_model_dir() -> str:
 
 
 def serialize_byte_tensor(input_tensor: Array) -> Array:
-    """Strings as Triton writes them: the length of each, then its bytes."""
+    """Serialise strings as Triton does: the length of each, then its bytes."""
     items = [item if isinstance(item, bytes) else str(item).encode() for item in input_tensor.ravel()]
     joined = b"".join(struct.pack("<I", len(item)) + item for item in items)
     return np.array(joined, dtype=np.object_)
@@ -138,14 +142,16 @@ def _strings(encoded: memoryview) -> Iterator[bytes]:
         yield bytes(encoded[start - length : start])
 
 
-def bound_to(spec: LoadSpec) -> tuple[ModuleType, Calling]:
-    """The module as one model sees it, and the calls that are made through it."""
-    calling = Calling(spec)
+def create_module(spec: LoadSpec) -> tuple[ModuleType, BlsCaller]:
+    """Create the pb_utils module of one model, and its BlsCaller."""
+    caller = BlsCaller(spec)
     module = ModuleType(NAME, __doc__)
     module.__dict__.update({name: globals()[name] for name in __all__})
-    module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"calling": calling})
+    module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"bls": caller})
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
-    managing = Managing(calling)
-    module.__dict__.update({name: getattr(managing, name) for name in ("load_model", "unload_model", "is_model_ready")})
-    module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"calling": calling})
-    return module, calling
+    management = ModelManagement(caller)
+    module.__dict__.update(
+        {name: getattr(management, name) for name in ("load_model", "unload_model", "is_model_ready")}
+    )
+    module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"bls": caller})
+    return module, caller

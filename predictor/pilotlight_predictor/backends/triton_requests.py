@@ -1,8 +1,8 @@
-"""Requests and response senders of `triton_python_backend_utils`: what a model is asked, asks others, and answers with.
+"""Requests and response senders of `triton_python_backend_utils`.
 
-InferenceRequest   made by a model to call another model of the server (exec, async_exec)
-ServedRequest      given to `execute`; the same, and the way to its sender
-ResponseSender     answers when the model likes, through the `Asked` of streaming.py
+InferenceRequest   created by a model to call another model of the server (exec, async_exec)
+ServedRequest      passed to `execute`; has a response sender
+ResponseSender     sends responses at any time, through a DecoupledRequest
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pilotlight_predictor.backends.base import Answer, Asked
+from pilotlight_predictor.backends.base import Answer, DecoupledRequest
 from pilotlight_predictor.backends.python_values import WrongReturn
-from pilotlight_predictor.backends.triton_calls import Calling, Responses
+from pilotlight_predictor.backends.triton_calls import BlsCaller, BlsResponses
 from pilotlight_predictor.backends.triton_types import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
@@ -33,9 +33,9 @@ _FINAL: Final = TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InferenceRequest:
-    """A call of another model. `calling` belongs to the model whose own module has this class."""
+    """A call of another model. `bls` is the calling model, set in its own copy of pb_utils."""
 
-    calling: Calling | None = None
+    bls: BlsCaller | None = None
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class InferenceRequest:
         self._correlation, self._flags, self._timeout, self._priority = correlation_id, flags, timeout, priority
         self._memory = preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU)
         self._trace = trace or InferenceTrace()
-        given = json.loads(parameters) if isinstance(parameters, str) and parameters else parameters
-        self._parameters: Parameters = dict(given or {})
+        values = json.loads(parameters) if isinstance(parameters, str) and parameters else parameters
+        self._parameters: Parameters = dict(values or {})
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -106,19 +106,19 @@ class InferenceRequest:
         raise TritonModelException("only a request that was given to execute has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """The response, once it is there; an iterator of responses if `decoupled`. Failures are responses too."""
-        answers = Responses(type(self).calling, self.asked(), decoupled, None)
-        return answers if decoupled else next(answers)
+        """Return the response, or an iterator of responses if `decoupled`. Failures are responses too."""
+        responses = BlsResponses(type(self).bls, self.to_infer_request(), decoupled, None)
+        return responses if decoupled else next(responses)
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """As `exec`, without keeping the thread from other coroutines."""
+        """As `exec`, without blocking the event loop."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        told = partial(loop.call_soon_threadsafe, arrived.set)
-        answers = Responses(type(self).calling, self.asked(), decoupled, told)
-        answers.arrived = arrived
-        return answers if decoupled else await anext(answers)
+        on_response = partial(loop.call_soon_threadsafe, arrived.set)
+        responses = BlsResponses(type(self).bls, self.to_infer_request(), decoupled, on_response)
+        responses.arrived = arrived
+        return responses if decoupled else await anext(responses)
 
-    def asked(self) -> InferRequest:
+    def to_infer_request(self) -> InferRequest:
         parameters = dict(self._parameters)
         if self._correlation:
             parameters["sequence_id"] = self._correlation
@@ -133,10 +133,10 @@ class InferenceRequest:
 
 
 class ResponseSender:
-    """Answers one request. A model that lets go of it before the end has ended it: nobody could any more."""
+    """Sends the responses of one request. Dropping it before the final response fails the request."""
 
-    def __init__(self, asked: Asked, convert: Callable[[InferenceResponse], Answer]) -> None:
-        self._asked, self._convert = asked, convert
+    def __init__(self, request: DecoupledRequest, convert: Callable[[InferenceResponse], Answer]) -> None:
+        self._request, self._convert = request, convert
         self._closed = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -148,9 +148,9 @@ class ResponseSender:
             raise TritonModelException("the response sender is closed: its final response was sent")
         self._closed = flags == _FINAL
         if response is None:
-            self._asked.complete()
+            self._request.complete()
             return
-        self._asked.send(self._answer(response), self._closed)
+        self._request.send(self._answer(response), self._closed)
 
     def _answer(self, response: InferenceResponse) -> Answer:
         try:
@@ -159,15 +159,15 @@ class ResponseSender:
             return error
 
     def is_cancelled(self) -> bool:
-        return self._asked.cancelled
+        return self._request.cancelled
 
     def __del__(self) -> None:
         if not self._closed:
-            self._asked.send(WrongReturn("the model let go of a request without a final response"))
+            self._request.send(WrongReturn("the model let go of a request without a final response"))
 
 
 class ServedRequest(InferenceRequest):
-    """One request as a model sees it."""
+    """One request passed to `execute`."""
 
     def __init__(
         self, request: InferRequest, inputs: Sequence[Tensor], output_names: Sequence[str], sender: ResponseSender
@@ -180,11 +180,11 @@ class ServedRequest(InferenceRequest):
             request.timeout_us, parameters=parameters, priority=request.priority,
         )  # fmt: skip
         self._request, self._sender = request, sender
-        self.answers_later = False  # the model has asked for the sender
+        self.sender_taken = False  # get_response_sender was called
 
     def is_cancelled(self) -> bool:
         return self._request.cancelled
 
     def get_response_sender(self) -> ResponseSender:
-        self.answers_later = True
+        self.sender_taken = True
         return self._sender

@@ -1,7 +1,4 @@
-"""Tensors, responses, errors and types of `triton_python_backend_utils`: values only, no request is made here.
-
-triton_python_backend_utils.py offers them to models; triton_requests.py is what they ask and answer with.
-"""
+"""Tensors, responses, errors and types of `triton_python_backend_utils`; its requests are in triton_requests.py."""
 
 import json
 import math
@@ -19,7 +16,7 @@ TYPES: Final = (
     ("TYPE_INT32", np.int32), ("TYPE_INT64", np.int64), ("TYPE_FP16", np.float16), ("TYPE_FP32", np.float32),
     ("TYPE_FP64", np.float64), ("TYPE_STRING", np.object_),
 )  # fmt: skip
-_BY_NAME: Final = {**dict(TYPES), "TYPE_BF16": np.float32}  # as which a model gets and gives it
+_BY_NAME: Final = {**dict(TYPES), "TYPE_BF16": np.float32}  # user code has no BF16
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
@@ -29,11 +26,11 @@ TRITONSERVER_MEMORY_GPU: Final = 2
 
 
 class TritonModelException(Exception):
-    """A model raises it to fail a request with a message that the client sees."""
+    """Raised by a model to fail a request with a message that the client sees."""
 
 
 class TritonError:
-    """A message for the client and Triton's code for it."""
+    """Message for the client, with Triton's error code."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
@@ -51,14 +48,14 @@ class TritonError:
 
 
 class PreferredMemory:
-    """Where a model would like the answers of another one. They come in the memory of the CPU."""
+    """Preferred memory of BLS responses; accepted, but responses are always in CPU memory."""
 
     def __init__(self, preferred_memory: int, device_id: int = 0) -> None:
         self.preferred_memory, self.device_id = preferred_memory, device_id
 
 
 class InferenceTrace:
-    """Handed on by models that call others; the server's own traces follow requests without it."""
+    """Trace object that models pass to BLS requests; the server's traces do not depend on it."""
 
     def __init__(self, context: str = "") -> None:
         self._context = context
@@ -68,7 +65,7 @@ class InferenceTrace:
 
 
 class Tensor:
-    """A named array; of strings when its type is object or str."""
+    """A named array; dtypes object and str hold strings."""
 
     def __init__(self, name: str, array: Array) -> None:
         if not isinstance(array, np.ndarray):
@@ -80,12 +77,12 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> Array:
-        found: Array = self._array
-        return found
+        array: Array = self._array
+        return array
 
     def shape(self) -> Shape:
-        found: Shape = self._array.shape
-        return found
+        shape: Shape = self._array.shape
+        return shape
 
     def triton_dtype(self) -> int:
         return numpy_to_triton_type(self._array.dtype.type)
@@ -97,7 +94,7 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        """numpy exports nothing that may not be written to, such as what came with a request."""
+        """Export by DLPack, after a copy of read-only arrays such as those of a request: numpy does not export them."""
         if self._array.dtype == object:
             raise TritonModelException(f"tensor {self._name!r} holds strings, which DLPack does not know: use as_numpy")
         if not self._array.flags.writeable:
@@ -110,18 +107,18 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, source: Any) -> "Tensor":
-        """Of any library's tensor, or of the capsule that its `to_dlpack` gave."""
+        """Create from any library's tensor, or from the capsule of its `to_dlpack`."""
         exporter = source if hasattr(source, "__dlpack__") else _Capsule(source)
         try:
             return Tensor(name, np.from_dlpack(exporter))
         except (BufferError, RuntimeError, TypeError, ValueError):
-            from torch.utils.dlpack import from_dlpack  # on another device, which only its own library reads
+            from torch.utils.dlpack import from_dlpack  # for a tensor on a GPU
 
             return Tensor(name, from_dlpack(source).cpu().numpy())
 
 
 class _Capsule:
-    """An object around a bare capsule: numpy takes only those that export themselves."""
+    """Wrapper of a bare capsule with the exporter methods that numpy requires."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -134,7 +131,7 @@ class _Capsule:
 
 
 class InferenceResponse:
-    """The outputs of one request, or an error in their place."""
+    """Outputs of one request, or an error."""
 
     def __init__(
         self,
@@ -143,7 +140,7 @@ class InferenceResponse:
         parameters: Parameters | str | None = None,
     ) -> None:
         self._outputs, self._error = list(output_tensors), error
-        self.told = _parameters(parameters)
+        self.parameter_map = _parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs
@@ -155,28 +152,28 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        return json.dumps(self.told) if self.told else ""
+        return json.dumps(self.parameter_map) if self.parameter_map else ""
 
 
-def _parameters(given: Parameters | str | None) -> Parameters:
-    """A map, or its JSON, as `parameters` of another response gives it."""
+def _parameters(parameters: Parameters | str | None) -> Parameters:
+    """Validate response parameters, given as a map or its JSON."""
     try:
-        found = json.loads(given) if isinstance(given, str) and given else given or {}
+        values = json.loads(parameters) if isinstance(parameters, str) and parameters else parameters or {}
     except ValueError:
         raise TritonModelException("parameters of a response are no JSON, must be a map or its JSON") from None
-    if not isinstance(found, Mapping):
-        raise TritonModelException(f"parameters of a response are {type(found).__name__}, must be a map")
-    for name, value in found.items():
+    if not isinstance(values, Mapping):
+        raise TritonModelException(f"parameters of a response are {type(values).__name__}, must be a map")
+    for name, value in values.items():
         if not isinstance(name, str) or not _is_plain(value):
             kind = type(value).__name__
             raise TritonModelException(
                 f"parameter {name!r} of a response is {kind}, must be true, false, a number or text"
             )
-    return dict(found)
+    return dict(values)
 
 
 def _is_plain(value: Any) -> bool:
-    """What every dialect can write: gRPC has whole numbers of 64 bits, JSON has no infinity."""
+    """Whether every protocol can encode a value: gRPC has 64-bit integers, JSON has no infinity."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
@@ -191,6 +188,6 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 
 def numpy_to_triton_type(data_type: Any) -> int:
-    wanted = np.dtype(data_type).type
-    wanted = np.object_ if wanted in (np.bytes_, np.str_) else wanted
-    return next(number for number, (_, found) in enumerate(TYPES) if number and found is wanted)
+    target = np.dtype(data_type).type
+    target = np.object_ if target in (np.bytes_, np.str_) else target
+    return next(number for number, (_, dtype) in enumerate(TYPES) if number and dtype is target)

@@ -1,4 +1,4 @@
-"""Metrics: `registry` counts, `collect` folds at scrape, `exposition` writes, `table` names everything there is."""
+"""Metrics: `table` defines them, `registry` counts, `collect` aggregates at scrape time, `exposition` writes."""
 
 from pilotlight_predictor.metrics.registry import Metrics, ModelState, QueueDepth, identity_labels
 from pilotlight_predictor.stats import Histogram, ModelStats

@@ -1,4 +1,4 @@
-"""`Metrics` → families in the order of the table: the work of a scrape, so that requests need not pay for it."""
+"""`Metrics` → metric families in the order of the table, computed at scrape time to keep requests cheap."""
 
 import re
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""Metrics that models make themselves: families and series that live as long as their model holds them and serves.
+"""Custom metrics of user models: they exist as long as the model holds them and is loaded.
 
-Written by the threads of models, read by a scrape (`collect`). A family of one name may be made twice, by two models
-or two versions of one; both then count in the same series.
+Written by the threads of models, read by a scrape (`collect`). Two models, or two versions of one, may create a family
+of the same name; both then count in the same series.
 """
 
 import re
@@ -11,18 +11,18 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from pilotlight_predictor.metrics.exposition import Family
-from pilotlight_predictor.metrics.table import TABLE, Kind, Metric
+from pilotlight_predictor.metrics.table import TABLE, Metric, MetricKind
 from pilotlight_predictor.stats import Histogram
 
-MOST_SERIES: Final = 5000  # of all families together: labels made of requests would fill the memory
+MAX_SERIES: Final = 5000  # of all families together: bounds the memory if labels come from requests
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_OF_HISTOGRAMS: Final = ("_bucket", "_count", "_sum")
+_HISTOGRAM_SUFFIXES: Final = ("_bucket", "_count", "_sum")
 Key = tuple[tuple[str, str], ...]
 
 
 class CustomSeries:
-    """One line of a scrape, or one histogram. `owners` are the loaded models that count in it."""
+    """A time series or a histogram. `owners` are the loaded models that count in it."""
 
     def __init__(self, family: "CustomFamily", labels: Mapping[str, str], bounds: Sequence[float]) -> None:
         self.family, self.labels, self.bounds = family, dict(labels), tuple(bounds)
@@ -49,7 +49,7 @@ class CustomSeries:
         return self._value
 
     def read(self) -> float | Histogram:
-        """As it is now; a histogram as a copy, since its model goes on counting."""
+        """Return the current value; a histogram as a copy, since its model continues to count."""
         if self._histogram is None:
             return self._value
         with self._lock:
@@ -59,19 +59,19 @@ class CustomSeries:
 
 
 class CustomFamily:
-    def __init__(self, name: str, kind: Kind, description: str) -> None:
+    def __init__(self, name: str, kind: MetricKind, description: str) -> None:
         self.name, self.kind, self.description = name, kind, description
         self.series: WeakValueDictionary[Key, CustomSeries] = WeakValueDictionary()
 
 
 class CustomMetrics:
-    """Of one process. ValueError says what a name, a label or a kind must be."""
+    """Custom metrics of one process, from any thread. ValueError for an invalid name, label or kind."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._families: WeakValueDictionary[str, CustomFamily] = WeakValueDictionary()
 
-    def family(self, name: str, kind: Kind, description: str) -> CustomFamily:
+    def family(self, name: str, kind: MetricKind, description: str) -> CustomFamily:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"the metric's name is {name!r}, must be letters, digits, _ and :, and begin with no digit"
@@ -80,30 +80,30 @@ class CustomMetrics:
             raise ValueError(f"the description of metric {name} is {type(description).__name__}, must be text")
         with self._lock:
             self._check_free(name, kind)
-            found = self._families.get(name)
-            if found is None:
-                found = self._families[name] = CustomFamily(name, kind, description)
-        if found.kind != kind:
-            raise ValueError(f"the metric {name} is a {found.kind} already, must have another name as a {kind}")
-        return found
+            family = self._families.get(name)
+            if family is None:
+                family = self._families[name] = CustomFamily(name, kind, description)
+        if family.kind != kind:
+            raise ValueError(f"the metric {name} is a {family.kind} already, must have another name as a {kind}")
+        return family
 
     def series(
         self, owner: object, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float] = ()
     ) -> CustomSeries:
-        """With other bounds than before, the new one takes the old one's place."""
+        """Return the series with these labels; other bounds than before replace it."""
         _check_labels(family, labels)
         key = tuple(sorted(labels.items()))
         with self._lock:
-            found = family.series.get(key)
-            if found is None or found.bounds != tuple(bounds):
-                self._check_room()
-                found = family.series[key] = CustomSeries(family, labels, bounds)
-            found.owners.add(owner)
+            series = family.series.get(key)
+            if series is None or series.bounds != tuple(bounds):
+                self._check_limit()
+                series = family.series[key] = CustomSeries(family, labels, bounds)
+            series.owners.add(owner)
             self._families.setdefault(family.name, family)
-        return found
+        return series
 
-    def leave(self, owner: object) -> None:
-        """The model is unloaded: what it alone counted is told no more, whoever still holds it."""
+    def remove_owner(self, owner: object) -> None:
+        """Remove series that only this unloaded model counted in, even if its code still holds them."""
         with self._lock:
             for family in list(self._families.values()):
                 for key, series in list(family.series.items()):
@@ -115,30 +115,30 @@ class CustomMetrics:
 
     def collect(self) -> list[Family]:
         with self._lock:
-            kept = [(family, list(family.series.values())) for family in list(self._families.values())]
-        found = []
-        for family, every in sorted(kept, key=lambda each: each[0].name):
-            made = Family(Metric(family.name, family.kind, (), family.description))
+            snapshot = [(family, list(family.series.values())) for family in list(self._families.values())]
+        exposed = []
+        for custom, every in sorted(snapshot, key=lambda each: each[0].name):
+            family = Family(Metric(custom.name, custom.kind, (), custom.description))
             for series in every:
-                made.add(series.read(), series.labels)
-            found.append(made)
-        return found
+                family.add(series.read(), series.labels)
+            exposed.append(family)
+        return exposed
 
-    def _check_free(self, name: str, kind: Kind) -> None:
-        """No line of a scrape may belong to two families."""
+    def _check_free(self, name: str, kind: MetricKind) -> None:
+        """Raise ValueError if a line of the exposition would belong to two families."""
         taken = {line for own, metric in TABLE.items() for line in _lines(own, metric.kind)}
         others = [(own, each.kind) for own, each in list(self._families.items()) if own != name]
         taken |= {line for own, each in others for line in _lines(own, each)}
         if _lines(name, kind) & taken:
             raise ValueError(f"the metric's name is {name}, which another metric of the server has; choose another")
 
-    def _check_room(self) -> None:
-        if sum(len(family.series) for family in list(self._families.values())) >= MOST_SERIES:
-            raise ValueError(f"models have {MOST_SERIES} series already, no more are made: labels must be few")
+    def _check_limit(self) -> None:
+        if sum(len(family.series) for family in list(self._families.values())) >= MAX_SERIES:
+            raise ValueError(f"models have {MAX_SERIES} series already, no more are made: labels must be few")
 
 
-def _lines(name: str, kind: Kind) -> set[str]:
-    return {name, *(f"{name}{end}" for end in _OF_HISTOGRAMS)} if kind == "histogram" else {name}
+def _lines(name: str, kind: MetricKind) -> set[str]:
+    return {name, *(f"{name}{end}" for end in _HISTOGRAM_SUFFIXES)} if kind == "histogram" else {name}
 
 
 def _check_labels(family: CustomFamily, labels: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""docs/metrics.md from the table: `python -m pilotlight_predictor.metrics.docs > docs/metrics.md`."""
+"""Generator of docs/metrics.md: `python -m pilotlight_predictor.metrics.docs > docs/metrics.md`."""
 
 import sys
 from typing import Final

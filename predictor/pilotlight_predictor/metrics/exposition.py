@@ -1,7 +1,7 @@
-"""Families of samples → the bytes that a Prometheus server scrapes. Pure.
+"""Metric families → Prometheus exposition formats. Pure.
 
-Two formats: text 0.0.4, and OpenMetrics 1.0 when the client's Accept header asks for it, which Prometheus does by
-default. Series keep their names in both, so a query does not depend on who scraped.
+Text 0.0.4, or OpenMetrics 1.0 if the Accept header lists it, as Prometheus' does by default. Series have the same names
+in both, so that queries do not depend on the scraper.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 class Family:
-    """One metric of the table and its series; a histogram's samples hold Histograms, all others numbers."""
+    """A metric and its series; samples of a histogram are Histograms, all others numbers."""
 
     __slots__ = ("metric", "samples")
 
@@ -38,7 +38,7 @@ class Family:
 
 
 def content_type(accept: str) -> str:
-    """The format for an Accept header: OpenMetrics only to who names it and does not refuse it with q=0."""
+    """Return the format for an Accept header: OpenMetrics only if it is listed with q > 0."""
     for offer in accept.lower().split(","):
         media, *parameters = (part.strip() for part in offer.split(";"))
         if media == "application/openmetrics-text":
@@ -47,7 +47,7 @@ def content_type(accept: str) -> str:
 
 
 def expose(families: Iterable[Family], content: str = TEXT) -> bytes:
-    """Families without samples are left out: a TYPE line alone says nothing."""
+    """Write all families that have samples."""
     openmetrics = content == OPENMETRICS
     lines: list[str] = []
     for family in families:
@@ -60,9 +60,9 @@ def expose(families: Iterable[Family], content: str = TEXT) -> bytes:
 
 def _write_family(lines: list[str], family: Family, openmetrics: bool) -> None:
     name, kind, _, help_text = family.metric
-    # OpenMetrics would rename a counter to …_total; as "unknown" it keeps the name that Triton's users query.
-    shown = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
-    lines.append(f"# HELP {name} {_escape_help(help_text, openmetrics)}\n# TYPE {name} {shown}\n")
+    # OpenMetrics requires counters to be named …_total; type "unknown" preserves Triton's names.
+    exposed_kind = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
+    lines.append(f"# HELP {name} {_escape_help(help_text, openmetrics)}\n# TYPE {name} {exposed_kind}\n")
     for labels, value in family.samples:
         written = prometheus_text.labels(labels)
         if isinstance(value, Histogram):

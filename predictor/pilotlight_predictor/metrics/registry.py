@@ -1,7 +1,7 @@
-"""What a process counts, in one object: transports and scheduler write into it, `/metrics` and `/stats` read it.
+"""Metrics of a process: written by transports and schedulers, read by `/metrics` and `/stats`.
 
-Writers keep references to what they count in (a `Histogram`, a `ModelStats`), so the hot path never looks a label up.
-What others know better, queue depths and model states, is asked for by callback at scrape time.
+Writers hold references to a `Histogram` or `ModelStats`, so that hot paths look up no labels. Queue depths and model
+states are read by callbacks at scrape time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.metrics.custom import CustomMetrics
     from pilotlight_predictor.metrics.exposition import Family
 
-# Beyond this many series a client who invents model names would fill the memory; the rest count under model="".
+# Bounds the memory if clients invent model names; further requests are counted under model="".
 MAX_REQUEST_SERIES: Final = 5000
 
 
@@ -34,9 +34,9 @@ class ModelState(NamedTuple):
     state: str  # READY, PARKED, LOADING, UNLOADING or UNAVAILABLE
 
 
-def identity_labels(told: ObservabilitySettings) -> dict[str, str]:
-    """Which service, namespace and revision this process belongs to; what is not set has no label."""
-    labels = {LABEL_SERVICE: told.service, LABEL_NAMESPACE: told.namespace, LABEL_REVISION: told.revision}
+def identity_labels(settings: ObservabilitySettings) -> dict[str, str]:
+    """Return the labels for service, namespace and revision of this process, without those that are not set."""
+    labels = {LABEL_SERVICE: settings.service, LABEL_NAMESPACE: settings.namespace, LABEL_REVISION: settings.revision}
     return {label: value for label, value in labels.items() if value}
 
 
@@ -49,7 +49,7 @@ def _none_parked() -> tuple[int, int]:
 
 
 class Metrics:
-    """All counters of one predictor process; used from the event loop only, but for `custom`, and without locks."""
+    """All metrics of one process. Used on the event loop only, without locks; `custom` from any thread."""
 
     def __init__(self, identity: Mapping[str, str] | None = None) -> None:
         self.identity = identity or {}
@@ -68,9 +68,9 @@ class Metrics:
         self._lock = Lock()
 
     def request(self, model: str, version: int, protocol: str, code: int) -> Histogram:
-        """Where to observe the seconds of such requests; a reference to it is good until the version is dropped.
+        """Return the duration histogram of such requests; valid until the version is dropped.
 
-        Name only models that exist: a client must not make labels. Model "" and version 0 stand for none.
+        Pass only models that exist: clients must not create label values. Model "" and version 0: none.
         """
         key = (model, version, protocol, code)
         histogram = self.requests.get(key)
@@ -84,13 +84,13 @@ class Metrics:
     def model(
         self, name: str, version: int, tags: Mapping[str, str] | None = None, cache_enabled: bool = False
     ) -> ModelStats:
-        """The counters of a version that is being loaded; a reload goes on counting where the last one stood."""
+        """Return the statistics of a version that is being loaded; a reload continues the counts."""
         stats = self.models.setdefault((name, version), ModelStats(name, version))
         stats.tags, stats.cache_enabled = tags or {}, cache_enabled
         return stats
 
     def drop(self, name: str, version: int) -> None:
-        """Forgets an unloaded version, so that a repository that rolls on does not grow the scrape for ever."""
+        """Remove an unloaded version, so that a series of new versions does not grow the scrape for ever."""
         self.models.pop((name, version), None)
         self.loads.pop((name, version), None)
         self.wakes.pop((name, version), None)
@@ -98,16 +98,16 @@ class Metrics:
             del self.requests[key]
 
     def wake(self, name: str, version: int) -> Histogram:
-        """Where to observe the seconds that a parked version took to be back."""
+        """Return the histogram of the seconds to restore a parked version."""
         return self.wakes.setdefault((name, version), Histogram())
 
     def record_load(self, model: str, version: int, phases: Mapping[str, float], total: float) -> None:
-        """Seconds by phase. Phases overlap (download, import, weights), so their sum is not the total."""
+        """Record the seconds of a load by phase. Phases overlap, so their sum is not the total."""
         self.loads[model, version] = {**phases, "total": total}
 
     @property
     def custom(self) -> "CustomMetrics":
-        """Where models count what they like. The one thing here that their threads use; made for the first of them."""
+        """Metrics of user models. Created on first use, from any thread."""
         with self._lock:
             if self._custom is None:
                 from pilotlight_predictor.metrics.custom import CustomMetrics
@@ -116,14 +116,14 @@ class Metrics:
             return self._custom
 
     def forget_custom(self, owner: object) -> None:
-        """What a model counted that is no more."""
+        """Remove the custom metrics of an unloaded model."""
         if self._custom is not None:
-            self._custom.leave(owner)
+            self._custom.remove_owner(owner)
 
     @property
     def custom_families(self) -> "list[Family]":
         return self._custom.collect() if self._custom is not None else []
 
     def statistics(self) -> dict[str, Any]:
-        """The body of `/v2/models/stats`."""
+        """Return the body of `/v2/models/stats`."""
         return {"model_stats": [self.models[key].as_v2() for key in sorted(self.models)]}

@@ -1,10 +1,8 @@
-"""Every metric of a predictor but those that models make: name, type, labels, help.
+"""Definitions of the predictor's metrics, except custom ones: name, type, labels, help.
 
-`collect` fills it, docs/metrics.md is made from it.
-
-Triton's names stand beside ours so that existing dashboards and autoscalers keep working. Both generations are served:
-`nv_inference_compute_duration_us` and `nv_inference_load_ratio` come from the TensorRT Inference Server, the split
-compute times and everything after them from Triton.
+Used by `collect` and for docs/metrics.md. Triton's metrics are included for existing dashboards and autoscalers, of
+both generations: `nv_inference_compute_duration_us` and `nv_inference_load_ratio` are those of the TensorRT Inference
+Server, the split compute times and those after them Triton's.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -27,12 +25,12 @@ from pilotlight.contract import (
     METRIC_REQUEST_DURATION,
 )
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     help: str
 

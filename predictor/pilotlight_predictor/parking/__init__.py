@@ -1,6 +1,6 @@
-"""Models that nobody asks for give their GPU's memory back, keep weights in the host's, and wake for a request.
+"""Parking of idle models: free their GPU memory, store the weights in host memory, wake on the next request.
 
-A server that parks none, as most do, has `NoParking` and imports nothing else of this folder.
+A server without --park-memory, the usual case, has `NoParking` and imports nothing else of this folder.
 """
 
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from pilotlight_predictor.errors import BadRequest
 if TYPE_CHECKING:
     from pilotlight_predictor.backends.base import AnyInstance
     from pilotlight_predictor.metrics import Metrics
-    from pilotlight_predictor.parking.lot import ParkingLot
-    from pilotlight_predictor.served import ServedVersion
+    from pilotlight_predictor.parking.lot import ParkingPool
+    from pilotlight_predictor.served import ModelVersion
     from pilotlight_predictor.settings import Settings
 
 
 class NoParking:
-    """Answers as a lot without places does."""
+    """Parking pool of a server that parks no models."""
 
-    def enter(self, served: "ServedVersion", instances: "Sequence[AnyInstance]") -> None:
-        """There is no place for it."""
+    def add(self, served: "ModelVersion", instances: "Sequence[AnyInstance]") -> None:
+        """Do nothing."""
 
-    async def leave(self, served: "ServedVersion") -> None:
-        """It had none."""
+    async def remove(self, served: "ModelVersion") -> None:
+        """Do nothing."""
 
-    async def park(self, versions: "Sequence[ServedVersion]") -> None:
-        told = "this server parks none; start it with --park-memory=25%"
-        raise BadRequest(f"'{versions[0].name}' cannot be parked: {told}")
+    async def park(self, versions: "Sequence[ModelVersion]") -> None:
+        reason = "this server parks none; start it with --park-memory=25%"
+        raise BadRequest(f"'{versions[0].name}' cannot be parked: {reason}")
 
-    async def wake(self, versions: "Sequence[ServedVersion]") -> None:
-        """All are awake."""
+    async def wake(self, versions: "Sequence[ModelVersion]") -> None:
+        """Do nothing: every model is awake."""
 
-    async def follow(self) -> None:
-        """Nothing to do, ever."""
+    async def park_idle_models(self) -> None:
+        """Return at once."""
 
 
-def parking(settings: "Settings", metrics: "Metrics") -> "NoParking | ParkingLot":
+def create_parking(settings: "Settings", metrics: "Metrics") -> "NoParking | ParkingPool":
     if not settings.model.parks:
         return NoParking()
-    from pilotlight_predictor.parking.lot import ParkingLot
+    from pilotlight_predictor.parking.lot import ParkingPool
 
-    return ParkingLot(settings, metrics)
+    return ParkingPool(settings, metrics)

@@ -1,7 +1,7 @@
-"""The place of one model version that may be parked: awake, on its way to the host or back, or parked.
+"""Parking state of one model version: awake, parking, parked or waking.
 
-Lives on the event loop; the way itself takes a thread. While it is away the scheduler keeps what comes in its line, so
-bounds, priorities and time-outs hold as they do while all instances are busy, and the first that comes wakes it.
+Used on the event loop; transfers run in a thread. While a model is not awake its scheduler queues requests, so queue
+bounds, priorities and time-outs apply as they do while all instances are busy, and the first request wakes the model.
 """
 
 import asyncio
@@ -10,37 +10,39 @@ from contextlib import suppress
 from enum import Enum
 from time import monotonic, perf_counter
 
-from pilotlight_predictor.backends.base import Parks
+from pilotlight_predictor.backends.base import Parkable
 from pilotlight_predictor.errors import BackendFailed, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.parking.decisions import Copy, Look, look
-from pilotlight_predictor.scheduler import Scheduler, nobody_listens
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.parking.decisions import Activity, HostCopy, observe_activity
+from pilotlight_predictor.scheduler import Scheduler, ignore
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.threads import in_thread
 
-Told = Callable[[ServedVersion, float], None]
+OnWake = Callable[[ModelVersion, float], None]
 
 
-class Place(Enum):
+class ParkingState(Enum):
     AWAKE = "awake"
     PARKING = "parking"
     PARKED = "parked"
     WAKING = "waking"
 
 
-class Berth:
-    """`woke` is told of each wake and its seconds."""
+class ParkingSlot:
+    """One model version that can be parked. `on_wake` is called with the version and seconds of each wake."""
 
-    def __init__(self, served: ServedVersion, scheduler: Scheduler, parts: Sequence[Parks], woke: Told) -> None:
+    def __init__(
+        self, served: ModelVersion, scheduler: Scheduler, parkables: Sequence[Parkable], on_wake: OnWake
+    ) -> None:
         self.served = served
-        self.place = Place.AWAKE
-        self.parted = 0.0  # when it was parked last
-        self.refused = ""  # why it was not parked when it last should have been: told once
-        self._scheduler, self._parts, self._woke = scheduler, list(parts), woke
-        self._seen: Look | None = None
-        self._under_way: asyncio.Task[PredictorError | None] | None = None
+        self.state = ParkingState.AWAKE
+        self.parked_at = 0.0
+        self.last_refusal = ""  # why it stayed awake when idle; logged once per reason
+        self._scheduler, self._parkables, self._on_wake = scheduler, list(parkables), on_wake
+        self._activity: Activity | None = None
+        self._transition: asyncio.Task[PredictorError | None] | None = None
         self._preparing: asyncio.Task[PredictorError | None] | None = None
-        scheduler.asked = self._asked
+        scheduler.on_request = self._on_request
 
     @property
     def name(self) -> str:
@@ -48,169 +50,176 @@ class Berth:
 
     @property
     def size(self) -> int:
-        """Host memory that it takes while it is parked."""
-        return sum(part.size for part in self._parts)
+        """Bytes of host memory needed while parked."""
+        return sum(parkable.size for parkable in self._parkables)
 
     @property
-    def copy(self) -> Copy:
-        """On its way it counts whole: the memory is being taken."""
-        kept = self.size if self.place is Place.PARKING else sum(part.kept for part in self._parts)
-        return Copy(self.name, kept, self.place is not Place.AWAKE, self.parted)
+    def host_copy(self) -> HostCopy:
+        """Host memory in use; while parking the full size counts, since it is being allocated."""
+        size = (
+            self.size
+            if self.state is ParkingState.PARKING
+            else sum(parkable.host_bytes for parkable in self._parkables)
+        )
+        return HostCopy(self.name, size, self.state is not ParkingState.AWAKE, self.parked_at)
 
-    def look(self, now: float) -> Look:
-        """What has been counted of it, by which idleness is told."""
+    def observe(self, now: float) -> Activity:
+        """Record the request counters; `is_idle` decides on the result."""
         stats = self.served.stats
         counted = stats.execution_count + stats.success_count + stats.failure_count
-        self._seen = look(self._seen, counted, self._scheduler.busy, now)
-        return self._seen
+        self._activity = observe_activity(self._activity, counted, self._scheduler.busy, now)
+        return self._activity
 
     async def prepare(self) -> None:
-        """What parking needs and takes long, while requests are served. Raises what keeps it from parking."""
-        if self.place is not Place.AWAKE:
+        """Do the slow part of parking while requests are served. Raises the reason why it cannot park."""
+        if self.state is not ParkingState.AWAKE:
             return
         if self._preparing is None:
-            self._preparing = asyncio.get_running_loop().create_task(self._moved(_prepare_all))
+            self._preparing = asyncio.get_running_loop().create_task(self._apply(_prepare_all))
         try:
             error = await asyncio.shield(self._preparing)
         finally:
             if self._preparing is not None and self._preparing.done():
                 self._preparing = None
         if error is not None:
-            self._seen = None
+            self._activity = None
             raise error
 
     def check_free(self) -> None:
-        """Raises Unavailable while it has something to do: nobody gives up memory for one that stays."""
-        if self.place is Place.WAKING or (self.place is Place.AWAKE and self._scheduler.busy):
+        """Raise Unavailable while requests are pending, before other models give up host memory for this one."""
+        if self.state is ParkingState.WAKING or (self.state is ParkingState.AWAKE and self._scheduler.busy):
             raise Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
 
     async def park(self) -> None:
-        """Raises Unavailable while it has something to do, and what keeps it from parking; then it goes on serving."""
-        if self.place is Place.PARKED:
+        """Park the model. Raises Unavailable while requests are pending, or the failure; then it continues to serve."""
+        if self.state is ParkingState.PARKED:
             return
-        if self.place is Place.WAKING or (self.place is Place.AWAKE and not self._scheduler.rest()):
+        if self.state is ParkingState.WAKING or (self.state is ParkingState.AWAKE and not self._scheduler.suspend()):
             raise Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
-        self.place = Place.PARKING
-        await self._done(self._park)
+        self.state = ParkingState.PARKING
+        await self._run(self._park)
 
     async def wake(self) -> None:
-        """Raises what keeps it from waking; one that failed to park is awake."""
-        while self.place is Place.PARKING and self._under_way is not None:
-            await asyncio.shield(self._under_way)
-        if self.place is not Place.AWAKE:
-            await self._done(self._wake)
+        """Wake the model, or wait for a wake under way. Raises the failure."""
+        while self.state is ParkingState.PARKING and self._transition is not None:
+            await asyncio.shield(self._transition)
+        if self.state is not ParkingState.AWAKE:  # a failed parking leaves it awake
+            await self._run(self._wake)
 
-    async def forget(self) -> None:
-        """Gives back the host's memory of a model that is awake, unless it leaves just then."""
-        if self.place is Place.AWAKE and self._preparing is None:
-            await in_thread(lambda: _forget_all(self._parts))
+    async def drop_host_copy(self) -> None:
+        """Free the host copy of an awake model, unless it is about to park."""
+        if self.state is ParkingState.AWAKE and self._preparing is None:
+            await in_thread(lambda: _drop_host_copies(self._parkables))
 
-    async def end(self) -> None:
-        """Of a model that is closed: lets go of its weights, which may take its time. Nothing else frees them: whoever
-        was there at the start is in circles that the collector does not walk (assembly.py)."""
-        self._scheduler.asked = nobody_listens
-        await in_thread(self._parts.clear)
+    async def close(self) -> None:
+        """Free the weights of a closed model, in a thread, since that may be slow."""
+        self._scheduler.on_request = ignore
+        # Objects from server start are in reference cycles that gc does not visit (gc.freeze, see assembly.py).
+        await in_thread(self._parkables.clear)
 
-    async def _done(self, way: Callable[[], Awaitable[PredictorError | None]]) -> None:
-        """One way at a time; whoever waits for it may leave, the way is gone to its end."""
-        if self._under_way is None:
-            self._begin(way)
-        assert self._under_way is not None
-        error = await asyncio.shield(self._under_way)
+    async def _run(self, transition: Callable[[], Awaitable[PredictorError | None]]) -> None:
+        """Run a transition, or join the one under way. Cancelling the caller does not cancel the transition."""
+        if self._transition is None:
+            self._start(transition)
+        assert self._transition is not None
+        error = await asyncio.shield(self._transition)
         if error is not None:
             raise error
 
-    def _begin(self, way: Callable[[], Awaitable[PredictorError | None]]) -> None:
-        async def go() -> PredictorError | None:
+    def _start(self, transition: Callable[[], Awaitable[PredictorError | None]]) -> None:
+        async def run() -> PredictorError | None:
             try:
-                return await way()
+                return await transition()
             finally:
-                self._under_way = None
+                self._transition = None
                 self._scheduler.release()
-                if self.place is Place.PARKED and self._scheduler.pending:
-                    self._asked()
+                if self.state is ParkingState.PARKED and self._scheduler.pending:
+                    self._on_request()
 
-        self._scheduler.hold()  # it is not closed under way
-        self._under_way = asyncio.get_running_loop().create_task(go())
+        self._scheduler.hold()  # not closed during the transition
+        self._transition = asyncio.get_running_loop().create_task(run())
 
-    def _asked(self) -> None:
-        """A request came while it is away."""
-        if self.place is Place.PARKED and self._under_way is None:
-            self._begin(self._wake)
+    def _on_request(self) -> None:
+        """Wake the model for a request that arrived while parked."""
+        if self.state is ParkingState.PARKED and self._transition is None:
+            self._start(self._wake)
 
     async def _park(self) -> PredictorError | None:
-        error = await self._moved(_park_all)
-        if error is not None and not any(part.parked for part in self._parts):
-            self.place, self._seen = Place.AWAKE, None
+        error = await self._apply(_park_all)
+        if error is not None and not any(parkable.parked for parkable in self._parkables):
+            self.state, self._activity = ParkingState.AWAKE, None
             self._scheduler.resume()
             return error
-        self.place, self.parted, self.served.parked = Place.PARKED, monotonic(), True
-        if error is not None:  # and those that had left did not come back
-            self._scheduler.turn_away(NotReady(f"'{self.served.name}' was left half parked: {error}"))
+        self.state, self.parked_at, self.served.parked = ParkingState.PARKED, monotonic(), True
+        if error is not None:  # the rollback failed as well
+            self._scheduler.reject_all(NotReady(f"'{self.served.name}' was left half parked: {error}"))
             return error
-        self._tell("model.parked", "gave its GPU memory back")
+        self._log("model.parked", "gave its GPU memory back")
         return None
 
     async def _wake(self) -> PredictorError | None:
-        self.place, started = Place.WAKING, perf_counter()
-        error = await self._moved(_wake_all)
+        self.state, started = ParkingState.WAKING, perf_counter()
+        error = await self._apply(_wake_all)
         if error is not None:
-            self.place = Place.PARKED
-            told = NotReady(f"'{self.served.name}' is parked and could not be woken: {error}")
-            self._scheduler.turn_away(told)
-            return told
+            self.state = ParkingState.PARKED
+            refusal = NotReady(f"'{self.served.name}' is parked and could not be woken: {error}")
+            self._scheduler.reject_all(refusal)
+            return refusal
         took = perf_counter() - started
-        self.place, self.served.parked, self._seen = Place.AWAKE, False, None
-        self._woke(self.served, took)
-        self._tell("model.woken", f"in {took:.3f} s")
+        self.state, self.served.parked, self._activity = ParkingState.AWAKE, False, None
+        self._on_wake(self.served, took)
+        self._log("model.woken", f"in {took:.3f} s")
         self._scheduler.resume()
         return None
 
-    async def _moved(self, way: Callable[[Sequence[Parks]], None]) -> PredictorError | None:
+    async def _apply(self, action: Callable[[Sequence[Parkable]], None]) -> PredictorError | None:
+        """Run `action` in a thread; log and return its failure, opaque to clients unless it is a PredictorError."""
         try:
-            await in_thread(lambda: way(self._parts))
+            await in_thread(lambda: action(self._parkables))
         except Exception as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             ours = isinstance(error, PredictorError) and not isinstance(error, BackendFailed)
-            message, named = f"'{self.served.name}' could not be parked or woken: {error}", self.served
+            message = f"'{self.served.name}' could not be parked or woken: {error}"
             log(
                 "model.park_failed", message, level="ERROR", error=None if ours else cause,
-                model=named.name, version=named.version,
+                model=self.served.name, version=self.served.version,
             )  # fmt: skip
             if isinstance(error, PredictorError):
                 return error
             return BackendFailed(f"model '{self.served.name}' failed; the server's log has the reason")
         return None
 
-    def _tell(self, event: str, what: str) -> None:
+    def _log(self, event: str, what: str) -> None:
         log(event, f"'{self.served.name}' {what}", model=self.served.name, version=self.served.version)
 
 
-def _prepare_all(parts: Sequence[Parks]) -> None:
-    for part in parts:
-        part.prepare()
+def _prepare_all(parkables: Sequence[Parkable]) -> None:
+    for parkable in parkables:
+        parkable.prepare()
 
 
-def _park_all(parts: Sequence[Parks]) -> None:
-    _all_or_none(parts, lambda part: part.park(), lambda part: part.wake())
+def _park_all(parkables: Sequence[Parkable]) -> None:
+    _all_or_none(parkables, lambda parkable: parkable.park(), lambda parkable: parkable.wake())
 
 
-def _wake_all(parts: Sequence[Parks]) -> None:
-    _all_or_none(parts, lambda part: part.wake(), lambda part: part.park())
+def _wake_all(parkables: Sequence[Parkable]) -> None:
+    _all_or_none(parkables, lambda parkable: parkable.wake(), lambda parkable: parkable.park())
 
 
-def _all_or_none(parts: Sequence[Parks], go: Callable[[Parks], None], back: Callable[[Parks], None]) -> None:
-    """One that cannot go brings those before it back, as far as they come."""
-    for number, part in enumerate(parts):
+def _all_or_none(
+    parkables: Sequence[Parkable], apply: Callable[[Parkable], None], undo: Callable[[Parkable], None]
+) -> None:
+    """Call `apply` for all; after a failure undo those before it, ignoring failures of the rollback, and raise."""
+    for number, parkable in enumerate(parkables):
         try:
-            go(part)
+            apply(parkable)
         except BaseException:
-            for before in parts[:number]:
+            for before in parkables[:number]:
                 with suppress(Exception):
-                    back(before)
+                    undo(before)
             raise
 
 
-def _forget_all(parts: Sequence[Parks]) -> None:
-    for part in parts:
-        part.forget()
+def _drop_host_copies(parkables: Sequence[Parkable]) -> None:
+    for parkable in parkables:
+        parkable.drop_host_copy()

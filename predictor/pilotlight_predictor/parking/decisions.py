@@ -1,80 +1,82 @@
-"""What parking decides: who is idle, whether host memory suffices, and whose copy makes room. Pure.
+"""Parking decisions: which models are idle, and which host copies to drop to stay within the memory budget.
 
-lot.py asks and acts. The clock and the machine's memory are arguments.
+Pure: the clock and the machine's memory are arguments. lot.py acts on them.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-LOOKS: Final = 4  # within the time after which an idle model parks
-SHORTEST_S: Final = 0.05
-LONGEST_S: Final = 5.0
+POLLS_PER_IDLE_PERIOD: Final = 4  # an idle model parks at most a quarter of the idle period late
+MIN_POLL_S: Final = 0.05
+MAX_POLL_S: Final = 5.0
 
 
-class Look(NamedTuple):
-    """What had been counted of a model when somebody looked, and since when that has not changed."""
+class Activity(NamedTuple):
+    """Request count of a model, and since when it has not changed."""
 
     counted: int
     since: float
 
 
-def look(before: Look | None, counted: int, busy: bool, now: float) -> Look:
-    """A request that is still under way has not been counted, and yet its model is not idle."""
-    if before is None or busy or counted != before.counted:
-        return Look(counted, now)
-    return before
+def observe_activity(previous: Activity | None, counted: int, busy: bool, now: float) -> Activity:
+    """Return the new activity; `busy` covers requests in flight, which are not counted yet."""
+    if previous is None or busy or counted != previous.counted:
+        return Activity(counted, now)
+    return previous
 
 
-def is_idle(seen: Look, after_s: float, now: float) -> bool:
-    return now - seen.since >= after_s
+def is_idle(activity: Activity, after_s: float, now: float) -> bool:
+    return now - activity.since >= after_s
 
 
-def pause_s(after_s: float) -> float:
-    """Between two looks: a model parks at most a quarter later than it might."""
-    return min(max(after_s / LOOKS, SHORTEST_S), LONGEST_S)
+def poll_interval_s(after_s: float) -> float:
+    """Seconds between two polls of the models' activity."""
+    return min(max(after_s / POLLS_PER_IDLE_PERIOD, MIN_POLL_S), MAX_POLL_S)
 
 
-class Copy(NamedTuple):
-    """Host memory that one model's weights have."""
+class HostCopy(NamedTuple):
+    """Host memory that holds one model's weights."""
 
     name: str
     size: int
     parked: bool
-    since: float  # when it was parked last
+    since: float  # when the model was parked last
 
 
-def make_room(copies: Sequence[Copy], needed: int, budget: int) -> list[str] | None:
-    """Whose copies are to go, those that were parked longest ago first. None: it is not enough even so.
+def copies_to_drop(copies: Sequence[HostCopy], needed: int, budget: int) -> list[str] | None:
+    """Names of the copies to drop for `needed` bytes, least recently parked first; None if that is not enough.
 
-    Only of models that are awake: the copy of a parked one is all there is of it.
+    Only copies of awake models: that of a parked model is the only one.
     """
     missing = sum(copy.size for copy in copies) + needed - budget
-    given: list[str] = []
+    dropped: list[str] = []
     for copy in sorted(copies, key=lambda copy: copy.since):
         if missing <= 0:
             break
         if not copy.parked and copy.size:
-            given.append(copy.name)
+            dropped.append(copy.name)
             missing -= copy.size
-    return given if missing <= 0 else None
+    return dropped if missing <= 0 else None
 
 
-def budget_bytes(told: str, machine: int, processes: int) -> int:
-    """`told` as the setting has it: bytes, or a share of the machine's memory. Processes that serve alike share it."""
-    whole = int(machine * float(told[:-1]) / 100) if told.endswith("%") else int(told)
-    return whole // processes
+def budget_bytes(setting: str, machine: int, processes: int) -> int:
+    """Budget of one of `processes` workers; `setting` is in bytes or a percentage of the machine's memory."""
+    total = int(machine * float(setting[:-1]) / 100) if setting.endswith("%") else int(setting)
+    return total // processes
 
 
 def machine_bytes(meminfo: str, limits: Iterable[str]) -> int:
-    """What the machine has, or this process may use if that is less: /proc/meminfo, and what `limit_files` say."""
+    """Memory of the machine (/proc/meminfo), or the lowest cgroup limit if that is less."""
     lines = (line.split() for line in meminfo.splitlines())
     total = next((int(words[1]) * 1024 for words in lines if words and words[0] == "MemTotal:"), 0)
     return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
 
 
 def limit_files(cgroup: str) -> list[str]:
-    """Where /proc/self/cgroup says that limits of memory stand: of its group and of all that the group is in, down to
-    the mount's root, which in a container is the container's own group."""
+    """Memory limit files of the cgroup in /proc/self/cgroup and of all its parents, up to the mount's root.
+
+    In a container the mount's root is the container's own group.
+    """
     files: list[str] = []
     for _, kinds, path in (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2):
         if kinds and "memory" not in kinds.split(","):

@@ -1,1 +1,1 @@
-"""Codecs: bytes of a dialect ↔ InferRequest and InferResponse. Pure; no sockets, no aiohttp, no models."""
+"""Codecs: request and response bodies of each protocol ↔ InferRequest and InferResponse. Pure."""

@@ -1,4 +1,4 @@
-"""gzip and deflate, both ways, with a bound on what a small body may grow to."""
+"""gzip and deflate of HTTP bodies, with a limit on the decompressed size."""
 
 import mmap
 import zlib
@@ -11,38 +11,38 @@ from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 _WINDOW: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _OFFERED: Final = ("gzip", "deflate")
 _GROWTH: Final = 1040  # deflate's own bound is 1032-fold
-_SLICE: Final = 4096  # unpacked at once, so that 4 MiB come out at most
+_SLICE: Final = 4096  # bytes of input per step, which expand to 4 MiB at most
 _SAMPLE: Final = 4096
 _WORTH_IT: Final = 256  # below this a gzip header costs more than it saves
 
 
 def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
+    """Return the plain body. Raise Unsupported, BadRequest, or RequestTooLarge beyond `limit` bytes."""
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
         return body
     if encoding not in _WINDOW:
         raise Unsupported(f"Content-Encoding = {encoding[:50]!r}, must be gzip, deflate or identity")
-    unpacked = _Unpacked(limit, len(body) * _GROWTH)
-    rest = _unpack(memoryview(body), encoding, unpacked)
+    output = _Output(limit, len(body) * _GROWTH)
+    rest = _decompress_stream(memoryview(body), encoding, output)
     if rest and encoding == "deflate":
         raise BadRequest(f"the {encoding} body has {len(rest)} bytes behind its end")
-    while rest:  # a gzip file may consist of several, one behind the other
-        rest = _unpack(rest, encoding, unpacked)
-    return unpacked.bytes()
+    while rest:  # gzip allows several concatenated members
+        rest = _decompress_stream(rest, encoding, output)
+    return output.bytes()
 
 
-class _Unpacked:
-    """What came out so far: as it is while it is one piece, then in pages of its own.
+class _Output:
+    """Output buffer: the first piece as it is, then anonymous pages, which return to the system when freed.
 
-    Those go back to the system with it. The allocator would keep them: every thread that once unpacked 64 MiB in
-    pieces would hold 64 MiB for good.
+    malloc would keep them: every thread that once decompressed 64 MiB piecewise would hold 64 MiB for good.
     """
 
-    __slots__ = ("_first", "_limit", "_most", "_pages", "_size")
+    __slots__ = ("_first", "_limit", "_max_size", "_pages", "_size")
 
-    def __init__(self, limit: int, most: int) -> None:
+    def __init__(self, limit: int, max_size: int) -> None:
         self._limit = limit
-        self._most = min(limit, most)
+        self._max_size = min(limit, max_size)
         self._size = 0
         self._first = b""
         self._pages: mmap.mmap | None = None
@@ -56,12 +56,12 @@ class _Unpacked:
         if start == 0:
             self._first = piece
         elif piece:
-            pages = self._pages or self._turn_the_page()
+            pages = self._pages or self._allocate()
             pages[start : self._size] = piece
 
-    def _turn_the_page(self) -> mmap.mmap:
-        """As long as it may become: pages that nobody writes to cost nothing."""
-        self._pages = mmap.mmap(-1, self._most, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    def _allocate(self) -> mmap.mmap:
+        """Map the maximum size: pages that are not written cost nothing."""
+        self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._pages[: len(self._first)] = self._first
         return self._pages
 
@@ -69,13 +69,13 @@ class _Unpacked:
         return self._first if self._pages is None else memoryview(self._pages)[: self._size]
 
 
-def _unpack(body: memoryview, encoding: str, unpacked: _Unpacked) -> memoryview:
-    """One compressed stream; returns the bytes behind it."""
+def _decompress_stream(body: memoryview, encoding: str, output: _Output) -> memoryview:
+    """Decompress one stream; return the bytes behind it."""
     stream = zlib.decompressobj(_WINDOW[encoding])
     for start in range(0, len(body), _SLICE):
         end = min(start + _SLICE, len(body))
         try:
-            unpacked.add(stream.decompress(body[start:end]))
+            output.add(stream.decompress(body[start:end]))
         except zlib.error as error:
             raise BadRequest(f"the body is not valid {encoding}: {error}") from None
         if stream.eof:
@@ -85,7 +85,7 @@ def _unpack(body: memoryview, encoding: str, unpacked: _Unpacked) -> memoryview:
 
 @lru_cache(128)
 def choose_encoding(accept: str) -> str | None:
-    """What an Accept-Encoding likes best, gzip before deflate before no encoding where it does not care."""
+    """Return the preferred encoding of Accept-Encoding; ties go to gzip, then deflate, then none."""
     weights: dict[str, float] = {}
     for part in accept.lower().split(","):
         name, _, quality = part.partition(";")
@@ -96,7 +96,7 @@ def choose_encoding(accept: str) -> str | None:
 
 
 def _quality(text: str) -> float:
-    """1 where nothing is said, 0 where it cannot be read."""
+    """Return the q value: 1 if absent, 0 if malformed."""
     key, _, value = text.strip().partition("=")
     if not key:
         return 1.0
@@ -108,9 +108,9 @@ def _quality(text: str) -> float:
 
 
 def compress(pieces: list[Buffer], encoding: str) -> list[Buffer] | None:
-    """None when the body is too small to gain, or when what it mostly is does not shrink.
+    """Return the compressed body, or None if it is too small or a sample of it hardly shrinks.
 
-    Measured numbers hardly do: 600 KB of an image's FP32 would hold the event loop for 20 ms to save a tenth.
+    Measured: 600 KB of FP32 image data would hold the event loop for 20 ms to save a tenth.
     """
     if sum(map(len, pieces)) < _WORTH_IT:
         return None
@@ -118,5 +118,5 @@ def compress(pieces: list[Buffer], encoding: str) -> list[Buffer] | None:
     if len(zlib.compress(sample, 1)) > 0.8 * len(sample):
         return None
     stream = zlib.compressobj(1, zlib.DEFLATED, _WINDOW[encoding])
-    packed = b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
-    return [packed]
+    compressed = b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
+    return [compressed]

@@ -1,10 +1,10 @@
-"""The generate extension's JSON ↔ InferRequest, InferResponse. Pure.
+"""Codec of the generate extension: JSON ↔ InferRequest, InferResponse. Pure.
 
     {"text_input": "hi", "max_tokens": 5, "parameters": {"stream": true}}     keys that name inputs become tensors,
     {"model_name": "m", "model_version": "1", "text_output": "hello"}         all others parameters of the request
 
-A scalar is a tensor of one element. Where the model batches, a flat list is as many rows as it has elements for, and
-any other value a batch of one. An output of one element is a scalar again, any other a flat list.
+A scalar is a tensor of one element. For a batching model, a flat list is as many rows as its elements fill, and any
+other value a batch of one. An output of one element is a scalar, any other a flat list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ import numpy as np
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs, Parameters
-from pilotlight_predictor.protocol.v1_values import json_of, tensor_of
+from pilotlight_predictor.protocol.v1_values import to_json, to_tensor
 from pilotlight_predictor.protocol.v2_request import apply_parameters
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 
@@ -27,7 +27,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> InferRequest:
-    """`specs` are the model's inputs as clients see them, with the batch dimension in front where it is `batched`."""
+    """Decode a body; `specs` are the model's inputs, with the batch dimension first if it is `batched`."""
     document = _document(body)
     known = {spec.name: spec for spec in specs}
     request = InferRequest(model, {}, version, _id(document.pop(ID, "")))
@@ -35,9 +35,9 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
     if isinstance(nested, dict):
         del document[PARAMETERS]
     parameters: Parameters = {}
-    _take(document, "", known, batched, request.inputs, parameters)
+    _sort_fields(document, "", known, batched, request.inputs, parameters)
     if isinstance(nested, dict):
-        _take(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
+        _sort_fields(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
     apply_parameters(request, parameters)
     return request
 
@@ -59,7 +59,7 @@ def _id(value: Any) -> str:
     return str(value)
 
 
-def _take(
+def _sort_fields(
     fields: Mapping[str, Any],
     where: str,
     known: Mapping[str, TensorSpec],
@@ -67,7 +67,7 @@ def _take(
     inputs: Inputs,
     parameters: Parameters,
 ) -> None:
-    """Each field into the inputs or the parameters."""
+    """Sort the fields into inputs and parameters."""
     for key, value in fields.items():
         if key in inputs or key in parameters:
             raise BadRequest(f"{where}{key} is given twice, in the body and in its parameters")
@@ -81,12 +81,12 @@ def _take(
 
 
 def _tensor(where: str, spec: TensorSpec, value: Any, batched: bool) -> Tensor:
-    tensor, rank = tensor_of(where, spec.datatype, value), len(spec.shape)
+    tensor, rank = to_tensor(where, spec.datatype, value), len(spec.shape)
     array, row = tensor.array, spec.shape[1:]
     if array.ndim == 0:
         array = array.reshape((1,) * rank)
     elif batched and array.ndim == 1 and -1 not in row and array.size and array.size % prod(row) == 0:
-        array = array.reshape(-1, *row)  # a flat list: as many rows as there are elements for
+        array = array.reshape(-1, *row)  # a flat list of several rows
     elif batched and array.ndim == rank - 1:
         array = array[np.newaxis]
     return Tensor(tensor.datatype, array)
@@ -103,4 +103,4 @@ def encode_generate(response: InferResponse) -> bytes:
 
 def _value(tensor: Tensor) -> Any:
     shape = () if tensor.array.size == 1 else (-1,)
-    return json_of(Tensor(tensor.datatype, tensor.array.reshape(shape)))
+    return to_json(Tensor(tensor.datatype, tensor.array.reshape(shape)))

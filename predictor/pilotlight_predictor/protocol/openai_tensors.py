@@ -1,7 +1,7 @@
-"""What a model can be asked by the OpenAI dialect, and the inputs that are made for it. Pure.
+"""OpenAI capabilities of a model, and its input tensors for a request. Pure.
 
-A model tells by its tensors: `messages` makes it one that chats, `text_input` one that completes, a text in and one
-vector out one that embeds. The text backend has the first two; a Python model may have any of them (docs/openai.md).
+Capabilities follow from the tensors: `messages` for chat, `text_input` for completions, one text input and one vector
+output for embeddings. The text backend has the first two; a Python model may have any of them (docs/openai.md).
 """
 
 import base64
@@ -15,18 +15,18 @@ import numpy as np
 
 from pilotlight_predictor.generation import BadField
 from pilotlight_predictor.inference import Inputs, RequestedOutput
-from pilotlight_predictor.protocol.openai_request import Prompt, TextAsked
+from pilotlight_predictor.protocol.openai_request import Prompt, TextRequest
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 
-TOLD: Final = ("text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+TEXT_OUTPUTS: Final = ("text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
 MEDIA: Final = {"image_url": "images", "video_url": "videos"}
 ADDRESS: Final = re.compile(r"\s*[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 WEB: Final = ("http://", "https://")
 FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
 
-class Abilities(NamedTuple):
-    """`text` is the output with what is said; `embeds` the input and the output of a model that embeds."""
+class TextCapabilities(NamedTuple):
+    """`text` is the output with the generated text; `embeds` are input and output of an embedding model."""
 
     chats: bool
     completes: bool
@@ -38,12 +38,12 @@ class Abilities(NamedTuple):
         return self.chats or self.completes or self.embeds is not None
 
 
-def abilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Abilities:
-    takes = {spec.name for spec in inputs if spec.datatype == "BYTES"}
-    says = [spec.name for spec in outputs if spec.datatype == "BYTES"]
-    text = "text_output" if "text_output" in says else says[0] if len(says) == 1 else ""
-    chats, completes = bool(text) and "messages" in takes, bool(text) and "text_input" in takes
-    return Abilities(chats, completes, text, None if chats or completes else _embeds(inputs, outputs))
+def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> TextCapabilities:
+    names = {spec.name for spec in inputs if spec.datatype == "BYTES"}
+    texts = [spec.name for spec in outputs if spec.datatype == "BYTES"]
+    text = "text_output" if "text_output" in texts else texts[0] if len(texts) == 1 else ""
+    chats, completes = bool(text) and "messages" in names, bool(text) and "text_input" in names
+    return TextCapabilities(chats, completes, text, None if chats or completes else _embeds(inputs, outputs))
 
 
 def _embeds(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
@@ -54,13 +54,13 @@ def _embeds(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tupl
     return needed[0], vectors[0]
 
 
-def wanted(outputs: Sequence[TensorSpec], text: str) -> tuple[RequestedOutput, ...]:
-    """What of its outputs is needed for an answer."""
-    return tuple(RequestedOutput(spec.name) for spec in outputs if spec.name == text or spec.name in TOLD)
+def needed_outputs(outputs: Sequence[TensorSpec], text: str) -> tuple[RequestedOutput, ...]:
+    """Return the outputs that a response is made of."""
+    return tuple(RequestedOutput(spec.name) for spec in outputs if spec.name == text or spec.name in TEXT_OUTPUTS)
 
 
-def prompt_inputs(asked: TextAsked, prompt: Prompt, names: frozenset[str]) -> Inputs:
-    """Of a completion; `names` are the inputs that the model has."""
+def prompt_inputs(request: TextRequest, prompt: Prompt, names: frozenset[str]) -> Inputs:
+    """Return the inputs of a completion; `names` are the model's inputs."""
     if isinstance(prompt, str):
         first = {"text_input": _text(prompt)}
     elif "tokens" in names:
@@ -69,41 +69,41 @@ def prompt_inputs(asked: TextAsked, prompt: Prompt, names: frozenset[str]) -> In
         first = {"tokens": Tensor("INT32", np.array(prompt, "<i4"))}
     else:
         raise BadField("prompt", "prompt is a list of tokens, must be text for this model")
-    return first | _further(asked, names)
+    return first | _options(request, names)
 
 
-def chat_inputs(asked: TextAsked, names: frozenset[str], media_urls: bool) -> Inputs:
-    """Of a chat. Images and videos are those of the first user message, and so is `prompt`; `messages` has all."""
-    messages = asked.messages or ()
+def chat_inputs(request: TextRequest, names: frozenset[str], media_urls: bool) -> Inputs:
+    """Return the inputs of a chat. Media and `prompt` come from the first user message; `messages` has all."""
+    messages = request.messages or ()
     check_addresses(messages, media_urls)
     inputs: Inputs = {"messages": Tensor("BYTES", np.array([msgspec.json.encode(messages)], dtype=object))}
-    told = next((message for message in messages if message["role"] == "user"), {})
-    parts = told.get("content") or ""
+    first_user = next((message for message in messages if message["role"] == "user"), {})
+    parts = first_user.get("content") or ""
     if isinstance(parts, list) and {"images", "videos"} & names:
         media, parts = _media(parts, media_urls)
-        shown = [{**message, "content": parts} if message is told else message for message in messages]
-        inputs["messages"] = Tensor("BYTES", np.array([msgspec.json.encode(shown)], dtype=object))
-        inputs |= {name: Tensor("BYTES", _objects(found)) for name, found in media.items() if name in names}
+        replaced = [{**message, "content": parts} if message is first_user else message for message in messages]
+        inputs["messages"] = Tensor("BYTES", np.array([msgspec.json.encode(replaced)], dtype=object))
+        inputs |= {name: Tensor("BYTES", _objects(items)) for name, items in media.items() if name in names}
     if "prompt" in names:
         inputs["prompt"] = _text(_plain(parts))
-    return inputs | _further(asked, names)
+    return inputs | _options(request, names)
 
 
 def check_addresses(messages: Sequence[Mapping[str, Any]], urls: bool) -> None:
-    """No part of any message may name what a model would fetch, by whichever key; in what is said it may."""
-    for at, message in enumerate(messages):
+    """Reject URLs that a model might fetch, under any key of a message part but its text."""
+    for number, message in enumerate(messages):
         content = message.get("content")
-        for place, part in enumerate(content if isinstance(content, list) else ()):
-            name = f"messages[{at}].content[{place}]"
+        for index, part in enumerate(content if isinstance(content, list) else ()):
+            name = f"messages[{number}].content[{index}]"
             for kind in MEDIA.keys() & part.keys():
                 _check_url(f"{name}.{kind}.url", _url(part[kind]), urls)
             for text in _strings([value for key, value in part.items() if key != "text" or not isinstance(value, str)]):
                 if ADDRESS.match(text) and not (urls and text.startswith(WEB)):
-                    raise _refused(name)
+                    raise _url_error(name)
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All that are in a JSON value, however deep."""
+    """Yield all strings in a JSON value."""
     left = [value]
     while left:
         value = left.pop()
@@ -116,39 +116,39 @@ def _strings(value: Any) -> Iterator[str]:
 def _media(
     parts: Sequence[dict[str, Any]], urls: bool
 ) -> tuple[Mapping[str, list[bytes]], list[dict[str, Any]]]:  # fmt: skip
-    """What the parts carry, and the parts with a number in its place."""
-    found: dict[str, list[bytes]] = {"images": [], "videos": []}
-    shown = []
-    for place, part in enumerate(parts):
+    """Return the media, and the parts with media replaced by their index."""
+    media: dict[str, list[bytes]] = {"images": [], "videos": []}
+    replaced = []
+    for index, part in enumerate(parts):
         kind = part.get("type")
         if kind not in MEDIA:
-            shown.append(part)
+            replaced.append(part)
             continue
-        name = f"messages.content[{place}].{kind}.url"
-        into = found[MEDIA[kind]]
-        shown.append({"type": kind.removesuffix("_url"), kind.removesuffix("_url"): len(into)})
-        into.append(_fetched(name, _url(part.get(kind)), urls))
-    return found, shown
+        name = f"messages.content[{index}].{kind}.url"
+        target = media[MEDIA[kind]]
+        replaced.append({"type": kind.removesuffix("_url"), kind.removesuffix("_url"): len(target)})
+        target.append(_media_bytes(name, _url(part.get(kind)), urls))
+    return media, replaced
 
 
-def _url(given: Any) -> Any:
-    return given.get("url") if isinstance(given, dict) else given
+def _url(value: Any) -> Any:
+    return value.get("url") if isinstance(value, dict) else value
 
 
 def _check_url(name: str, url: Any, urls: bool) -> None:
     if not isinstance(url, str):
         raise BadField(name, f"{name} must be a data: URL")
     if not url.startswith("data:") and not (urls and url.startswith(WEB)):
-        raise _refused(name)
+        raise _url_error(name)
 
 
-def _refused(name: str) -> BadField:
+def _url_error(name: str) -> BadField:
     return BadField(
         name, f"{name} must be a data: URL; http and https are passed on to the model only with --media-urls"
     )
 
 
-def _fetched(name: str, url: Any, urls: bool) -> bytes:
+def _media_bytes(name: str, url: Any, urls: bool) -> bytes:
     _check_url(name, url, urls)
     if not url.startswith("data:"):
         return bytes(url.encode())
@@ -161,11 +161,11 @@ def _fetched(name: str, url: Any, urls: bool) -> bytes:
         raise BadField(name, f"{name} is no data: URL in base64") from None
 
 
-def _further(asked: TextAsked, names: frozenset[str]) -> Inputs:
+def _options(request: TextRequest, names: frozenset[str]) -> Inputs:
     inputs: Inputs = {}
     if "sampling_parameters" in names:
-        inputs["sampling_parameters"] = _text(msgspec.json.encode(asked.sampling))
-    for name, value in (("stream", asked.stream), ("exclude_input_in_output", True)):
+        inputs["sampling_parameters"] = _text(msgspec.json.encode(request.sampling))
+    for name, value in (("stream", request.stream), ("exclude_input_in_output", True)):
         if name in names:
             inputs[name] = Tensor("BOOL", np.array([value]))
     return inputs
@@ -182,6 +182,6 @@ def _text(value: str | bytes) -> Tensor:
 
 
 def _objects(values: Sequence[bytes]) -> Any:
-    made = np.empty(len(values), dtype=object)
-    made[:] = values
-    return made
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

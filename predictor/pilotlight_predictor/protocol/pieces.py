@@ -1,7 +1,7 @@
-"""Long arrays of JSON numbers, read and written piece by piece.
+"""Long JSON arrays of numbers, decoded and encoded piece by piece.
 
-A JSON library holds the interpreter for as long as one call takes: 0.7 s for 56 MiB, in whatever thread. In pieces, and
-in a thread, the event loop gets its turn every few milliseconds.
+A JSON library holds the GIL for a whole call: 0.7 s for 56 MiB, in any thread. In pieces, and in a thread, the event
+loop runs every few milliseconds.
 """
 
 import re
@@ -13,22 +13,23 @@ import orjson
 
 from pilotlight_predictor.tensors import Array, Shape
 
-LONG: Final = 1 << 20  # characters; below it the whole takes no longer than 10 ms
-LONG_ARRAY: Final = 1 << 16  # elements, which are written in half a millisecond for each 10,000
-PIECE: Final = 1 << 18  # characters, read in 3 ms
+LONG: Final = 1 << 20  # characters; a shorter body takes at most 10 ms
+LONG_ARRAY: Final = 1 << 16  # elements; 10,000 are encoded in 0.5 ms
+PIECE: Final = 1 << 18  # characters, decoded in 3 ms
 
 _COMMA: Final = re.compile(rb",")
 _OPENING: Final = re.compile(rb"\[")
 _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
-Store = Callable[[int, bytes], int]  # at which element, text of an array → how many elements it had
+Store = Callable[[int, bytes], int]  # index of the first element, text of an array → number of its elements
 
 
 def read_pieces(text: memoryview, shape: Shape, store: Store) -> bool:
-    """Stores all elements of an array that is known to be valid JSON; False when it is neither flat nor nested as
-    `shape`, or has another number of elements."""
+    """Store all elements of a valid JSON array; return False if it is neither flat nor nested as `shape`, or has
+    another number of elements."""
     count = prod(shape)
-    if not (_is_flat(text) or _is_nested_as(text, shape)):
+    is_flat = _OPENING.search(text, 1) is None
+    if not is_flat and not _is_nested_as(text, shape):
         return False
     done, start = 0, 0
     while start < len(text):
@@ -39,29 +40,25 @@ def read_pieces(text: memoryview, shape: Shape, store: Store) -> bool:
     return done == count
 
 
-def _is_flat(text: memoryview) -> bool:
-    return _OPENING.search(text, 1) is None
-
-
 def _is_nested_as(text: memoryview, shape: Shape) -> bool:
     if len(shape) < 2 or not prod(shape):
         return False
-    wanted = b"[%b]" % (b"," * (shape[-1] - 1))
+    expected = b"[%b]" % (b"," * (shape[-1] - 1))
     for size in reversed(shape[:-1]):
-        if size * len(wanted) > len(text):
+        if size * len(expected) > len(text):
             return False
-        wanted = b"[%b]" % b",".join([wanted] * size)
+        expected = b"[%b]" % b",".join([expected] * size)
     at = 0
     for start in range(0, len(text), PIECE):
-        found = bytes(text[start : start + PIECE]).translate(None, _NO_STRUCTURE)
-        if wanted[at : at + len(found)] != found:
+        structure = bytes(text[start : start + PIECE]).translate(None, _NO_STRUCTURE)
+        if expected[at : at + len(structure)] != structure:
             return False
-        at += len(found)
-    return at == len(wanted)
+        at += len(structure)
+    return at == len(expected)
 
 
 def write_pieces(array: Array, write: Callable[[Any], bytes]) -> Iterator[bytes]:
-    """The text of a flat array; `write` makes that of a short one."""
+    """Yield the JSON of a flat array; `write` encodes a short one."""
     for start in range(0, array.size, LONG_ARRAY):
         text = write(array[start : start + LONG_ARRAY])
         yield b"[" if start == 0 else b","
@@ -69,5 +66,5 @@ def write_pieces(array: Array, write: Callable[[Any], bytes]) -> Iterator[bytes]
     yield b"]"
 
 
-def dumped(value: Any) -> bytes:
+def dump_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

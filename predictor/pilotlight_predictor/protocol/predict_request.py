@@ -1,7 +1,7 @@
-"""The body of /predict → lists of numbers → requests that a model can run. Pure.
+"""Codec of /predict requests: body → lists of numbers → InferRequests. Pure.
 
-`{"inputs": […]}` is one list, `{"batch": [[…], …]}` several. What is wrong with them is `Invalid`, status 422, and
-names the field with its place, as in `batch[1][3]`.
+`{"inputs": […]}` is one list, `{"batch": [[…], …]}` several. Errors are InvalidInput, status 422, and name the field,
+as in `batch[1][3]`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Shape, Tensor, TensorSpec, bf16_from_float
 
 MAX_NUMBERS: Final = 10_000  # in one list
-SHOWN: Final = 60  # characters of a client's value that an error repeats
+SHOWN: Final = 60  # characters of a value quoted in an error
 MISSING: Final = 'Missing inputs: send {"inputs": [numbers]}, or {"batch": [[numbers], …]}'
 Rows = list[list[Any]]
 _NUMBERS: Final = frozenset({int, float})
 
 
-class Invalid(BadRequest):
-    """A request that is well-formed HTTP and cannot be predicted on: 422, as FastAPI says it."""
+class InvalidInput(BadRequest):
+    """Invalid body: 422, as with FastAPI."""
 
     status = 422
 
 
-class Asked(NamedTuple):
-    """What a client wants. Empty texts are what it did not say."""
+class PredictRequest(NamedTuple):
+    """Decoded body; empty strings stand for absent fields."""
 
     rows: Rows
     batch: bool
@@ -39,57 +39,61 @@ class Asked(NamedTuple):
     sticky_key: str = ""
     output: str = ""
 
-    def place(self, row: int) -> str:
+    def field(self, row: int) -> str:
         return f"batch[{row}]" if self.batch else "inputs"
 
 
-class Part(NamedTuple):
-    """One request to the model, with as many rows of the client's; `lead`: its first dimension counts them."""
+class PredictPart(NamedTuple):
+    """One InferRequest with some of the rows; `lead`: its first dimension is the row."""
 
     request: InferRequest
     rows: int
     lead: bool
 
 
-def read_body(body: Buffer) -> Asked:
+def read_body(body: Buffer) -> PredictRequest:
     document = _document(body)
     if not isinstance(document, dict):
-        raise Invalid(f"the body must be a JSON object. {MISSING}")
+        raise InvalidInput(f"the body must be a JSON object. {MISSING}")
     single, batch = document.get("inputs"), document.get("batch")
     if single is None and batch is None:
-        raise Invalid(MISSING)
+        raise InvalidInput(MISSING)
     if single is not None and batch is not None:
-        raise Invalid("inputs and batch are both there; send one of them")
+        raise InvalidInput("inputs and batch are both there; send one of them")
     texts = (_text(document, name) for name in ("model_name", "model_version", "sticky_key", "output"))
     rows: Any = [single] if batch is None else _rows(batch)
-    return checked(Asked(rows, batch is not None, *texts))
+    return check_rows(PredictRequest(rows, batch is not None, *texts))
 
 
-def checked(asked: Asked) -> Asked:
-    """As it is, when each of its lists has numbers, and not too many."""
-    for index, row in enumerate(asked.rows):
-        _check_numbers(asked.place(index), row)
-    return asked
+def check_rows(request: PredictRequest) -> PredictRequest:
+    """Return the request. Raise InvalidInput unless each list has numbers, at most MAX_NUMBERS."""
+    for index, row in enumerate(request.rows):
+        _check_numbers(request.field(index), row)
+    return request
 
 
-def parts(asked: Asked, model: str, version: int, spec: TensorSpec, max_rows: int) -> list[Part]:
-    """As few requests as the model's batch allows; lists of different lengths cannot share one."""
+def split_request(
+    request: PredictRequest, model: str, version: int, spec: TensorSpec, max_rows: int
+) -> list[PredictPart]:
+    """Return as few InferRequests as the model's batch size allows; rows of different lengths are not batched."""
     if spec.datatype == "BYTES":
-        raise Invalid(
+        raise InvalidInput(
             f"model '{model}' takes text in its input '{spec.name}', not numbers; ask it at /v2/models/{model}"
         )
     lead, dims = _row_dims(spec.shape, bool(max_rows))
     arrays = [
-        _array(asked.place(index), row, spec.datatype).reshape(_row_shape(asked.place(index), dims, len(row), model))
-        for index, row in enumerate(asked.rows)
+        _array(request.field(index), row, spec.datatype).reshape(
+            _row_shape(request.field(index), dims, len(row), model)
+        )
+        for index, row in enumerate(request.rows)
     ]
     return [
-        Part(InferRequest(model, {spec.name: Tensor(spec.datatype, array)}, version), rows, lead)
-        for rows, array in _joined(arrays, max_rows, lead)
+        PredictPart(InferRequest(model, {spec.name: Tensor(spec.datatype, array)}, version), rows, lead)
+        for rows, array in _batches(arrays, max_rows, lead)
     ]
 
 
-def _joined(arrays: Sequence[Array], max_rows: int, lead: bool) -> Iterator[tuple[int, Array]]:
+def _batches(arrays: Sequence[Array], max_rows: int, lead: bool) -> Iterator[tuple[int, Array]]:
     if max_rows and len({array.shape for array in arrays}) == 1:
         for start in range(0, len(arrays), max_rows):
             chunk = arrays[start : start + max_rows]
@@ -100,44 +104,46 @@ def _joined(arrays: Sequence[Array], max_rows: int, lead: bool) -> Iterator[tupl
 
 
 def _row_dims(shape: Shape, batched: bool) -> tuple[bool, Shape]:
-    """Whether a dimension of rows stands in front, and the dimensions of one row behind it."""
+    """Return whether the first dimension is the row, and the dimensions of one row."""
     lead = batched or (len(shape) > 1 and shape[0] == -1)
     return lead, shape[1:] if lead else shape
 
 
-def _row_shape(place: str, dims: Shape, count: int, model: str) -> Shape:
-    """`count` numbers in those dimensions: the last that varies takes what the others leave."""
+def _row_shape(field: str, dims: Shape, count: int, model: str) -> Shape:
+    """Return the shape of `count` numbers: the last variable dimension takes them, the others are 1."""
     fixed = prod(size for size in dims if size != -1)
     variable = [index for index, size in enumerate(dims) if size == -1]
     if count % fixed if variable and fixed else count != fixed:
-        wanted = f"a multiple of {fixed}" if variable else str(fixed)
-        raise Invalid(f"{place} has {count} numbers, must have {wanted}: model '{model}' takes {list(dims)}")
+        expected = f"a multiple of {fixed}" if variable else str(fixed)
+        raise InvalidInput(f"{field} has {count} numbers, must have {expected}: model '{model}' takes {list(dims)}")
     shape = [1 if size == -1 else size for size in dims]
     if variable:
         shape[variable[-1]] = count // fixed
     return tuple(shape)
 
 
-def _array(place: str, row: list[Any], datatype: str) -> Array:
+def _array(field: str, row: list[Any], datatype: str) -> Array:
     kind = NUMPY_TYPES[datatype]
     if datatype == "BF16":
-        return bf16_from_float(_floats(place, row, np.dtype("<f4")))
+        return bf16_from_float(_floats(field, row, np.dtype("<f4")))
     if kind.kind == "f":
-        return _floats(place, row, kind)
-    least, most = (0, 1) if datatype == "BOOL" else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+        return _floats(field, row, kind)
+    low, high = (0, 1) if datatype == "BOOL" else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
     for index, value in enumerate(row):
-        if not least <= value <= most or value != int(value):
-            must = f"a whole number from {least} to {most}"
-            raise Invalid(f"{place}[{index}] = {_shown(value)}, must be {must}: the model takes {datatype}")
+        if not low <= value <= high or value != int(value):
+            must = f"a whole number from {low} to {high}"
+            raise InvalidInput(f"{field}[{index}] = {_quoted(value)}, must be {must}: the model takes {datatype}")
     return np.array([int(value) for value in row], dtype=kind)
 
 
-def _floats(place: str, row: list[Any], kind: "np.dtype[Any]") -> Array:
+def _floats(field: str, row: list[Any], kind: "np.dtype[Any]") -> Array:
     with np.errstate(over="ignore"):
         array = np.array(row, dtype="<f8").astype(kind)
     if not np.isfinite(array).all():
         index = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise Invalid(f"{place}[{index}] = {_shown(row[index])}, is too large: the model takes numbers of {kind.name}")
+        raise InvalidInput(
+            f"{field}[{index}] = {_quoted(row[index])}, is too large: the model takes numbers of {kind.name}"
+        )
     return array
 
 
@@ -149,7 +155,7 @@ def _document(body: Buffer) -> Any:
 
 
 def _with_nan(body: Buffer, error: orjson.JSONDecodeError) -> Any:
-    """Python's own JSON writes NaN and Infinity: read them, so that the field that has them can be named."""
+    """Parse a body with NaN or Infinity, as Python's json writes them, so that the error can name the field."""
     import json
 
     try:
@@ -157,38 +163,38 @@ def _with_nan(body: Buffer, error: orjson.JSONDecodeError) -> Any:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise Invalid(f"the body is not valid JSON: {error}") from None
+        raise InvalidInput(f"the body is not valid JSON: {error}") from None
     return document
 
 
 def _rows(batch: Any) -> Rows:
     if not isinstance(batch, list):
-        raise Invalid(f"batch = {_shown(batch)}, must be a list of lists of numbers")
+        raise InvalidInput(f"batch = {_quoted(batch)}, must be a list of lists of numbers")
     if not batch:
-        raise Invalid("batch cannot be empty")
+        raise InvalidInput("batch cannot be empty")
     if len(batch) > MAX_NUMBERS:
-        raise Invalid(f"batch has {len(batch)} lists, at most {MAX_NUMBERS} are taken")
+        raise InvalidInput(f"batch has {len(batch)} lists, at most {MAX_NUMBERS} are taken")
     return batch
 
 
-def _check_numbers(place: str, row: Any) -> None:
+def _check_numbers(field: str, row: Any) -> None:
     if not isinstance(row, list):
-        raise Invalid(f"{place} = {_shown(row)}, must be a list of numbers")
+        raise InvalidInput(f"{field} = {_quoted(row)}, must be a list of numbers")
     if not row:
-        raise Invalid(f"{place} cannot be empty")
+        raise InvalidInput(f"{field} cannot be empty")
     if len(row) > MAX_NUMBERS:
-        raise Invalid(f"{place} has {len(row)} numbers, at most {MAX_NUMBERS} are taken")
+        raise InvalidInput(f"{field} has {len(row)} numbers, at most {MAX_NUMBERS} are taken")
     if set(map(type, row)) <= _NUMBERS and all(map(_finite, row)):
         return
     index = next(index for index, value in enumerate(row) if type(value) not in _NUMBERS or not _finite(value))
     must = "a finite number (NaN and Inf are refused)" if type(row[index]) in _NUMBERS else "a number"
-    raise Invalid(f"{place}[{index}] = {_shown(row[index])}, must be {must}")
+    raise InvalidInput(f"{field}[{index}] = {_quoted(row[index])}, must be {must}")
 
 
 def _finite(value: float) -> bool:
     try:
         return isfinite(value)
-    except OverflowError:  # a whole number beyond every float
+    except OverflowError:  # an integer beyond the range of float
         return False
 
 
@@ -197,13 +203,13 @@ def _text(document: dict[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Invalid(f"{name} = {_shown(value)}, must be text")
+        raise InvalidInput(f"{name} = {_quoted(value)}, must be text")
     return value
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode() if not isinstance(value, float | int) else repr(value)
-    except (TypeError, ValueError):  # more digits than Python writes
+    except (TypeError, ValueError):  # more digits than Python converts
         text = f"a {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -15,11 +15,11 @@ _LENGTH = Struct("<I")
 
 
 def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
-    """`where` names the field in an error, as in `input 'x'`."""
+    """Decode raw bytes; `where` names the field in errors, as in `input 'x'`."""
     array = _decode_bytes(where, shape, data) if datatype == "BYTES" else _decode_numbers(where, datatype, shape, data)
     try:
         return Tensor(datatype, array.reshape(shape))
-    except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
+    except ValueError:  # with a dimension of 0, numpy still checks the product of the others
         raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
 
 
@@ -52,14 +52,11 @@ def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
         if len(items) > count:
             break
     if len(items) != count:
-        raise BadRequest(f"{where}: shape {list(shape)} takes {count} elements, the data has {_or_more(items, count)}")
+        actual = f"more than {count}" if len(items) > count else str(len(items))
+        raise BadRequest(f"{where}: shape {list(shape)} takes {count} elements, the data has {actual}")
     array = np.empty(count, dtype=object)
     array[:] = items
     return array
-
-
-def _or_more(items: list[bytes], count: int) -> str:
-    return f"more than {count}" if len(items) > count else str(len(items))
 
 
 def encode_raw(tensor: Tensor) -> memoryview | bytes:

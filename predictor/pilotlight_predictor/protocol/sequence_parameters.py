@@ -1,4 +1,4 @@
-"""sequence_id, sequence_start and sequence_end of a request's parameters → its point in a sequence. Pure."""
+"""Sequence parameters of a request: sequence_id, sequence_start, sequence_end. Pure."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ MAX_ID: Final = 128  # of a string, as in Triton
 
 
 def sequence_point(parameters: Parameters) -> SequencePoint | None:
-    """None for a request of no sequence: without an id, or with one of 0 or ""."""
+    """Return the request's position in its sequence; None without an id, or with 0 or ""."""
     identity = parameters.get(KEY, 0)
     if isinstance(identity, bool) or not isinstance(identity, int | str):
         raise BadRequest(f"parameters.{KEY} = {identity!r}, must be a number or a string")

@@ -1,32 +1,32 @@
-"""shared_memory_region, shared_memory_offset and shared_memory_byte_size of a tensor's parameters, and back. Pure."""
+"""Shared-memory parameters of a tensor: region, offset, byte size. Pure."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.inference import Parameters, SharedPlace
+from pilotlight_predictor.inference import Parameters, SharedMemorySlice
 
 OFF: Final = "shared memory is not enabled on this server (--allow-shared-memory)"
 REGION: Final = "shared_memory_region"
-Find = Callable[[SharedPlace], memoryview]
+FindRegion = Callable[[SharedMemorySlice], memoryview]
 
 
-def not_shared(_: SharedPlace) -> memoryview:
+def no_shared_memory(_: SharedMemorySlice) -> memoryview:
     raise BadRequest(OFF)
 
 
-def read_place(where: str, parameters: Parameters) -> SharedPlace:
+def read_region(where: str, parameters: Parameters) -> SharedMemorySlice:
     region = parameters.get(REGION)
     if not isinstance(region, str) or not region:
         raise BadRequest(f"{where}.parameters.{REGION} = {region!r}, must be the name of a region")
     offset = _size(where, parameters, "shared_memory_offset", 0)
-    return SharedPlace(region, offset, _size(where, parameters, "shared_memory_byte_size", None))
+    return SharedMemorySlice(region, offset, _size(where, parameters, "shared_memory_byte_size", None))
 
 
-def told_place(place: SharedPlace) -> dict[str, Any]:
-    """The parameters of an output that lies in a region."""
-    told = {REGION: place.region, "shared_memory_byte_size": place.byte_size}
-    return {**told, "shared_memory_offset": place.offset} if place.offset else told
+def region_parameters(shared: SharedMemorySlice) -> dict[str, Any]:
+    """Return the parameters of an output in shared memory."""
+    parameters = {REGION: shared.region, "shared_memory_byte_size": shared.byte_size}
+    return {**parameters, "shared_memory_offset": shared.offset} if shared.offset else parameters
 
 
 def _size(where: str, parameters: Parameters, key: str, default: int | None) -> int:

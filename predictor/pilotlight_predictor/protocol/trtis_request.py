@@ -1,7 +1,7 @@
-"""The NV-InferRequest header and the raw bytes behind it → InferRequest. Pure.
+"""TRTIS request: NV-InferRequest header and raw inputs → InferRequest. Pure.
 
-0.7 to 0.10 give the bytes of one row (`byte_size`), 0.11 and later the shape of a row (`dims`) or nothing. Which of
-them a client speaks is told by these names, and it is answered in kind.
+0.7 to 0.10 send the bytes of one row (`byte_size`), 0.11 and later its shape (`dims`) or nothing. These fields identify
+the generation of the client, which determines the format of the response.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,20 +18,20 @@ from pilotlight_predictor.repository.pbtxt_document import document_from_message
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, TensorSpec, element_count
 
 HEADER: Final = "NV-InferRequest"
-SHORT: Final = 1 << 12  # a client repeats its header; longer ones are read anew, or they would fill the memory
+SHORT: Final = 1 << 12  # characters of headers that are cached; clients repeat them
 MAX_DIMS: Final = 63  # numpy's own limit, and the batch
 START, END = 1, 2  # bits of `flags`
 
 
-class AskedInput(NamedTuple):
+class InputHeader(NamedTuple):
     name: str
     byte_size: int | None
     dims: tuple[int, ...] | None
     batch_byte_size: int | None
 
 
-class AskedOutput(NamedTuple):
-    """`classes` 0 asks for the tensor itself."""
+class OutputHeader(NamedTuple):
+    """`classes` is 0 for the tensor itself, else the number of classes."""
 
     name: str
     byte_size: int | None
@@ -39,18 +39,18 @@ class AskedOutput(NamedTuple):
 
 
 class Header(NamedTuple):
-    """`old`: of the generation that gives `byte_size`."""
+    """Decoded header; `old`: of the generation with `byte_size`."""
 
     batch_size: int
-    inputs: tuple[AskedInput, ...]
-    outputs: tuple[AskedOutput, ...]
+    inputs: tuple[InputHeader, ...]
+    outputs: tuple[OutputHeader, ...]
     old: bool
     id: int
     parameters: Parameters
 
 
 class Signature(NamedTuple):
-    """What the codec must know of a model; shapes leave the batch dimension out where the model has one."""
+    """Inputs and outputs of a model, with shapes without the batch dimension."""
 
     model: str
     inputs: Mapping[str, TensorSpec]
@@ -66,7 +66,7 @@ def signature(model: str, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 
 
 def read_header(model: str, text: str) -> Header:
-    """`text` as HTTP carries it: one character a byte."""
+    """Parse a header; `text` has one character per byte, as in HTTP. Raise BadRequest."""
     try:
         return _read_known(text) if len(text) <= SHORT else _read(text)
     except LoadFailed as error:
@@ -83,11 +83,11 @@ def _read(text: str) -> Header:
         text = text.encode("latin-1").decode()
     except UnicodeError:
         raise BadRequest(f"{HEADER} is not UTF-8 text") from None
-    return header_of(document_from_message(parse_pbtxt(text, HEADER), REQUEST_HEADER).values)
+    return make_header(document_from_message(parse_pbtxt(text, HEADER), REQUEST_HEADER).values)
 
 
-def header_of(values: Mapping[str, Any]) -> Header:
-    """From fields by name; those that the client left out are not among them."""
+def make_header(values: Mapping[str, Any]) -> Header:
+    """Build a header from the fields that the client sent."""
     inputs = tuple(_input(item) for item in values.get("input", ()))
     outputs = tuple(_output(index, item) for index, item in enumerate(values.get("output", ())))
     _check_names("input", [item.name for item in inputs])
@@ -97,11 +97,11 @@ def header_of(values: Mapping[str, Any]) -> Header:
     return Header(values.get("batch_size", 0), inputs, outputs, old, values.get("id", 0), _sequence(values))
 
 
-def _input(values: Mapping[str, Any]) -> AskedInput:
+def _input(values: Mapping[str, Any]) -> InputHeader:
     dims = values.get("dims")
     if dims is not None and (len(dims) > MAX_DIMS or any(not 0 <= dim < 1 << 31 for dim in dims)):
         raise BadRequest(f"input '{values.get('name', '')}': dims must be at most {MAX_DIMS} sizes of 0 or more")
-    return AskedInput(
+    return InputHeader(
         values.get("name", ""),
         values.get("byte_size"),
         None if dims is None else tuple(dims),
@@ -109,11 +109,11 @@ def _input(values: Mapping[str, Any]) -> AskedInput:
     )
 
 
-def _output(index: int, values: Mapping[str, Any]) -> AskedOutput:
+def _output(index: int, values: Mapping[str, Any]) -> OutputHeader:
     classes = values["cls"].get("count", 0) if "cls" in values else 0
     if "cls" in values and classes < 1:
         raise BadRequest(f"output[{index}].cls.count = {classes}, must be 1 or more")
-    return AskedOutput(values.get("name", ""), values.get("byte_size"), classes)
+    return OutputHeader(values.get("name", ""), values.get("byte_size"), classes)
 
 
 def _check_names(field: str, names: Sequence[str]) -> None:
@@ -130,8 +130,8 @@ def _sequence(values: Mapping[str, Any]) -> Parameters:
     return {"sequence_id": values["correlation_id"], **edges}
 
 
-class Measured(NamedTuple):
-    """One input of a request: its whole shape, and its bytes."""
+class InputLayout(NamedTuple):
+    """One input of a request: its shape with the batch dimension, and its size in bytes."""
 
     spec: TensorSpec
     shape: Shape
@@ -139,10 +139,10 @@ class Measured(NamedTuple):
 
 
 def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -> InferRequest:
-    """`body` has the inputs one after the other."""
-    measured = _measured(header, model)
+    """Decode a body with concatenated inputs."""
+    layouts = _layouts(header, model)
     blobs, view, position = [], memoryview(body), 0
-    for spec, _, size in measured:
+    for spec, _, size in layouts:
         if position + size > len(view):
             raise BadRequest(
                 f"unexpected size for input '{spec.name}': {size} bytes are announced, {len(view) - position} are left"
@@ -152,46 +152,46 @@ def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -
     if position != len(view):
         extra = len(view) - position
         raise BadRequest(f"unexpected additional input data for model '{model.model}': {extra} bytes")
-    return _request(header, model, version, _tensors(measured, blobs))
+    return _request(header, model, version, _tensors(layouts, blobs))
 
 
 def decode_parts(header: Header, model: Signature, version: int, parts: Sequence[Buffer]) -> InferRequest:
-    """`parts` are the inputs, one each."""
-    measured = _measured(header, model)
-    if len(parts) != len(measured):
-        raise BadRequest(f"raw_input has {len(parts)} tensors, meta_data.input {len(measured)}; must be one for each")
-    for (spec, _, size), part in zip(measured, parts, strict=True):
+    """Decode inputs that are sent one by one."""
+    layouts = _layouts(header, model)
+    if len(parts) != len(layouts):
+        raise BadRequest(f"raw_input has {len(parts)} tensors, meta_data.input {len(layouts)}; must be one for each")
+    for (spec, _, size), part in zip(layouts, parts, strict=True):
         if len(part) != size:
             raise BadRequest(f"unexpected size {len(part)} for inference input '{spec.name}', expecting {size}")
-    return _request(header, model, version, _tensors(measured, parts))
+    return _request(header, model, version, _tensors(layouts, parts))
 
 
-def _measured(header: Header, model: Signature) -> list[Measured]:
+def _layouts(header: Header, model: Signature) -> list[InputLayout]:
     rows = _rows(header, model)
-    measured = []
-    for asked in header.inputs:
-        spec = model.inputs.get(asked.name)
+    layouts = []
+    for entry in header.inputs:
+        spec = model.inputs.get(entry.name)
         if spec is None:
             known = ", ".join(f"'{name}'" for name in model.inputs)
             raise BadRequest(
-                f"unexpected inference input '{asked.name}' for model '{model.model}'; it takes {known or 'none'}"
+                f"unexpected inference input '{entry.name}' for model '{model.model}'; it takes {known or 'none'}"
             )
-        shape, size = _measure(asked, spec, rows)
-        measured.append(Measured(spec, (rows, *shape) if model.batched else shape, size))
-    return measured
+        shape, size = _layout(entry, spec, rows)
+        layouts.append(InputLayout(spec, (rows, *shape) if model.batched else shape, size))
+    return layouts
 
 
-def _tensors(measured: Sequence[Measured], blobs: Sequence[Buffer]) -> Inputs:
+def _tensors(layouts: Sequence[InputLayout], blobs: Sequence[Buffer]) -> Inputs:
     return {
         spec.name: decode_raw(f"input '{spec.name}'", spec.datatype, shape, blob)
-        for (spec, shape, _), blob in zip(measured, blobs, strict=True)
+        for (spec, shape, _), blob in zip(layouts, blobs, strict=True)
     }
 
 
 def _request(header: Header, model: Signature, version: int, inputs: Inputs) -> InferRequest:
-    for asked in header.outputs:
-        _check_output(asked, model)
-    outputs = tuple(RequestedOutput(asked.name) for asked in header.outputs)
+    for output in header.outputs:
+        _check_output(output, model)
+    outputs = tuple(RequestedOutput(output.name) for output in header.outputs)
     request_id = str(header.id) if header.id else ""
     return InferRequest(model.model, inputs, version, request_id, outputs, dict(header.parameters))
 
@@ -206,49 +206,49 @@ def _rows(header: Header, model: Signature) -> int:
     return max(header.batch_size, 1)
 
 
-def _measure(asked: AskedInput, spec: TensorSpec, rows: int) -> tuple[Shape, int]:
-    """The shape of one row, and the bytes of all of them."""
-    shape = spec.shape if asked.dims is None else asked.dims
+def _layout(entry: InputHeader, spec: TensorSpec, rows: int) -> tuple[Shape, int]:
+    """Return the shape of one row, and the bytes of all rows."""
+    shape = spec.shape if entry.dims is None else entry.dims
     if spec.datatype == "BYTES":
-        return _fixed(asked, spec, shape), _size_of_strings(asked, rows)
+        return _fixed(entry, spec, shape), _size_of_strings(entry, rows)
     width = NUMPY_TYPES[spec.datatype].itemsize
-    if shape.count(-1) == 1 and asked.byte_size is not None:
+    if shape.count(-1) == 1 and entry.byte_size is not None:
         row = element_count(dim for dim in shape if dim != -1) * width
-        if row and asked.byte_size % row == 0:
-            shape = tuple(asked.byte_size // row if dim == -1 else dim for dim in shape)
-    shape = _fixed(asked, spec, shape)
+        if row and entry.byte_size % row == 0:
+            shape = tuple(entry.byte_size // row if dim == -1 else dim for dim in shape)
+    shape = _fixed(entry, spec, shape)
     expected = element_count(shape) * width
-    if asked.byte_size is not None and asked.byte_size != expected:
+    if entry.byte_size is not None and entry.byte_size != expected:
         raise BadRequest(
-            f"unexpected size {asked.byte_size} for inference input '{asked.name}', a row {list(shape)} of"
+            f"unexpected size {entry.byte_size} for inference input '{entry.name}', a row {list(shape)} of"
             f" {spec.datatype} takes {expected}"
         )
     return shape, rows * expected
 
 
-def _fixed(asked: AskedInput, spec: TensorSpec, shape: Shape) -> Shape:
+def _fixed(entry: InputHeader, spec: TensorSpec, shape: Shape) -> Shape:
     if -1 in shape:
-        raise BadRequest(f"input '{asked.name}' has variable dimensions {list(spec.shape)}: say its dims in {HEADER}")
+        raise BadRequest(f"input '{entry.name}' has variable dimensions {list(spec.shape)}: say its dims in {HEADER}")
     return shape
 
 
-def _size_of_strings(asked: AskedInput, rows: int) -> int:
-    if asked.batch_byte_size is not None:
-        return asked.batch_byte_size
-    if asked.byte_size is not None:
-        return rows * asked.byte_size
-    raise BadRequest(f"input '{asked.name}' is of strings: say its batch_byte_size in {HEADER}")
+def _size_of_strings(entry: InputHeader, rows: int) -> int:
+    if entry.batch_byte_size is not None:
+        return entry.batch_byte_size
+    if entry.byte_size is not None:
+        return rows * entry.byte_size
+    raise BadRequest(f"input '{entry.name}' is of strings: say its batch_byte_size in {HEADER}")
 
 
-def _check_output(asked: AskedOutput, model: Signature) -> None:
-    spec = model.outputs.get(asked.name)
-    if spec is None or asked.byte_size is None:
-        return  # an unknown name is for the model's own check
+def _check_output(output: OutputHeader, model: Signature) -> None:
+    spec = model.outputs.get(output.name)
+    if spec is None or output.byte_size is None:
+        return  # unknown names are rejected with the model's own validation
     if spec.datatype == "BYTES":
-        raise BadRequest(f"output '{asked.name}' is of strings, whose size nobody knows before: leave byte_size out")
+        raise BadRequest(f"output '{output.name}' is of strings, whose size nobody knows before: leave byte_size out")
     expected = element_count(spec.shape) * NUMPY_TYPES[spec.datatype].itemsize
-    if -1 not in spec.shape and asked.byte_size != expected:
+    if -1 not in spec.shape and output.byte_size != expected:
         raise BadRequest(
-            f"unexpected size {asked.byte_size} for inference output '{asked.name}', expecting {expected} for model"
+            f"unexpected size {output.byte_size} for inference output '{output.name}', expecting {expected} for model"
             f" '{model.model}'"
         )

@@ -1,4 +1,4 @@
-"""InferResponse → raw outputs in the order of the request, then the InferResponseHeader that describes them. Pure."""
+"""TRTIS response: InferResponse → raw outputs in the order of the request, then the InferResponseHeader. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ Labels = Mapping[str, Sequence[str]]
 
 
 class Encoded(NamedTuple):
-    """`header` is what 0.11 and later get as NV-InferResponse too: without the classes, which may be many."""
+    """Body and, for 0.11 and later, the NV-InferResponse header, without the classes, which may be many."""
 
     pieces: list[Buffer]
     header: str | None
@@ -40,7 +40,7 @@ def encode_infer(
 def describe(
     header: Header, response: InferResponse, labels: Labels, *, batched: bool
 ) -> tuple[list[Buffer], dict[str, Any]]:
-    """The raw outputs, and the values of the InferResponseHeader."""
+    """Return the raw outputs, and the values of the InferResponseHeader."""
     classes = {output.name: output.classes for output in header.outputs}
     blobs: list[Buffer] = []
     outputs: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def describe(
 
 
 def _raw(header: Header, name: str, tensor: Tensor, size: int, batched: bool) -> dict[str, Any]:
-    """0.7 is told the bytes of one row, 0.11 the shape of one and the bytes of all."""
+    """Return the size of one row for 0.7, the shape of one and the size of all rows for 0.11."""
     if not header.old:
         return {"dims": tensor.array.shape[1:] if batched else tensor.array.shape, "batch_byte_size": size}
     if tensor.datatype == "BYTES":
@@ -77,7 +77,7 @@ def _classes(
 ) -> list[dict[str, list[dict[str, Any]]]]:  # fmt: skip
     rows, top = ranked(name, tensor, count, batched)
     with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)  # all that the message has room for
+        rows = rows.astype(np.float32)  # the type of the message
     return [
         {"cls": [_class(row[index], int(index), labels) for index in best]}
         for row, best in zip(rows, top, strict=True)
@@ -85,5 +85,5 @@ def _classes(
 
 
 def _class(value: Any, index: int, labels: Sequence[str]) -> dict[str, Any]:
-    """`value` as numpy's own number, which prints no more digits than it has."""
+    """Return one class; `value` is a numpy scalar, which prints no more digits than it has."""
     return {"idx": index, "value": value, "label": labels[index] if index < len(labels) else ""}

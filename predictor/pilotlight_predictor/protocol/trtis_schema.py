@@ -1,7 +1,7 @@
-"""The messages of the TensorRT Inference Server as tables: what its clients are sent, and the header they send.
+"""Message tables of the TRTIS protocol: responses, and the request header.
 
-Numbers are those of `protos/trtis.proto`; where 0.11 changed the wire there is a second table. One reading
-table takes the headers of both, since they differ in the names of fields.
+Field numbers are those of `protos/trtis.proto`; where 0.11 changed the wire format there is a second table. One table
+reads the request headers of both, since their fields have different names.
 """
 
 from typing import Final

@@ -1,29 +1,29 @@
-"""What the server knows of its models → the values of the TensorRT Inference Server's ServerStatus. Pure."""
+"""Values of the TRTIS protocol's ServerStatus and RequestStatus. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pilotlight_predictor.errors import PredictorError
-from pilotlight_predictor.lifecycle import State
+from pilotlight_predictor.lifecycle import ServerState
 from pilotlight_predictor.protocol.trtis_schema import CODES, MODEL_STATES
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.stats import ModelStats
 
-MAX_MESSAGE: Final = 1000  # characters: a header of 8 KiB is more than many clients take
+MAX_MESSAGE: Final = 1000  # characters: many clients reject headers of 8 KiB
 SERVER_STATES: Final = {
-    State.INITIALIZING: "SERVER_INITIALIZING",
-    State.LOADING: "SERVER_INITIALIZING",
-    State.READY: "SERVER_READY",
-    State.FAILED: "SERVER_FAILED_TO_INITIALIZE",
-    State.STOPPING: "SERVER_EXITING",
+    ServerState.INITIALIZING: "SERVER_INITIALIZING",
+    ServerState.LOADING: "SERVER_INITIALIZING",
+    ServerState.READY: "SERVER_READY",
+    ServerState.FAILED: "SERVER_FAILED_TO_INITIALIZE",
+    ServerState.STOPPING: "SERVER_EXITING",
 }
 _OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
-_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it answers
-ALL_SIZES: Final = 0  # the key of figures that are not kept by batch size
+_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it accepts requests
+ALL_SIZES: Final = 0  # key of statistics that are not recorded by batch size
 
 
-def refusal(error: PredictorError) -> dict[str, Any]:
-    """The values of a RequestStatus; codes that were never heard of in 2018 are UNKNOWN."""
+def error_status(error: PredictorError) -> dict[str, Any]:
+    """Return the values of a RequestStatus; codes that TRTIS does not have are UNKNOWN."""
     code = _OTHER_CODES.get(error.code, error.code)
     return {"code": code if code in CODES.numbers else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
 
@@ -34,7 +34,7 @@ def model_status(
     rows: Iterable[Mapping[str, str]],
     stats: Mapping[int, ModelStats],
 ) -> dict[str, Any]:
-    """`rows` are those of the repository index; `stats` those of the versions that serve."""
+    """Return the values of a ModelStatus from rows of the repository index and statistics by served version."""
     versions = {int(row["version"]): row["state"] for row in rows if "version" in row}
     return {
         "config": {"name": name} if config is None else _config(config),
@@ -53,8 +53,8 @@ def _config(config: ModelConfig) -> dict[str, Any]:
 
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
-    known = _OTHER_STATES.get(state, f"MODEL_{state}")
-    values: dict[str, Any] = {"ready_state": known if known in MODEL_STATES.numbers else "MODEL_UNKNOWN"}
+    name = _OTHER_STATES.get(state, f"MODEL_{state}")
+    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES.numbers else "MODEL_UNKNOWN"}
     if stats is not None:
         values["infer_stats"] = _infer_stats(stats)
         values["model_execution_count"] = stats.execution_count
@@ -63,19 +63,19 @@ def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
 
 
 def _infer_stats(stats: ModelStats) -> dict[int, dict[str, Any]]:
-    """Compute time by the size of the batch that was executed; requests, which may share one, all together.
+    """Return compute times by batch size, and request times, which batches share, under ALL_SIZES.
 
-    So a client that sums over the sizes gets each figure once.
+    A client that sums over the sizes thus gets each figure once.
     """
     if not stats.success_count and not stats.failure_count:
         return {}
-    together = {
+    totals = {
         "success": _duration(stats.success_count, stats.success_ns),
         "failed": _duration(stats.failure_count, stats.failure_ns),
         "queue": _duration(stats.success_count, stats.queue_ns),
     }
     sizes = {size: {"compute": _duration(batch[0], sum(batch[1:4]))} for size, batch in sorted(stats.batches.items())}
-    return {ALL_SIZES: together, **sizes}
+    return {ALL_SIZES: totals, **sizes}
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Writes messages of the TensorRT Inference Server as protobuf text and binary, from plain values and a table.
+"""Encoder of TRTIS messages as protobuf text and binary, from plain values and the tables of `trtis_schema`.
 
-Written by hand, as the reader of `config.pbtxt` is: these replies are small, and importing protobuf would cost more
-than all of them. What has its default is left out, as protobuf leaves it out. `trtis_schema` has the tables.
+Hand-written, since importing protobuf would cost more than encoding these small responses. Defaults are left out, as
+in protobuf.
 """
 
 import struct
@@ -16,13 +16,13 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Names(NamedTuple):
-    """An enum."""
+    """Enum."""
 
     numbers: Mapping[str, int]
 
 
 class Message(NamedTuple):
-    """Fields in the order of their numbers; `explicit` writes defaults too, as the entries of a map do."""
+    """Fields in the order of their numbers; `explicit` encodes defaults too, as in entries of a map."""
 
     fields: "Mapping[str, Field]"
     explicit: bool = False
@@ -46,7 +46,7 @@ def mapping(number: int, key: Kind, value: Kind) -> Field:
 
 
 def write_text(values: Values, type_: Message, *, one_line: bool = False) -> str:
-    """As protobuf's DebugString, or its short form for a header."""
+    """Encode as protobuf's DebugString, or on one line for a header."""
     lines = list(_lines(values, type_, ""))
     return " ".join(line.strip() for line in lines) if one_line else "".join(f"{line}\n" for line in lines)
 
@@ -98,7 +98,7 @@ def _word(value: Any, kind: Kind) -> str:
 
 
 def quoted(text: str) -> str:
-    """In ASCII, whatever it holds: it may stand in a header."""
+    """Return a quoted string in ASCII, since it may be sent in a header."""
     return '"' + "".join(map(_escaped, text.encode("utf-8", "replace"))) + '"'
 
 

@@ -1,4 +1,4 @@
-"""V1 :predict: {"instances": rows} or {"inputs": columns} → InferRequest; InferResponse → {"predictions": …}. Pure."""
+"""Codec of V1 :predict: {"instances": rows} or {"inputs": columns}, and {"predictions": …}. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -9,8 +9,8 @@ import numpy as np
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs
-from pilotlight_predictor.protocol.pieces import dumped
-from pilotlight_predictor.protocol.v1_values import is_b64, json_of, tensor_of
+from pilotlight_predictor.protocol.pieces import dump_json
+from pilotlight_predictor.protocol.v1_values import is_b64, to_json, to_tensor
 from pilotlight_predictor.protocol.values import quote_nonfinite
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 
@@ -20,16 +20,16 @@ COLUMNS: Final = "inputs"
 _decode = msgspec.json.Decoder().decode
 
 
-class Asked(NamedTuple):
-    """A request, and how its answer is to be laid out; `lone`: a model without batches was sent one instance."""
+class DecodedPredict(NamedTuple):
+    """Request and the layout of its response; `single_instance`: one instance was sent to a model without batching."""
 
     request: InferRequest
     by_rows: bool
-    lone: bool
+    single_instance: bool
 
 
 def read_document(body: Buffer) -> Document:
-    """The JSON object of the body; NaN and infinities, for which JSON has no word, as their names."""
+    """Return the JSON object of the body; NaN and infinities, which JSON lacks, as strings. Raise BadRequest."""
     try:
         document = _decode(body)
     except RecursionError:
@@ -46,7 +46,7 @@ def read_document(body: Buffer) -> Document:
 
 def decode_predict(
     model: str, version: int, document: Document, specs: Sequence[TensorSpec], *, batched: bool
-) -> Asked:
+) -> DecodedPredict:
     by_rows = ROWS in document
     if by_rows == (COLUMNS in document):
         raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
@@ -59,13 +59,13 @@ def decode_predict(
         if name not in known:
             raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
         where = f"{ROWS if by_rows else COLUMNS}['{name}']" if len(specs) > 1 else ROWS if by_rows else COLUMNS
-        inputs[name] = tensor_of(where, known[name].datatype, values)
-    lone = by_rows and not batched and _without_instance(model, inputs, known)
-    return Asked(InferRequest(model, inputs, version), by_rows, lone)
+        inputs[name] = to_tensor(where, known[name].datatype, values)
+    lone = by_rows and not batched and _remove_instance(model, inputs, known)
+    return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)
 
 
 def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Rows turned into columns: an instance is the value of the one input, or an object with each input's."""
+    """Turn rows into columns: an instance is the value of the only input, or an object with all inputs."""
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances must be a list with at least one instance")
     if not any(isinstance(instance, dict) for instance in instances) or _are_elements(instances, specs):
@@ -95,8 +95,8 @@ def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
     return required[0]
 
 
-def _without_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]) -> bool:
-    """A model without a batch dimension takes the one instance itself; the inputs are changed so."""
+def _remove_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]) -> bool:
+    """Remove the instance dimension in place, for a model without batching; return whether there was one."""
     if not all(tensor.array.ndim == len(known[name].shape) + 1 for name, tensor in inputs.items()):
         return False
     if any(len(tensor.array) != 1 for tensor in inputs.values()):
@@ -105,21 +105,21 @@ def _without_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec
     return True
 
 
-def encode_predictions(asked: Asked, response: InferResponse) -> bytes:
+def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> bytes:
     outputs = response.outputs
-    if asked.lone:
+    if decoded.single_instance:
         outputs = {name: Tensor(datatype, array[None]) for name, (datatype, array) in outputs.items()}
-    values = {name: json_of(tensor) for name, tensor in outputs.items()}
+    values = {name: to_json(tensor) for name, tensor in outputs.items()}
     if len(values) == 1:
-        return dumped({"predictions": next(iter(values.values()))})
-    if asked.by_rows and _have_equal_rows(values):
+        return dump_json({"predictions": next(iter(values.values()))})
+    if decoded.by_rows and _have_equal_rows(values):
         names = list(values)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]
-        return dumped({"predictions": rows})
-    return dumped({"predictions": values})
+        return dump_json({"predictions": rows})
+    return dump_json({"predictions": values})
 
 
 def _have_equal_rows(values: Mapping[str, Any]) -> bool:
-    """Whether every output has a row for each instance."""
+    """Return whether all outputs have the same number of rows."""
     lengths = {len(value) if isinstance(value, list | np.ndarray) else -1 for value in values.values()}
     return len(lengths) == 1 and -1 not in lengths

@@ -1,6 +1,6 @@
-"""V1's values: nested JSON of no stated type or shape ↔ tensors of what the model declares.
+"""Values of V1: nested JSON without type or shape ↔ tensors.
 
-The shape is that of the nesting, the datatype the model's. Bytes that are no text travel as {"b64": "…"}.
+The shape is that of the nesting, the datatype the model's. Bytes that are not UTF-8 are sent as {"b64": "…"}.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.protocol.values import packed
+from pilotlight_predictor.protocol.values import pack_values
 from pilotlight_predictor.tensors import Array, Tensor, bf16_to_float
 
 MAX_DIMS: Final = 64  # numpy's own limit
@@ -27,18 +27,18 @@ def is_b64(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"b64"}
 
 
-def tensor_of(where: str, datatype: str, values: Any) -> Tensor:
-    """`where` names the field in an error, as in `instances`."""
+def to_tensor(where: str, datatype: str, values: Any) -> Tensor:
+    """Decode nested values; `where` names the field in errors, as in `instances`."""
     shape, flat = _flattened(where, values)
     elements = _elements(where, datatype, flat)
     try:
-        return Tensor(datatype, packed(where, datatype, shape, elements))
+        return Tensor(datatype, pack_values(where, datatype, shape, elements))
     except (OverflowError, struct.error):
         raise BadRequest(f"{where} has a number that does not fit {datatype}") from None
 
 
 def _flattened(where: str, values: Any) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape that the nesting of the first elements shows, and all elements in a row."""
+    """Return the shape, from the nesting of the first elements, and all elements in a flat list."""
     shape: list[int] = []
     level = [values]
     while level and isinstance(level[0], list):
@@ -59,7 +59,7 @@ def _elements(where: str, datatype: str, flat: list[Any]) -> list[Any]:
         return list(map(element, flat))
     except (KeyError, TypeError, UnicodeEncodeError):
         wrong = next(value for value in flat if _fails(element, value))
-        raise BadRequest(f"{where} has {_shown(wrong)}, must be {_wanted(datatype)} for {datatype}") from None
+        raise BadRequest(f"{where} has {_quoted(wrong)}, must be {_expected(datatype)} for {datatype}") from None
     except (NotBase64, ValueError):
         raise BadRequest(f"{where} has a b64 that is not base64") from None
 
@@ -68,12 +68,12 @@ def _element_of(datatype: str) -> Callable[[Any], Any]:
     if datatype == "BYTES":
         return _text
     if datatype == "BOOL":
-        return _truth
+        return _boolean
     return _float if datatype in _FLOATS else _integer
 
 
 def _float(value: Any) -> float:
-    """KServe's client writes null for NaN."""
+    """Convert to float; KServe's client writes null for NaN."""
     if type(value) is float or type(value) is int:
         return value
     if value is None:
@@ -89,7 +89,7 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if type(value) is not bool:
         raise TypeError
     return value
@@ -105,7 +105,7 @@ def _text(value: Any) -> "str | _Bytes":
 
 
 class _Bytes(bytes):
-    """What b64 held, in the guise of text: `packed` asks each item of BYTES to encode itself."""
+    """Decoded b64 with the interface of str: `pack_values` calls encode() on each item."""
 
     def encode(self) -> bytes:
         return bytes(self)
@@ -119,21 +119,21 @@ def _fails(element: Callable[[Any], Any], value: Any) -> bool:
     return False
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     return f"{value!r:.50}".encode("ascii", "backslashreplace").decode() if not isinstance(value, dict) else "an object"
 
 
-def _wanted(datatype: str) -> str:
+def _expected(datatype: str) -> str:
     if datatype == "BYTES":
         return 'text or {"b64": "…"}'
     return {"BOOL": "true or false"}.get(datatype, "a number" if datatype in _FLOATS else "an integer")
 
 
-def json_of(tensor: Tensor) -> Any:
-    """What the JSON encoder shall write: an array nested as the tensor, or lists where words stand in it."""
+def to_json(tensor: Tensor) -> Any:
+    """Return the value for the JSON encoder: an array, or nested lists where NaN or infinities are written by name."""
     datatype, array = tensor
     if datatype == "BYTES":
-        return _nested(array, _written)
+        return _nested(array, _text_or_b64)
     if datatype == "BF16":
         array = bf16_to_float(np.ascontiguousarray(array))
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -147,7 +147,7 @@ def _nested(array: Array, write: Callable[[Any], Any]) -> Any:
     return out.reshape(array.shape).tolist()
 
 
-def _written(item: bytes) -> Any:
+def _text_or_b64(item: bytes) -> Any:
     try:
         return item.decode()
     except UnicodeDecodeError:

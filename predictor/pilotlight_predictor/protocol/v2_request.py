@@ -1,4 +1,4 @@
-"""V2 inference requests: JSON, JSON with binary tensors behind it, or one raw tensor → InferRequest."""
+"""Decoder of V2 inference requests: JSON, JSON followed by binary tensors, or one raw tensor. Pure."""
 
 from typing import Annotated, Any, Final
 
@@ -9,14 +9,14 @@ from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest, Inputs, Parameters, RequestedOutput
 from pilotlight_predictor.protocol import sequence_parameters
 from pilotlight_predictor.protocol.raw import decode_raw
-from pilotlight_predictor.protocol.shared_places import REGION, Find, not_shared, read_place
-from pilotlight_predictor.protocol.v2_forms import Forms
+from pilotlight_predictor.protocol.shared_places import REGION, FindRegion, no_shared_memory, read_region
+from pilotlight_predictor.protocol.v2_forms import TemplateCache
 from pilotlight_predictor.protocol.values import decode_values, explain, quote_nonfinite
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec
 
 RESERVED_PREFIX: Final = "triton_"
 RESERVED: Final = frozenset({"headers"})
-ELSEWHERE: Final = frozenset({"binary_data_size", REGION})  # parameters that say that the data is not in the JSON
+ELSEWHERE: Final = frozenset({"binary_data_size", REGION})  # parameters of inputs without JSON data
 MAX_DIMS: Final = 64  # numpy's own limit
 MAX_DIM: Final = (1 << 31) - 1  # beyond any body
 _ABSENT: Final = msgspec.Raw()
@@ -55,12 +55,12 @@ def decode_request(
     version: int,
     body: Buffer,
     header_length: int | None,
-    find: Find = not_shared,
-    forms: Forms | None = None,
+    find: FindRegion = no_shared_memory,
+    templates: TemplateCache | None = None,
 ) -> InferRequest:
-    """`header_length` is the value of Inference-Header-Content-Length: None when all of the body is JSON.
+    """Decode a body; `header_length` is Inference-Header-Content-Length, None if all of it is JSON.
 
-    `find` gives the bytes of a place in shared memory. `forms` learn the request's, for those that come after it.
+    `find` returns the bytes of shared memory. `templates` learn the request. Raise BadRequest.
     """
     header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
     wire, as_written = _decode_header(header)
@@ -69,13 +69,13 @@ def decode_request(
         request.outputs = _outputs(wire.outputs, find)
     if wire.parameters:
         apply_parameters(request, wire.parameters)
-    elif forms is not None and header_length is None and as_written and _is_plain(wire):
-        forms.learn(body, wire.inputs[0].data, request)
+    elif templates is not None and header_length is None and as_written and _is_plain(wire):
+        templates.learn(body, wire.inputs[0].data, request)
     return request
 
 
 def _is_plain(wire: WireRequest) -> bool:
-    """Whether the next request of its client may differ in its id and the numbers of one array alone."""
+    """Return whether later requests may differ only in the id and the numbers of one array."""
     return len(wire.inputs) == 1 and not wire.inputs[0].parameters
 
 
@@ -90,7 +90,7 @@ def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
 
 
 def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec) -> InferRequest:
-    """Header value 0: the body is the one input's bytes, its variable dimension found from their number."""
+    """Decode a body that is the raw bytes of the only input (header length 0); its size gives a variable dimension."""
     from pilotlight_predictor.tensors import element_count
 
     shape = spec.shape
@@ -107,7 +107,7 @@ def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec)
 
 
 def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
-    """And whether it was read as it was written: NaN and the infinities, which JSON lacks, are put into quotes."""
+    """Decode the JSON; the flag is False if NaN or infinities, which JSON lacks, had to be quoted first."""
     try:
         return _decode(text), True
     except msgspec.ValidationError as error:
@@ -132,20 +132,20 @@ def _is_v1(text: Buffer) -> bool:
     return True
 
 
-def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: Find) -> Inputs:
+def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: FindRegion) -> Inputs:
     inputs: Inputs = {}
     position = 0
     for wire in wires:
         if wire.name in inputs or wire.datatype not in NUMPY_TYPES or len(wire.shape) > MAX_DIMS:
-            raise _refused(wire, len(inputs), wire.name in inputs)
+            raise _input_error(wire, len(inputs), wire.name in inputs)
         shape = wire.shape
         if wire.data is not _ABSENT:
-            if wire.parameters and (beside := wire.parameters.keys() & ELSEWHERE):
-                raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(beside)}; send one")
+            if wire.parameters and (conflict := wire.parameters.keys() & ELSEWHERE):
+                raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(conflict)}; send one")
             inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
         elif wire.parameters and REGION in wire.parameters:
-            place = read_place(f"inputs[{len(inputs)}]", wire.parameters)
-            inputs[wire.name] = _binary(wire, shape, find(place).toreadonly())
+            shared = read_region(f"inputs[{len(inputs)}]", wire.parameters)
+            inputs[wire.name] = _binary(wire, shape, find(shared).toreadonly())
         else:
             size = _binary_size(f"inputs[{len(inputs)}]", wire)
             if position + size > len(blobs):
@@ -159,7 +159,7 @@ def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: Find) -
     return inputs
 
 
-def _refused(wire: WireInput, index: int, twice: bool) -> BadRequest:
+def _input_error(wire: WireInput, index: int, twice: bool) -> BadRequest:
     where = f"inputs[{index}]"
     if twice:
         return BadRequest(f"{where}.name = '{wire.name}' appears twice")
@@ -179,16 +179,16 @@ def _binary(wire: WireInput, shape: Shape, blob: memoryview) -> Tensor:
     return decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
 
 
-def _outputs(wires: list[WireOutput], find: Find) -> tuple[RequestedOutput, ...]:
-    found: dict[str, RequestedOutput] = {}
+def _outputs(wires: list[WireOutput], find: FindRegion) -> tuple[RequestedOutput, ...]:
+    outputs: dict[str, RequestedOutput] = {}
     for index, wire in enumerate(wires):
-        if wire.name in found:
+        if wire.name in outputs:
             raise BadRequest(f"outputs[{index}].name = '{wire.name}' appears twice")
-        found[wire.name] = _output(f"outputs[{index}]", wire, find)
-    return tuple(found.values())
+        outputs[wire.name] = _output(f"outputs[{index}]", wire, find)
+    return tuple(outputs.values())
 
 
-def _output(where: str, wire: WireOutput, find: Find) -> RequestedOutput:
+def _output(where: str, wire: WireOutput, find: FindRegion) -> RequestedOutput:
     parameters = wire.parameters or {}
     binary = parameters.get("binary_data")
     if binary is not None and not isinstance(binary, bool):
@@ -198,14 +198,14 @@ def _output(where: str, wire: WireOutput, find: Find) -> RequestedOutput:
         raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
     if REGION not in parameters:
         return RequestedOutput(wire.name, binary, count)
-    place = read_place(where, parameters)
+    shared = read_region(where, parameters)
     if count:
         raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
-    return RequestedOutput(wire.name, binary, count, place, find(place))
+    return RequestedOutput(wire.name, binary, count, shared, find(shared))
 
 
 def apply_parameters(request: InferRequest, parameters: Parameters) -> None:
-    """What the parameters of a request ask of the server; all of them reach the model."""
+    """Apply parameters that concern the server; all of them are passed on to the model. Raise BadRequest."""
     for key in parameters:
         if key in RESERVED or key.startswith(RESERVED_PREFIX):
             raise BadRequest(f"parameters.{key} is reserved; choose another name")

@@ -1,4 +1,4 @@
-"""InferResponse → V2 JSON, or JSON with binary tensors behind it."""
+"""Encoder of V2 inference responses: JSON, or JSON followed by binary tensors. Pure."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,26 +9,26 @@ import numpy as np
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.inference import InferRequest, InferResponse
-from pilotlight_predictor.protocol.pieces import LONG_ARRAY, dumped, write_pieces
+from pilotlight_predictor.protocol.pieces import LONG_ARRAY, dump_json, write_pieces
 from pilotlight_predictor.protocol.raw import encode_raw
-from pilotlight_predictor.protocol.shared_places import told_place
+from pilotlight_predictor.protocol.shared_places import region_parameters
 from pilotlight_predictor.protocol.values import encode_values
 from pilotlight_predictor.tensors import Array, Shape, Tensor
 
-LONG_TO_PACK: Final = 1 << 15  # elements: packed in a millisecond
+LONG_TO_ENCODE: Final = 1 << 15  # elements: encoded in a millisecond
 _UNLIKE_NUMPY: Final = frozenset({"BYTES", "BF16"})
 _NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def encode_response(request: InferRequest, response: InferResponse) -> tuple[int | None, list[Buffer]]:
-    """The length of the JSON where blobs follow it (else None), and the pieces of the body in order."""
+    """Return the length of the JSON if binary tensors follow it (else None), and the pieces of the body."""
     texts: list[Buffer] = [_opening(response)]
     blobs: list[Buffer] = []
-    elsewhere, long = bool(request.binary_output or request.outputs or response.placed), False
+    external, long = bool(request.binary_output or request.outputs or response.shared_outputs), False
     for name, tensor in response.outputs.items():
         if len(texts) > 1:
             texts.append(b",")
-        if elsewhere and (text := _elsewhere(request, response, name, blobs)) is not None:
+        if external and (text := _external_output(request, response, name, blobs)) is not None:
             texts.append(text)
             continue
         data = _data(name, tensor)
@@ -43,8 +43,8 @@ def encode_response(request: InferRequest, response: InferResponse) -> tuple[int
 
 
 def encode_rows(response: InferResponse, rows: Sequence[int]) -> list[bytes] | None:
-    """The bodies of all answers to a batch, as `encode_response` writes them one by one: each has its own rows of the
-    response's outputs, as many as `rows` says. None where they have to be written so."""
+    """Return the bodies of all responses of a batch, of which each has as many rows as `rows` says; None if they must
+    be encoded one by one with `encode_response`."""
     columns: list[list[bytes]] = []
     before, last = _opening(response), len(response.outputs) - 1
     for name, tensor in response.outputs.items():
@@ -59,23 +59,23 @@ def encode_rows(response: InferResponse, rows: Sequence[int]) -> list[bytes] | N
 
 
 def with_id(body: bytes, identity: str) -> bytes:
-    """The body of an answer to a request with an id, from that of one without."""
-    return b'{"id":%b,%b' % (dumped(identity), body[1:])
+    """Add an id to the body of a response without one."""
+    return b'{"id":%b,%b' % (dump_json(identity), body[1:])
 
 
 def _lines(tensor: Tensor) -> list[bytes] | None:
-    """The numbers of each row, written by one call for all of them."""
+    """Return the JSON of each row's numbers, encoded by one call for all of them."""
     datatype, array = tensor
-    if datatype in _UNLIKE_NUMPY or not 0 < array.size <= LONG_TO_PACK:
+    if datatype in _UNLIKE_NUMPY or not 0 < array.size <= LONG_TO_ENCODE:
         return None
-    text = dumped(np.ascontiguousarray(array).reshape(len(array), -1))
+    text = dump_json(np.ascontiguousarray(array).reshape(len(array), -1))
     return None if b"n" in text else text[2:-2].split(b"],[")  # as in `_numbers`
 
 
 def _column(
     before: bytes, name: str, tensor: Tensor, lines: list[bytes], rows: Sequence[int], after: bytes
 ) -> list[bytes]:
-    """One output as it stands in each answer, with what stands before it there and behind its numbers."""
+    """Return the JSON of one output in each response, between `before` and `after`."""
     datatype, shape = tensor.datatype, tensor.array.shape[1:]
     if len(lines) == len(rows):
         before += _before_data(name, datatype, (1, *shape)) + b"["
@@ -87,34 +87,36 @@ def _column(
     ]
 
 
-def _elsewhere(request: InferRequest, response: InferResponse, name: str, blobs: list[Buffer]) -> bytes | None:
-    """How an output is told of that lies in shared memory or behind the JSON; None where its values are told."""
-    tensor, place = response.outputs[name], response.placed.get(name)
-    parameters = told_place(place) if place is not None else {}
-    if place is None:
+def _external_output(request: InferRequest, response: InferResponse, name: str, blobs: list[Buffer]) -> bytes | None:
+    """Return the JSON of an output in shared memory or behind the JSON; None if its values are in the JSON."""
+    tensor, shared = response.outputs[name], response.shared_outputs.get(name)
+    parameters = region_parameters(shared) if shared is not None else {}
+    if shared is None:
         if not _binary(next((o.binary for o in request.outputs if o.name == name), None), request.binary_output):
             return None
         blobs.append(blob := encode_raw(tensor))
         parameters = {"binary_data_size": len(blob)}
-    return dumped({"name": name, "datatype": tensor.datatype, "shape": tensor.array.shape, "parameters": parameters})
+    return dump_json({"name": name, "datatype": tensor.datatype, "shape": tensor.array.shape, "parameters": parameters})
 
 
-def is_long(request: InferRequest, response: InferResponse, may_be_packed: bool) -> bool:
-    """Whether `encode_response`, or packing what it gives, would hold an event loop for milliseconds."""
+def is_long(request: InferRequest, response: InferResponse, may_compress: bool) -> bool:
+    """Return whether encoding, or compressing the result, would block the event loop for milliseconds."""
     for name, (_, array) in response.outputs.items():
-        if array.size > LONG_TO_PACK and name not in response.placed:
-            return may_be_packed or _json_elements(request, response) > LONG_ARRAY
+        if array.size > LONG_TO_ENCODE and name not in response.shared_outputs:
+            return may_compress or _json_elements(request, response) > LONG_ARRAY
     return False
 
 
 def _json_elements(request: InferRequest, response: InferResponse) -> int:
-    asked = {output.name: output.binary for output in request.outputs}
-    sizes = {name: tensor.array.size for name, tensor in response.outputs.items() if name not in response.placed}
-    return sum(size for name, size in sizes.items() if not _binary(asked.get(name), request.binary_output))
+    requested = {output.name: output.binary for output in request.outputs}
+    sizes = {
+        name: tensor.array.size for name, tensor in response.outputs.items() if name not in response.shared_outputs
+    }
+    return sum(size for name, size in sizes.items() if not _binary(requested.get(name), request.binary_output))
 
 
-def _binary(asked: bool | None, default: bool) -> bool:
-    return default if asked is None else asked
+def _binary(requested: bool | None, default: bool) -> bool:
+    return default if requested is None else requested
 
 
 def _opening(response: InferResponse) -> bytes:
@@ -124,36 +126,35 @@ def _opening(response: InferResponse) -> bytes:
     document |= {"model_name": response.model, "model_version": str(response.version)}
     if response.parameters:
         document["parameters"] = response.parameters
-    return dumped(document)[:-1] + b',"outputs":['
+    return dump_json(document)[:-1] + b',"outputs":['
 
 
 @lru_cache(256)
 def _plain_opening(model: str, version: int) -> bytes:
-    """What stands before the outputs in every answer of a version: written once."""
-    return dumped({"model_name": model, "model_version": str(version)})[:-1] + b',"outputs":['
+    """Return the JSON before the outputs, the same for all responses of a version."""
+    return dump_json({"model_name": model, "model_version": str(version)})[:-1] + b',"outputs":['
 
 
 @lru_cache(1024)
 def _before_data(name: str, datatype: str, shape: Shape) -> bytes:
-    return dumped({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
+    return dump_json({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
 
 
 def _data(name: str, tensor: Tensor) -> Sequence[bytes]:
-    """One piece, or several of a long output."""
+    """Return the JSON of the values, in several pieces if it is long."""
     values = encode_values(name, tensor)
     if isinstance(values, list):
-        return (dumped(values),)
+        return (dump_json(values),)
     return (_numbers(values),) if values.size <= LONG_ARRAY else tuple(write_pieces(values, _numbers))
 
 
 def _numbers(values: Array) -> bytes:
-    text = dumped(values)
-    return dumped(_speakable(values)) if b"n" in text else text  # of null; no number has one
+    text = dump_json(values)
+    return dump_json(_with_names(values)) if b"n" in text else text  # of null; no number has one
 
 
-def _speakable(values: Array) -> list[Any]:
-    """orjson writes null for NaN and infinities, which would come back as NaN or zero. Written by name they are JSON
-    to every parser, and numpy reads the names as the numbers that they name."""
+def _with_names(values: Array) -> list[Any]:
+    """Return the values with NaN and infinities as strings, which numpy parses; orjson would write null for them."""
     named: list[Any] = values.tolist()
     for index in np.flatnonzero(~np.isfinite(values)).tolist():
         named[index] = _NAMES[str(named[index])]

@@ -1,7 +1,7 @@
 """Tensors as JSON numbers and strings, flat or nested.
 
-Decoding is typed and happens in C: `[1, "a"]` for an FP32 input fails with the place of the string. The text of a
-tensor is kept as it came (`msgspec.Raw`) until its datatype is known.
+Decoding is typed and happens in C: `[1, "a"]` for an FP32 input fails with the position of the string. The text of a
+tensor stays undecoded (`msgspec.Raw`) until its datatype is known.
 """
 
 import re
@@ -31,13 +31,13 @@ MAX_DEPTH: Final = 100
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(_FLOATS, float)}
 _OPENING: Final = b" \t\r\n["
-# How `struct` writes one element. It refuses what does not fit, 1e39 as FP32 too, where numpy writes an infinity.
+# Format of one element for `struct`, which rejects values out of range, such as 1e39 for FP32; numpy stores infinity.
 _CODES: Final = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
     "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "f",
 }  # fmt: skip
 _PACKED_TYPES: Final = {**NUMPY_TYPES, "BF16": NUMPY_TYPES["FP32"]}
-# Possessive: a string without an end is passed over once, or a body of quotes would be read again from each of them.
+# Possessive: an unterminated string is scanned once, or a body of quotes would be scanned again from each of them.
 _NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?Infinity|NaN)', re.DOTALL)
 
 
@@ -53,31 +53,31 @@ def _decoder(datatype: str, depth: int, nonfinite: bool = False) -> msgspec.json
 
 @cache
 def flat_decoder(datatype: str) -> Callable[[Buffer | msgspec.Raw], list[Any]]:
-    """Reads the text of a flat array of such elements. Raises msgspec.DecodeError and UnicodeDecodeError."""
+    """Return a decoder of flat JSON arrays. It raises msgspec.DecodeError and UnicodeDecodeError."""
     return _decoder(datatype, 1).decode
 
 
 @lru_cache(1024)
 def packer(datatype: str, count: int) -> Callable[..., None]:
-    """Writes that many elements into a buffer from an offset on. Raises OverflowError or struct.error where one does
-    not fit. BF16 is written as FP32."""
+    """Return a function that writes `count` elements to a buffer at an offset. It raises OverflowError or struct.error
+    if one does not fit. BF16 is written as FP32."""
     return struct.Struct(f"<{count}{_CODES[datatype]}").pack_into
 
 
 def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) -> Tensor:
-    """`text` is the JSON of the field `data` of the input at `index`."""
+    """Decode the field `data` of the input at `index`. Raise BadRequest."""
     if len(view := memoryview(text)) > LONG and (array := _decode_long(datatype, shape, view)) is not None:
         return Tensor(datatype, array)
     try:
-        # Most requests are flat values that fit: one typed pass in C, and straight into an array.
+        # Fast path: flat values that fit, in one typed pass in C.
         values = flat_decoder(datatype)(text)
-        return Tensor(datatype, packed(f"inputs[{index}]", datatype, shape, values))
+        return Tensor(datatype, pack_values(f"inputs[{index}]", datatype, shape, values))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
         return Tensor(datatype, _decode_any(index, datatype, shape, memoryview(text)))
 
 
 def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
-    """None when the usual way has to read it, or to say what is wrong with it."""
+    """Return the array; None if `_decode_any` must read it or report the error."""
     if datatype == "BYTES" or 2 * prod(shape) > len(text) + 1:
         return None
     array = np.empty(shape, _PACKED_TYPES[datatype])
@@ -89,22 +89,22 @@ def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
         return len(values)
 
     try:
-        whole = read_pieces(text, shape, store)
+        complete = read_pieces(text, shape, store)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
         return None
-    if not whole:
+    if not complete:
         return None
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
-def packed(where: str, datatype: str, shape: Shape, values: list[Any]) -> Array:
-    """Raises OverflowError or struct.error when a value does not fit the datatype."""
+def pack_values(where: str, datatype: str, shape: Shape, values: list[Any]) -> Array:
+    """Return the values as an array. Raise OverflowError or struct.error if one does not fit the datatype."""
     count = len(values)
     if count != prod(shape):
         raise BadRequest(f"{where}.data has {count} elements, shape {list(shape)} takes {prod(shape)}")
     try:
         array = np.empty(shape, _PACKED_TYPES[datatype])
-    except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
+    except ValueError:  # with a dimension of 0, numpy still checks the product of the others
         raise BadRequest(f"{where}.shape = {list(shape)} is too large, though it has no elements") from None
     if datatype == "BYTES":
         array.reshape(-1)[:] = [item.encode() for item in values]
@@ -122,18 +122,18 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
     values, has_names = _parse(where, datatype, depth, text)
     values = _flat(where, datatype, values, depth)
     try:
-        return packed(where, datatype, shape, list(map(_number, values)) if has_names else values)
+        return pack_values(where, datatype, shape, list(map(_number, values)) if has_names else values)
     except (OverflowError, struct.error):
         raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
 
 
 def _number(value: float | str | None) -> float:
-    """KServe's client writes null for NaN, and its server reads it so."""
+    """Convert to float; null is NaN, as KServe's client and server have it."""
     return nan if value is None else float(value)
 
 
 def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[list[Any], bool]:
-    """The values, nested as they came, and whether the names of infinities and NaN may be among them."""
+    """Return the nested values, and whether NaN and infinities may be among them by name."""
     try:
         return _decoder(datatype, depth).decode(text), False
     except msgspec.DecodeError as error:
@@ -174,15 +174,15 @@ def _flat(where: str, datatype: str, values: list[Any], depth: int) -> list[Any]
 
 
 def quote_nonfinite(text: bytes) -> bytes | None:
-    """NaN and Infinity, for which JSON has no word though clients write them, as strings; None: there are none."""
+    """Quote NaN and Infinity, which clients write although JSON lacks them; None if there are none."""
     if b"NaN" not in text and b"Infinity" not in text:
         return None
-    quoted = _NONFINITE.sub(lambda found: b'"%b"' % found[1] if found[1] else found[0], text)
+    quoted = _NONFINITE.sub(lambda match: b'"%b"' % match[1] if match[1] else match[0], text)
     return quoted if quoted != text else None
 
 
 def encode_values(name: str, tensor: Tensor) -> Any:
-    """What the JSON encoder shall write for `data`: a flat array, or a list for strings."""
+    """Return `data` for the JSON encoder: a flat array, or a list of strings."""
     datatype, array = tensor
     if datatype == "BYTES":
         return _strings(name, array)
@@ -201,7 +201,7 @@ def _strings(name: str, array: Array) -> list[str]:
 
 
 def explain(error: msgspec.DecodeError) -> str:
-    """msgspec's sentence with its path made ours: `Expected `int`, got `str` - at `$.inputs[0].shape`."""
+    """Return msgspec's message with the path first: `Expected `int`, got `str` - at `$.inputs[0].shape`."""
     text, _, path = str(error).partition(" - at `")
     text = text.replace("`", "")
     return f"{path.rstrip('`').removeprefix('$').removeprefix('.')}: {text}" if path.strip("$`.") else text

@@ -1,1 +1,1 @@
-"""Model repositories: what is on disk, what its configuration says, and which versions are to be served."""
+"""Model repositories: files on disk, model configurations, and the versions to serve."""

@@ -1,4 +1,4 @@
-"""Whether a configuration agrees with the tensors that the model file declares; part of `complete`. Pure."""
+"""Comparison of a configuration with the tensors of the model file; part of `complete`. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from pilotlight_predictor.tensors import Shape, TensorSpec
 
 
 def check_agreement(config: ModelConfig, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Raises LoadFailed that names the tensor, what the file says and what the configuration says."""
+    """Raise LoadFailed with the tensor, its declaration in the file and the one in the configuration."""
     _check_all(config, "input", config.inputs, inputs)
     _check_all(config, "output", config.outputs, outputs)
     if inputs:
@@ -41,7 +41,7 @@ def _check_one(config: ModelConfig, direction: str, tensor: TensorConfig, spec: 
     what = f"{config.name}: {direction} '{tensor.name}'"
     if tensor.datatype != spec.datatype:
         raise LoadFailed(f"{what} is {spec.datatype} in the model file but {tensor.datatype} in the configuration")
-    if tensor.allow_ragged:  # the rows of a ragged batch are joined, so the file's shape is another one
+    if tensor.allow_ragged:  # rows of a ragged batch are concatenated, so the shape of the file differs
         return
     batched = config.max_batch_size > 0
     if batched and (not spec.shape or spec.shape[0] != -1):
@@ -50,34 +50,36 @@ def _check_one(config: ModelConfig, direction: str, tensor: TensorConfig, spec: 
             f"{config.max_batch_size}; set max_batch_size: 0 and write dims in full"
         )
     dims = tensor.dims if tensor.reshape is None else tensor.reshape
-    told = (-1, *dims) if batched else dims
-    if not _fits(told, spec.shape, lenient=direction == "output"):
+    shape = (-1, *dims) if batched else dims
+    if not _fits(shape, spec.shape, lenient=direction == "output"):
         raise LoadFailed(
-            f"{what} has the shape {list(spec.shape)} in the model file but {list(told)} in the configuration"
-            f"{_batch_hint(told, spec.shape, batched)}"
+            f"{what} has the shape {list(spec.shape)} in the model file but {list(shape)} in the configuration"
+            f"{_batch_hint(shape, spec.shape, batched)}"
         )
 
 
-def _fits(told: Shape, found: Shape, lenient: bool) -> bool:
-    """A fixed size may stand where the file says -1; an output may also be left variable where the file is fixed."""
-    if not found and told == (1,):  # dims cannot be empty in Triton's format, so its users write a scalar so
+def _fits(configured: Shape, actual: Shape, lenient: bool) -> bool:
+    """Whether a configured shape fits the one of the file: a fixed size fits -1, and with `lenient` (outputs) -1 fits a
+    fixed size."""
+    if not actual and configured == (1,):  # dims cannot be empty in Triton's format, so a scalar is written as [1]
         return True
-    return len(told) == len(found) and all(
-        mine == theirs or theirs == -1 or (lenient and mine == -1) for mine, theirs in zip(told, found, strict=True)
+    return len(configured) == len(actual) and all(
+        mine == theirs or theirs == -1 or (lenient and mine == -1)
+        for mine, theirs in zip(configured, actual, strict=True)
     )
 
 
-def _batch_hint(told: Shape, found: Shape, batched: bool) -> str:
-    if batched and len(told) == len(found) + 1:
+def _batch_hint(configured: Shape, actual: Shape, batched: bool) -> str:
+    if batched and len(configured) == len(actual) + 1:
         return "; with max_batch_size > 0 dims leave the batch dimension out"
-    if not batched and len(told) + 1 == len(found) and found[0] == -1:
+    if not batched and len(configured) + 1 == len(actual) and actual[0] == -1:
         return "; set max_batch_size > 0, or write the leading dimension as -1"
     return ""
 
 
 def _check_missing(config: ModelConfig, specs: Sequence[TensorSpec]) -> None:
-    """Every input that the model requires is either declared or made by the server."""
-    declared = {tensor.name for tensor in config.inputs} | _made_by_server(config)
+    """Check that every required input is declared or provided by the server."""
+    declared = {tensor.name for tensor in config.inputs} | _server_inputs(config)
     for spec in specs:
         if spec.name not in declared and not spec.optional:
             raise LoadFailed(
@@ -86,7 +88,7 @@ def _check_missing(config: ModelConfig, specs: Sequence[TensorSpec]) -> None:
             )
 
 
-def _made_by_server(config: ModelConfig) -> set[str]:
+def _server_inputs(config: ModelConfig) -> set[str]:
     sequence = config.sequence_batching or {}
     return {
         *(name for tensor in config.raw.get("batch_input", []) for name in tensor["target_name"]),

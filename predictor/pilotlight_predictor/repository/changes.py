@@ -1,7 +1,7 @@
-"""What changed in a repository between two polls. Fingerprints are read from disk; the decisions are pure.
+"""Changes of a repository between two polls. Fingerprints are read from disk; the decisions are pure.
 
-A change is acted upon only when two polls in a row saw the same files, so a model that is still being copied is not
-loaded half-written:
+A change is acted upon only if two consecutive polls saw the same files, so that a model that is still being copied is
+not loaded half-written:
 
     poll 1  1/model.onnx 10 MB     changed, not settled
     poll 2  1/model.onnx 98 MB     changed, not settled
@@ -19,7 +19,7 @@ from pilotlight_predictor.repository.layout import ModelSource
 
 
 class Stamp(NamedTuple):
-    """One file as `stat` sees it through links; the inode tells a file that was swapped by a rename."""
+    """Metadata of one file, links followed; the inode detects a file that was replaced by a rename."""
 
     path: str
     mtime_ns: int
@@ -28,7 +28,8 @@ class Stamp(NamedTuple):
 
 
 class Fingerprint(Struct, frozen=True):
-    """`model` is what all versions share (configuration, labels, warm-up data); `versions` each version's files."""
+    """State of a model: `model` has the shared files (configuration, labels, warm-up data), `versions` those of each
+    version."""
 
     model: tuple[Stamp, ...]
     versions: tuple[tuple[int, tuple[Stamp, ...]], ...]
@@ -64,24 +65,24 @@ def diff(old: Mapping[str, Fingerprint], new: Mapping[str, Fingerprint]) -> Chan
 
 
 def settled(previous: Fingerprint | None, current: Fingerprint | None) -> bool:
-    """Whether two polls in a row saw the same; None is a model that was not there."""
+    """Whether two consecutive polls saw the same; None is an absent model."""
     return previous == current
 
 
 def settled_changes(
-    acted: Mapping[str, Fingerprint], previous: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint]
+    applied: Mapping[str, Fingerprint], previous: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint]
 ) -> Changes:
-    """What differs from the state last acted upon and has come to rest since the previous poll."""
+    """Return the differences from the applied state that did not change since the previous poll."""
 
-    def rest(names: tuple[str, ...]) -> tuple[str, ...]:
+    def stable(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if settled(previous.get(name), current.get(name)))
 
-    changes = diff(acted, current)
-    return Changes(rest(changes.added), rest(changes.removed), rest(changes.changed))
+    changes = diff(applied, current)
+    return Changes(stable(changes.added), stable(changes.removed), stable(changes.changed))
 
 
 def changed_versions(old: Fingerprint, new: Fingerprint) -> frozenset[int]:
-    """The versions that came, went or differ; every one of them when a file that they share changed."""
+    """Return the versions that were added, removed or changed; all of them if a shared file changed."""
     before, after = dict(old.versions), dict(new.versions)
     if old.model != new.model:
         return frozenset(before) | frozenset(after)
@@ -89,7 +90,7 @@ def changed_versions(old: Fingerprint, new: Fingerprint) -> frozenset[int]:
 
 
 def _stamps(path: Path, name: str, parents: frozenset[tuple[int, int]]) -> Iterator[Stamp]:
-    """A file, or all files below a directory. What vanishes meanwhile is left out: the next poll sees it."""
+    """Yield a file, or all files below a directory. Files that vanish during the scan are left to the next poll."""
     try:
         status = path.stat()
     except OSError:
@@ -97,7 +98,7 @@ def _stamps(path: Path, name: str, parents: frozenset[tuple[int, int]]) -> Itera
     identity = (status.st_dev, status.st_ino)
     if not path.is_dir():
         yield Stamp(name, status.st_mtime_ns, status.st_size, status.st_ino)
-    elif identity not in parents:  # a link to a directory above would never end
+    elif identity not in parents:  # a link to a parent directory would recurse forever
         yield from _directory(path, name, parents | {identity})
 
 

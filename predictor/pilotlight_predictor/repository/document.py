@@ -1,7 +1,7 @@
-"""A configuration read by the schema: plain values with Triton's field names, and the place of each for errors.
+"""Configuration validated against the schema: plain values with Triton's field names, and positions for errors.
 
-`config.pbtxt` (`pbtxt_document`) and the JSON of the repository API (`json_document`) both become a `Document`, so
-there is one validation for both. Only fields that the author wrote are in it; defaults are for whoever reads them.
+`config.pbtxt` and the JSON of the repository API both become a `ConfigDocument`, so one
+validation serves both. It holds only fields that were written; defaults are added by its readers.
 """
 
 from collections.abc import Callable
@@ -17,29 +17,31 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ConfigDocument:
+    """Values of a configuration, and `place`, which returns the position of a field as text."""
+
     values: Values
-    place: Callable[[Path], str]
+    position: Callable[[Path], str]
 
     def failure(self, path: Path, sentence: str) -> LoadFailed:
-        """The error for one field: its place, its name, what is wrong and what would be right."""
-        return LoadFailed(f"{self.place(path)}: {dotted(path)} {sentence}".replace(":  ", ": "))
+        """Return the error of one field: position, name, problem and fix."""
+        return LoadFailed(f"{self.position(path)}: {dotted(path)} {sentence}".replace(":  ", ": "))
 
 
 def dotted(path: Path) -> str:
-    """('input', 0, 'dims') → input[0].dims"""
+    """Return a path as text: ('input', 0, 'dims') → input[0].dims."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def field_name(name: str, type_: MessageType, path: Path) -> str | None:
-    """The schema's name for what the author wrote; None when there is no such field."""
+    """Return the name of a field in the schema; None if there is no such field."""
     if not path and ALIASES.get(name) in type_.fields:
         return ALIASES[name]
     return name if name in type_.fields else None
 
 
-def rival(name: str, values: Values, type_: MessageType) -> str | None:
-    """Another member of the same choice that is already set."""
+def conflicting_field(name: str, values: Values, type_: MessageType) -> str | None:
+    """Return another member of the same oneof that is already set."""
     for choice in type_.choices:
         if name in choice:
             return next((other for other in choice if other in values and other != name), None)
@@ -55,20 +57,16 @@ def unknown_field(name: str, type_: MessageType, path: Path) -> str:
     return f"unknown field {name!r} in {owner}; {hint}"
 
 
-def wanted(type_: ScalarType | EnumType, value: object = None) -> str:
-    """What a field must be, in words; an enum's near misses get a hint."""
+def expected_value(type_: ScalarType | EnumType, value: object = None) -> str:
+    """Return what a field must be, as text; for enums with a suggestion."""
     if isinstance(type_, EnumType):
-        return _wanted_name(type_, str(value))
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(value), type_.values, n=1)
+        return f"one of {', '.join(type_.values)}" + (f" (did you mean {close[0]}?)" if close else "")
     if type_.name != "integer":
         return {"string": "a string in quotes", "bool": "true or false", "float": "a number"}[type_.name]
     return f"an integer from {type_.low} to {type_.high}"
-
-
-def _wanted_name(type_: EnumType, value: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(value, type_.values, n=1)
-    return f"one of {', '.join(type_.values)}" + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def enum_value(value: object, type_: EnumType) -> str | None:

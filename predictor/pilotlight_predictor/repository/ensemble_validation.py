@@ -1,14 +1,14 @@
-"""What must hold for an ensemble: its steps name models and maps, and its tensors flow from inputs to outputs."""
+"""Validation of ensembles, part of `validate`: steps with their maps, and the data flow between them. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from pilotlight_predictor.repository.document import Document, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Values
 
 _FORBIDDEN: Final = ("instance_group", "optimization", "model_warmup")
 
 
-def check_ensemble(document: Document) -> None:
+def check_ensemble(document: ConfigDocument) -> None:
     values = document.values
     steps = values.get("ensemble_scheduling", {}).get("step", [])
     named = "ensemble" in {values.get("platform"), values.get("backend")}
@@ -29,7 +29,7 @@ def check_ensemble(document: Document) -> None:
     _check_flow(document, steps)
 
 
-def _check_steps(document: Document, steps: Sequence[Values]) -> None:
+def _check_steps(document: ConfigDocument, steps: Sequence[Values]) -> None:
     writers: dict[str, int] = {}
     for index, step in enumerate(steps):
         path = ("ensemble_scheduling", "step", index)
@@ -47,8 +47,9 @@ def _check_steps(document: Document, steps: Sequence[Values]) -> None:
             writers[tensor] = index
 
 
-def _check_flow(document: Document, steps: Sequence[Values]) -> None:
-    """Runs the steps as soon as their tensors are there; what stays behind is unconnected or in a circle."""
+def _check_flow(document: ConfigDocument, steps: Sequence[Values]) -> None:
+    """Check that every step can run and every tensor is used; steps that never get their inputs are unconnected or
+    cyclic."""
     inputs = [tensor["name"] for tensor in document.values.get("input", [])]
     outputs = [tensor["name"] for tensor in document.values.get("output", [])]
     read = {tensor for step in steps for tensor in step["input_map"].values()}
@@ -63,7 +64,9 @@ def _check_flow(document: Document, steps: Sequence[Values]) -> None:
                 raise document.failure(path, f"writes {tensor!r}, which nothing reads")
 
 
-def _check_written(document: Document, steps: Sequence[Values], written: set[str], outputs: Sequence[str]) -> None:
+def _check_written(
+    document: ConfigDocument, steps: Sequence[Values], written: set[str], outputs: Sequence[str]
+) -> None:
     for number, step in enumerate(steps):
         missing = sorted(set(step["input_map"].values()) - written)
         if missing:

@@ -1,7 +1,4 @@
-"""The kinds of field that a configuration schema is made of, and how a message is printed by them.
-
-`schema` writes its table in these words; `document` reads by them.
-"""
+"""Types of configuration fields, and the JSON of a message with its defaults."""
 
 from collections.abc import Mapping
 from math import isfinite, isnan
@@ -9,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 
 class ScalarType(NamedTuple):
-    """A built-in type; `low` and `high` bound the integers."""
+    """Built-in type; `low` and `high` bound the integers."""
 
     name: Literal["string", "bool", "integer", "float"]
     default: Any
@@ -18,13 +15,13 @@ class ScalarType(NamedTuple):
 
 
 class EnumType(NamedTuple):
-    """The names in the order of their numbers, so that the first is the default."""
+    """Names in the order of their numbers; the first is the default."""
 
     values: tuple[str, ...]
 
 
 class MessageType(NamedTuple):
-    """A `choice` is a protobuf oneof: at most one of its fields may be set, and none is printed by default."""
+    """Message; a `choice` is a protobuf oneof: at most one of its fields is set, and none has a default."""
 
     fields: "Mapping[str, FieldType]"
     choices: tuple[tuple[str, ...], ...] = ()
@@ -34,7 +31,7 @@ ValueType = ScalarType | EnumType | MessageType
 
 
 class FieldType(NamedTuple):
-    """`key` is the type of a map's keys and stands only with the shape `map`."""
+    """Field of a message; `key` is the type of the keys of a map, only for the shape `map`."""
 
     type: ValueType
     shape: Literal["one", "many", "map"] = "one"
@@ -63,29 +60,29 @@ def message(*choices: tuple[str, ...], **fields: ValueType | FieldType) -> Messa
     return MessageType(table, choices)
 
 
-def printed(values: Mapping[str, Any], type_: MessageType) -> dict[str, Any]:
-    """A message as Triton prints it: scalars, lists and maps always, messages and choices only where they are set."""
-    chosen = {name for choice in type_.choices for name in choice}
+def with_defaults(values: Mapping[str, Any], type_: MessageType) -> dict[str, Any]:
+    """Return a message as Triton prints it: scalars, lists and maps always, messages and oneofs only if set."""
+    in_choice = {name for choice in type_.choices for name in choice}
     result = {}
     for name, field in type_.fields.items():
         if name in values:
-            result[name] = _printed_field(values[name], field)
-        elif name not in chosen and not (field.shape == "one" and isinstance(field.type, MessageType)):
+            result[name] = _field_with_defaults(values[name], field)
+        elif name not in in_choice and not (field.shape == "one" and isinstance(field.type, MessageType)):
             result[name] = _default(field)
     return result
 
 
-def _printed_field(value: Any, field: FieldType) -> Any:
+def _field_with_defaults(value: Any, field: FieldType) -> Any:
     if field.shape == "many":
-        return [_printed_value(item, field.type) for item in value]
+        return [_value_with_defaults(item, field.type) for item in value]
     if field.shape == "map":
-        return {str(key): _printed_value(item, field.type) for key, item in value.items()}
-    return _printed_value(value, field.type)
+        return {str(key): _value_with_defaults(item, field.type) for key, item in value.items()}
+    return _value_with_defaults(value, field.type)
 
 
-def _printed_value(value: Any, type_: ValueType) -> Any:
+def _value_with_defaults(value: Any, type_: ValueType) -> Any:
     if isinstance(type_, MessageType):
-        return printed(value, type_)
+        return with_defaults(value, type_)
     if isinstance(value, float) and not isfinite(value):
         return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"  # JSON has no such numbers
     return value

@@ -1,14 +1,14 @@
-"""What must hold for `optimization.cuda`, part of `validate`; each failure names its field and place. Pure."""
+"""Validation of `optimization.cuda`, part of `validate`. Pure."""
 
 from typing import Final
 
-from pilotlight_predictor.repository.document import Document, Path, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Path, Values
 from pilotlight_predictor.repository.tensor_validation import check_dims
 
 _PATH: Final[Path] = ("optimization", "cuda")
 
 
-def check_graphs(document: Document) -> None:
+def check_graphs(document: ConfigDocument) -> None:
     cuda = document.values.get("optimization", {}).get("cuda", {})
     specs = cuda.get("graph_spec", [])
     if specs and not cuda.get("graphs"):
@@ -17,11 +17,11 @@ def check_graphs(document: Document) -> None:
         _check_spec(document, spec, (*_PATH, "graph_spec", index))
 
 
-def _check_spec(document: Document, spec: Values, path: Path) -> None:
+def _check_spec(document: ConfigDocument, spec: Values, path: Path) -> None:
     largest, rows = document.values.get("max_batch_size", 0), spec.get("batch_size", 0)
     if not (1 <= rows <= largest or rows == largest == 0):
-        wanted = f"from 1 to max_batch_size, which is {largest}" if largest else "0, as max_batch_size is"
-        raise document.failure((*path, "batch_size"), f"= {rows}, must be {wanted}")
+        expected = f"from 1 to max_batch_size, which is {largest}" if largest else "0, as max_batch_size is"
+        raise document.failure((*path, "batch_size"), f"= {rows}, must be {expected}")
     bound = spec.get("graph_lower_bound", {})
     least = bound.get("batch_size", 1 if rows else 0)
     if not min(rows, 1) <= least <= rows:
@@ -33,7 +33,7 @@ def _check_spec(document: Document, spec: Values, path: Path) -> None:
     _check_inputs(document, spec, path)
 
 
-def _check_inputs(document: Document, spec: Values, path: Path) -> None:
+def _check_inputs(document: ConfigDocument, spec: Values, path: Path) -> None:
     known = {tensor["name"] for tensor in document.values.get("input", [])}
     for name, shape in spec.get("input", {}).items():
         place = (*path, "input", name)

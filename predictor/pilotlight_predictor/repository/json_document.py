@@ -1,6 +1,6 @@
-"""From the proto3 JSON of a configuration to a `Document`: what the repository API's `config` parameter carries.
+"""Proto3 JSON of a configuration (the `config` parameter of the repository API) as a `ConfigDocument`.
 
-A name may have either spelling, a 64-bit integer may be a string, and null means unset.
+Field names may have either spelling, 64-bit integers may be strings, and null means unset.
 """
 
 import re
@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.document import (
-    Document,
+    ConfigDocument,
     Path,
     Values,
+    conflicting_field,
     dotted,
     enum_value,
+    expected_value,
     field_name,
-    rival,
     unknown_field,
-    wanted,
 )
 from pilotlight_predictor.repository.field_types import EnumType, FieldType, MessageType, ScalarType, ValueType
 
@@ -24,8 +24,8 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _FLOAT_NAMES: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
-def document_from_json(root: object, where: str, type_: MessageType) -> Document:
-    return Document(_Reader(where).message(root, type_, ()), lambda path: where)
+def document_from_json(root: object, where: str, type_: MessageType) -> ConfigDocument:
+    return ConfigDocument(_Reader(where).message(root, type_, ()), lambda path: where)
 
 
 class _Reader:
@@ -47,7 +47,7 @@ class _Reader:
                 raise LoadFailed(f"{self._where}: {unknown_field(str(key), type_, path)}")
             if name in values:
                 raise self._failure((*path, name), "is given twice, in both spellings; keep one")
-            if other := rival(name, values, type_):
+            if other := conflicting_field(name, values, type_):
                 raise self._failure((*path, name), f"cannot stand beside {other}; keep one of them")
             values[name] = self._field(item, type_.fields[name], (*path, name))
         return values
@@ -60,19 +60,19 @@ class _Reader:
         if type_.shape == "map":
             if not isinstance(node, dict):
                 raise self._failure(path, f"= {_shown(node)}, must be an object")
-            return {self._key(key, type_, path): self._value(node[key], type_.type, (*path, key)) for key in node}
+            assert type_.key is not None
+            return {
+                self._value(key, type_.key, (*path, key)): self._value(item, type_.type, (*path, key))
+                for key, item in node.items()
+            }
         return self._value(node, type_.type, path)
-
-    def _key(self, key: str, type_: FieldType, path: Path) -> Any:
-        assert type_.key is not None
-        return self._value(key, type_.key, (*path, key))
 
     def _value(self, node: object, type_: ValueType, path: Path) -> Any:
         if isinstance(type_, MessageType):
             return self.message(node, type_, path)
         value = enum_value(node, type_) if isinstance(type_, EnumType) else _scalar(node, type_)
         if value is None:
-            raise self._failure(path, f"= {_shown(node)}, must be {wanted(type_, node)}")
+            raise self._failure(path, f"= {_shown(node)}, must be {expected_value(type_, node)}")
         return value
 
 
@@ -100,11 +100,11 @@ def _float(node: object) -> float | None:
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found.group(1).lower(), name)
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), name)
 
 
 def _shown(node: object) -> str:
-    if isinstance(node, list | dict):  # repr() of something nested deeply would exhaust the stack
+    if isinstance(node, list | dict):  # repr() of a deeply nested value would exhaust the stack
         return "a list" if isinstance(node, list) else "an object"
     text = repr(node)
     return text if len(text) <= 60 else text[:57] + "…"

@@ -1,4 +1,4 @@
-"""Reads the label files that the outputs of a classifier name: one label a line, the line number is the class."""
+"""Label files of classifier outputs: one label per line, the line number is the class."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from pilotlight_predictor.repository.names import stays_inside
 
 
 def read_labels(model_dir: Path, config: ModelConfig) -> dict[str, list[str]]:
-    """Output name → labels, for the outputs that have a `label_filename`."""
+    """Return labels by output name, for the outputs that have a `label_filename`."""
     return {
         output.name: _labels(model_dir, output.name, output.label_filename)
         for output in config.outputs

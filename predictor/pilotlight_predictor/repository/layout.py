@@ -1,9 +1,9 @@
-"""What lies on disk: the models of a repository, or the one model that a path names; the first stage of serving.
+"""Model repositories on disk: the models of a repository, or the one model of a path; the first stage of serving.
 
     <repository>/<model>/config.pbtxt       optional
-    <repository>/<model>/<version>/…        a version is a number; the model file is chosen in `model_files`
+    <repository>/<model>/<version>/…        a version is a number; the model file is chosen by `model_file`
 
-Reading only: nothing here opens a model, and a broken model never hides its neighbours.
+Read-only: no model is opened here, and a broken model never hides its neighbours.
 """
 
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight_predictor.backends import TABLE, row_for_file
+from pilotlight_predictor.backends import TABLE, backend_for_file
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.logs import log
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.model_files import model_file
 from pilotlight_predictor.repository.names import valid_model_name
-from pilotlight_predictor.repository.unserved import refuse_unserved
+from pilotlight_predictor.repository.unserved import reject_unsupported
 
 __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
 
@@ -37,36 +37,35 @@ class ModelSource(Struct, frozen=True):
 
 
 def scan(repository: Path) -> list[ModelSource]:
-    """Every model of a repository, by name; hidden names and plain files are passed over."""
+    """Return every model of a repository, by name; hidden names and plain files are skipped."""
     if not repository.is_dir():
         raise LoadFailed(
             f"model repository {repository} is not a directory; give --model-repository a directory of models"
         )
-    return [_source(entry) for entry in _directories(repository) if _servable(entry)]
+    return [_source(entry) for entry in _directories(repository) if _has_valid_name(entry)]
 
 
 def plain_source(path: Path, name: str | None = None) -> ModelSource:
-    """The one model at `path`: a model file, a directory with one in it, or a model directory with versions."""
+    """Return the model at `path`: a model file, a directory with one in it, or a model directory with versions."""
     if not path.exists():
         raise LoadFailed(f"model path {path} does not exist")
     path = path.absolute()
     if not path.is_dir() or path.suffix == ".savedmodel":
-        return _named(ModelSource(name or path.stem, path.parent, {1: path}, None, plain=True))
+        return _check_name(ModelSource(name or path.stem, path.parent, {1: path}, None, plain=True))
     source = _source(path, name)
     if source.versions:
-        return _named(source)
+        return _check_name(source)
     if source.config_path or _model_entries(path):
-        return _named(ModelSource(source.name, path, {1: path}, source.config_path, plain=True))
-    raise _nothing_at(path)
+        return _check_name(ModelSource(source.name, path, {1: path}, source.config_path, plain=True))
+    expected = ", ".join(dict.fromkeys(name for row in TABLE for name in row.files))
+    entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:10]) or "nothing"
+    raise LoadFailed(f"{path} holds no model: expected one of {expected}, or a numbered version; found {entries}")
 
 
 def check_source(source: ModelSource, override: ModelConfig | None = None) -> ModelConfig | None:
-    """The configuration that the model brings, or the one given in its place, under the name that the model is served
-    by; None when it is to be derived.
-
-    Raises LoadFailed for a model that cannot be served as it lies there.
-    """
-    config = override or _own_config(source)
+    """Return the configuration of the model, or `override` in its place, under the name of the source; None if it is to
+    be derived. Raise LoadFailed for a model that cannot be served."""
+    config = override or _read_config(source)
     if config is not None and config.name and config.name != source.name and not source.plain:
         raise LoadFailed(
             f"{source.config_path or source.model_dir}: name = {config.name!r}, must be {source.name!r} like the "
@@ -77,16 +76,14 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
             f"{source.model_dir}: no version to serve; put the model file into a directory with a number for a name, "
             f"such as {source.name}/1 (an ensemble needs an empty one)"
         )
-    return None if config is None else _served_as(source.name, config)
+    if config is None:
+        return None
+    config = replace(config, name=source.name, raw={**config.raw, "name": source.name})
+    reject_unsupported(config)
+    return config
 
 
-def _served_as(name: str, config: ModelConfig) -> ModelConfig:
-    named = replace(config, name=name, raw={**config.raw, "name": name})
-    refuse_unserved(named)
-    return named
-
-
-def _own_config(source: ModelSource) -> ModelConfig | None:
+def _read_config(source: ModelSource) -> ModelConfig | None:
     if source.config_path is None:
         return None
     from pilotlight_predictor.repository.read_config import config_from_pbtxt
@@ -105,21 +102,21 @@ def _source(directory: Path, name: str | None = None) -> ModelSource:
     return ModelSource(name or directory.name, directory, _versions(directory), config if config.is_file() else None)
 
 
-def _named(source: ModelSource) -> ModelSource:
+def _check_name(source: ModelSource) -> ModelSource:
     if not valid_model_name(source.name):
         raise LoadFailed(f"{source.name!r} cannot be the name of a model; give another one with --model-name")
     return source
 
 
 def _directories(parent: Path) -> list[Path]:
-    """Visible subdirectories, by name; a link counts as what it points at, and a broken one as nothing."""
+    """Return visible subdirectories by name; links are followed, broken ones skipped."""
     try:
         return sorted(entry for entry in parent.iterdir() if not entry.name.startswith(".") and entry.is_dir())
     except OSError as error:
         raise LoadFailed(f"{parent} cannot be read: {error.strerror}") from error
 
 
-def _servable(directory: Path) -> bool:
+def _has_valid_name(directory: Path) -> bool:
     if valid_model_name(directory.name):
         return True
     message = f"passing over {str(directory)!r}: it cannot be the name of a model"
@@ -141,19 +138,13 @@ def _versions(directory: Path) -> dict[int, Path]:
 
 
 def _model_entries(directory: Path) -> list[str]:
-    return sorted(entry.name for entry in directory.iterdir() if row_for_file(entry.name) is not None)
+    return sorted(entry.name for entry in directory.iterdir() if backend_for_file(entry.name) is not None)
 
 
 def is_repository(path: Path) -> bool:
-    """Whether a path that was given for one model holds several, each in a directory of its own."""
-    if not path.is_dir() or (path / CONFIG_FILE).is_file() or row_for_file(path.name) is not None:
+    """Whether a path given for one model holds several, each in a directory of its own."""
+    if not path.is_dir() or (path / CONFIG_FILE).is_file() or backend_for_file(path.name) is not None:
         return False
     if _versions(path) or _model_entries(path):
         return False
     return any((entry / CONFIG_FILE).is_file() or _versions(entry) for entry in _directories(path))
-
-
-def _nothing_at(path: Path) -> LoadFailed:
-    expected = ", ".join(dict.fromkeys(name for row in TABLE for name in row.files))
-    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:10]) or "nothing"
-    return LoadFailed(f"{path} holds no model: expected one of {expected}, or a numbered version; found {found}")

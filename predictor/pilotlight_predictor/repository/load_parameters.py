@@ -1,4 +1,4 @@
-"""What a call to load a model may bring along, whoever makes it: another configuration, and the model's own files."""
+"""Parameters of a load request: an overriding configuration and the model's files, for HTTP and gRPC."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -12,8 +12,8 @@ PREFIX: Final = "file:"
 Read = Callable[[str, Any], bytes]
 
 
-def config_of(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A ModelConfig as a JSON string, as Triton takes it, or as an object."""
+def config_parameter(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `config` parameter, which is a JSON string (as in Triton) or an object."""
     config = parameters.get("config")
     if config is None or isinstance(config, dict):
         return config
@@ -26,8 +26,8 @@ def config_of(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     return document
 
 
-def files_of(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
-    """`file:<version>/<name>` → its bytes, which `read` takes from the value of that parameter."""
+def file_parameters(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
+    """Return contents by path of the `file:<version>/<name>` parameters; `read` decodes a value."""
     files: dict[str, bytes] = {}
     for key, value in parameters.items():
         if not key.startswith(PREFIX):
@@ -39,7 +39,7 @@ def files_of(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
     return files
 
 
-def bytes_of(key: str, value: Any) -> bytes:
+def bytes_parameter(key: str, value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise BadRequest(f"parameters['{key[:100]}'] must be bytes, not {type(value).__name__}")
     return value

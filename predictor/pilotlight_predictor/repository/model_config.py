@@ -1,9 +1,9 @@
-"""The typed view of a model's configuration that scheduler, backends and routes use. Pure data.
+"""Typed model configuration, used by scheduler, backends and routes. Pure data.
 
-`config.pbtxt`, a JSON override or a derived configuration all end here; `raw` keeps the whole document with Triton's
-field names and defaults, for `GET /v2/models/{m}/config`.
+`config.pbtxt`, a JSON override and a derived configuration all become a ModelConfig; `raw` has the whole document with
+Triton's field names and defaults, for `GET /v2/models/{m}/config`.
 
-They are structs of msgspec and not dataclasses: a start makes all these classes, each in the fiftieth part of the time.
+msgspec structs instead of dataclasses: creating the classes takes a fiftieth of the time at start.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class InstanceGroup(Struct, frozen=True):
 
 
 class QueuePolicy(Struct, frozen=True):
-    """How long a request may wait and how many may. Zero means without bound."""
+    """Limits of waiting time and queue length; 0 means unlimited."""
 
     timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
     default_timeout_us: int = 0
@@ -45,7 +45,7 @@ class QueuePolicy(Struct, frozen=True):
 
 
 class DynamicBatching(Struct, frozen=True):
-    """How requests of one model are put together into batches."""
+    """Settings of the dynamic batcher of one model."""
 
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
@@ -60,7 +60,7 @@ class DynamicBatching(Struct, frozen=True):
 
 
 class VersionPolicy(Struct, frozen=True):
-    """Which versions are served: the newest `num_versions`, all, or those of `versions`."""
+    """Versions to serve: the newest `num_versions`, all, or those of `versions`."""
 
     kind: Literal["latest", "all", "specific"] = "latest"
     num_versions: int = 1
@@ -68,7 +68,7 @@ class VersionPolicy(Struct, frozen=True):
 
 
 class WarmupInput(Struct, frozen=True):
-    """A warm-up tensor: zeros, random numbers, or the bytes of a file in `<model>/warmup/`."""
+    """Warm-up tensor: zeros, random numbers, or the bytes of a file in `<model>/warmup/`."""
 
     datatype: str
     dims: Shape
@@ -77,7 +77,7 @@ class WarmupInput(Struct, frozen=True):
 
 
 class Warmup(Struct, frozen=True):
-    """One request that is sent `count` times before the model counts as loaded."""
+    """Request that is sent `count` times before the model counts as loaded."""
 
     name: str
     inputs: Mapping[str, WarmupInput]
@@ -86,18 +86,17 @@ class Warmup(Struct, frozen=True):
 
 
 class GraphSpec(Struct, frozen=True):
-    """A CUDA graph to capture: rows (0 where the model has no batch dimension), and dims of inputs that vary.
-
-    It serves batches of `least` rows and more, where that is told.
-    """
+    """CUDA graph to capture: rows (0 without batch dimension), dims of variable inputs, and the fewest rows it serves
+    (`least`, 0: unset)."""
 
     rows: int
-    least: int = 0
+    min_rows: int = 0
     dims: Mapping[str, Shape] = field(default_factory=dict)
 
 
 class EnsembleStep(Struct, frozen=True):
-    """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → tensor."""
+    """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → ensemble
+    tensor."""
 
     model: str
     version: int  # -1 (inference.NEWEST) is the newest, as in a request
@@ -106,7 +105,7 @@ class EnsembleStep(Struct, frozen=True):
 
 
 class ModelConfig(Struct, frozen=True):
-    """All of one model; `raw` is the document that it was read from."""
+    """Configuration of one model; `raw` is the document that it was read from."""
 
     name: str
     backend: str = ""
@@ -121,11 +120,11 @@ class ModelConfig(Struct, frozen=True):
     cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     response_cache: bool = False
-    cuda_graphs: tuple[GraphSpec, ...] | None = None  # None: not asked for; empty: which ones follows from the batching
+    cuda_graphs: tuple[GraphSpec, ...] | None = None  # None: disabled; empty: derived from the batching
     ensemble: tuple[EnsembleStep, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     decoupled: bool = False
     sequence_batching: Mapping[str, Any] | None = None
-    given: frozenset[str] = frozenset()  # the top-level fields that the author wrote: an explicit 0 is not "unset"
+    explicit_fields: frozenset[str] = frozenset()  # top-level fields of the document: an explicit 0 is not "unset"
     raw: Mapping[str, Any] = field(default_factory=dict)

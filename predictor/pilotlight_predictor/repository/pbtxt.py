@@ -1,8 +1,7 @@
-"""Reads protobuf's text format into a tree of located values: the first stage of reading a `config.pbtxt`.
+"""Parser of protobuf's text format into a tree with positions: the first stage of reading a `config.pbtxt`.
 
-Written by hand because it runs during a cold start, where importing protobuf would cost more than the whole reading.
-It knows the grammar only; which fields exist and what they may hold is for `schema` and `document`. Line and column
-are worked out from the offset when an error needs them.
+Hand-written because it runs during a cold start, where importing protobuf would cost more than the whole parsing. It
+knows the grammar only, not the schema. Line and column are computed from the offset only for errors.
 """
 
 import re
@@ -12,7 +11,7 @@ from typing import Final, NamedTuple
 from pilotlight_predictor.errors import LoadFailed
 
 MAX_DEPTH: Final = 100
-MAX_DIGITS: Final = 40  # beyond every 64-bit number, below the length at which int() refuses
+MAX_DIGITS: Final = 40  # more than any 64-bit number, less than the limit of int()
 
 _CLOSING: Final = {"{": "}", "<": ">"}
 _ESCAPES: Final = {
@@ -32,14 +31,14 @@ _TOKEN: Final = re.compile(
 
 
 class Source(NamedTuple):
-    """A document and what to call it in an error."""
+    """Text of a document and its name in errors."""
 
     filename: str
     text: str
 
 
-class Place(NamedTuple):
-    """Where a value stands; printed as `file:line:column`."""
+class SourcePosition(NamedTuple):
+    """Position of a value; printed as `file:line:column`."""
 
     source: Source
     offset: int
@@ -51,56 +50,56 @@ class Place(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """A literal: bytes for a quoted string, str for a bare word such as TYPE_FP32 or true."""
+    """Literal: bytes for a quoted string, str for a bare word such as TYPE_FP32 or true."""
 
     value: bytes | int | float | str
-    place: Place
+    position: SourcePosition
     text: str
 
 
-class Message(NamedTuple):
-    fields: "list[Field]"
-    place: Place
+class PbtxtMessage(NamedTuple):
+    fields: "list[PbtxtField]"
+    position: SourcePosition
 
 
-class Field(NamedTuple):
-    """`name: value`; `listed` when the values stood in square brackets, which only a repeated field may have."""
+class PbtxtField(NamedTuple):
+    """`name: value`; `listed` if the values were in square brackets, which only a repeated field may have."""
 
     name: str
-    values: list[Scalar | Message]
+    values: list[Scalar | PbtxtMessage]
     listed: bool
-    place: Place
+    position: SourcePosition
 
 
 class _Token(NamedTuple):
     kind: str
     text: str
-    place: Place
+    position: SourcePosition
 
 
-def parse_pbtxt(text: str, filename: str) -> Message:
-    """The document as a tree; raises LoadFailed that starts with `file:line:column`."""
+def parse_pbtxt(text: str, filename: str) -> PbtxtMessage:
+    """Return the document as a tree. Raise LoadFailed with `file:line:column` in front."""
     source = Source(filename, text)
     parser = _Parser(list(_tokens(source)))
     fields = parser.fields(until="", depth=0)
-    return Message(fields, Place(source, 0))
+    return PbtxtMessage(fields, SourcePosition(source, 0))
 
 
 def _tokens(source: Source) -> Iterator[_Token]:
     text, offset, number_end = source.text, 0, -1
     while offset < len(text):
-        found = _TOKEN.match(text, offset)
-        place = Place(source, offset)
-        if found is None:
+        match = _TOKEN.match(text, offset)
+        place = SourcePosition(source, offset)
+        if match is None:
             raise LoadFailed(f"{place}: {_unreadable(text[offset])}")
-        kind = str(found.lastgroup)
+        kind = str(match.lastgroup)
         if offset == number_end and kind in {"name", "float", "integer"}:
-            raise LoadFailed(f"{place}: a number must be followed by a space or a separator, not by {found.group()!r}")
+            raise LoadFailed(f"{place}: a number must be followed by a space or a separator, not by {match.group()!r}")
         if kind != "blank":
-            yield _Token(kind, found.group(), place)
-        offset = found.end()
+            yield _Token(kind, match.group(), place)
+        offset = match.end()
         number_end = offset if kind in {"float", "integer"} else -1
-    yield _Token("end", "", Place(source, len(text)))
+    yield _Token("end", "", SourcePosition(source, len(text)))
 
 
 def _unreadable(character: str) -> str:
@@ -123,55 +122,55 @@ class _Parser:
         self._at += 1
         return token
 
-    def _took(self, *signs: str) -> bool:
+    def _accept(self, *signs: str) -> bool:
         token = self._next
         if token.kind != "sign" or token.text not in signs:
             return False
         self._at += 1
         return True
 
-    def _failure(self, wanted: str) -> LoadFailed:
+    def _failure(self, expected: str) -> LoadFailed:
         token = self._next
-        found = repr(token.text) if token.text else "the end of the file"
-        return LoadFailed(f"{token.place}: expected {wanted}, found {found}")
+        actual = repr(token.text) if token.text else "the end of the file"
+        return LoadFailed(f"{token.position}: expected {expected}, found {actual}")
 
-    def fields(self, until: str, depth: int) -> list[Field]:
-        """Fields up to the closing sign, which is consumed; the empty `until` is the end of the document."""
+    def fields(self, until: str, depth: int) -> list[PbtxtField]:
+        """Return the fields up to the closing sign, which is consumed; an empty `until` is the end of the document."""
         if depth > MAX_DEPTH:
-            raise LoadFailed(f"{self._next.place}: messages are nested deeper than {MAX_DEPTH} levels")
+            raise LoadFailed(f"{self._next.position}: messages are nested deeper than {MAX_DEPTH} levels")
         fields = []
-        while not (self._next.kind == "end" if not until else self._took(until)):
+        while not (self._next.kind == "end" if not until else self._accept(until)):
             fields.append(self._field(until, depth))
-            self._took(",", ";")
+            self._accept(",", ";")
         return fields
 
-    def _field(self, until: str, depth: int) -> Field:
+    def _field(self, until: str, depth: int) -> PbtxtField:
         name = self._next
         if name.kind != "name":
             raise self._failure(f"a field name or {until!r}" if until else "a field name")
         self._at += 1
-        colon = self._took(":")
+        colon = self._accept(":")
         if not colon and not (self._next.kind == "sign" and self._next.text in "{<["):
             raise self._failure(f"':' after {name.text}")
-        if self._took("["):
-            return Field(name.text, self._list(colon, depth), True, name.place)
-        return Field(name.text, [self._value(colon, depth)], False, name.place)
+        if self._accept("["):
+            return PbtxtField(name.text, self._list(colon, depth), True, name.position)
+        return PbtxtField(name.text, [self._value(colon, depth)], False, name.position)
 
-    def _list(self, colon: bool, depth: int) -> list[Scalar | Message]:
-        values: list[Scalar | Message] = []
-        if self._took("]"):
+    def _list(self, colon: bool, depth: int) -> list[Scalar | PbtxtMessage]:
+        values: list[Scalar | PbtxtMessage] = []
+        if self._accept("]"):
             return values
         while True:
             values.append(self._value(colon, depth))
-            if self._took("]"):
+            if self._accept("]"):
                 return values
-            if not self._took(","):
+            if not self._accept(","):
                 raise self._failure("',' or ']'")
 
-    def _value(self, scalars: bool, depth: int) -> Scalar | Message:
+    def _value(self, scalars: bool, depth: int) -> Scalar | PbtxtMessage:
         token = self._next
-        if self._took("{", "<"):
-            return Message(self.fields(_CLOSING[token.text], depth + 1), token.place)
+        if self._accept("{", "<"):
+            return PbtxtMessage(self.fields(_CLOSING[token.text], depth + 1), token.position)
         if not scalars:
             raise self._failure("'{' (only messages may stand without ':')")
         if token.kind == "string":
@@ -184,11 +183,11 @@ class _Parser:
             token = self._take()
             parts.append(_unquoted(token))
             texts.append(token.text)
-        return Scalar(b"".join(parts), first.place, " ".join(texts))
+        return Scalar(b"".join(parts), first.position, " ".join(texts))
 
     def _number_or_name(self) -> Scalar:
         first = self._next
-        negative = self._took("-")
+        negative = self._accept("-")
         token = self._next
         if token.kind not in {"integer", "float", "name"}:
             raise self._failure("a value")
@@ -196,12 +195,12 @@ class _Parser:
         value = _literal(token)
         text = "-" + token.text if negative else token.text
         if not negative:
-            return Scalar(value, first.place, text)
+            return Scalar(value, first.position, text)
         if isinstance(value, str):
             if value.lower() not in {"inf", "infinity", "nan"}:
-                raise LoadFailed(f"{first.place}: expected a number after '-', found {value!r}")
-            return Scalar(text, first.place, text)
-        return Scalar(-value, first.place, text)
+                raise LoadFailed(f"{first.position}: expected a number after '-', found {value!r}")
+            return Scalar(text, first.position, text)
+        return Scalar(-value, first.position, text)
 
 
 def _literal(token: _Token) -> int | float | str:
@@ -211,13 +210,13 @@ def _literal(token: _Token) -> int | float | str:
     if token.kind == "float":
         return float(text.rstrip("fF"))
     if len(text) > MAX_DIGITS:
-        raise LoadFailed(f"{token.place}: a number of {len(text)} digits does not fit into 64 bits")
+        raise LoadFailed(f"{token.position}: a number of {len(text)} digits does not fit into 64 bits")
     if text[:2] in {"0x", "0X"}:
         return int(text, 16)
     if len(text) > 1 and text[0] == "0":
         if not set(text) <= set("01234567"):
             raise LoadFailed(
-                f"{token.place}: {text} is read as octal because of its leading 0, so 8 and 9 cannot occur"
+                f"{token.position}: {text} is read as octal because of its leading 0, so 8 and 9 cannot occur"
             )
         return int(text, 8)
     return int(text)
@@ -228,9 +227,9 @@ def _unquoted(token: _Token) -> bytes:
     if "\\" not in body:
         return _encoded(body, token)
     parts, offset = [], 0
-    for found in _ESCAPE.finditer(body):
-        parts += [_encoded(body[offset : found.start()], token), _unescaped(found.group()[1:], token)]
-        offset = found.end()
+    for match in _ESCAPE.finditer(body):
+        parts += [_encoded(body[offset : match.start()], token), _unescaped(match.group()[1:], token)]
+        offset = match.end()
     return b"".join([*parts, _encoded(body[offset:], token)])
 
 
@@ -243,11 +242,11 @@ def _unescaped(escape: str, token: _Token) -> bytes:
         return bytes([int(escape[1:], 16)])
     if escape[0] in "uU" and len(escape) > 1 and int(escape[1:], 16) <= 0x10FFFF:
         return _encoded(chr(int(escape[1:], 16)), token)
-    raise LoadFailed(f"{token.place}: unknown escape \\{escape} in a string; write \\\\ for a backslash")
+    raise LoadFailed(f"{token.position}: unknown escape \\{escape} in a string; write \\\\ for a backslash")
 
 
 def _encoded(text: str, token: _Token) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise LoadFailed(f"{token.place}: half of a surrogate pair stands in a string") from None
+        raise LoadFailed(f"{token.position}: half of a surrogate pair stands in a string") from None

@@ -1,98 +1,100 @@
-"""From the tree of a `config.pbtxt` to a `Document`: each value checked against the schema, each place kept."""
+"""Tree of a `config.pbtxt` as a `ConfigDocument`: values validated against the schema, positions recorded."""
 
 import re
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.document import (
-    Document,
+    ConfigDocument,
     Path,
     Values,
+    conflicting_field,
     dotted,
     enum_value,
+    expected_value,
     field_name,
-    rival,
     unknown_field,
-    wanted,
 )
 from pilotlight_predictor.repository.field_types import EnumType, FieldType, MessageType, ScalarType, ValueType
-from pilotlight_predictor.repository.pbtxt import Field, Message, Place, Scalar
+from pilotlight_predictor.repository.pbtxt import PbtxtField, PbtxtMessage, Scalar, SourcePosition
 
 _BOOLS: Final = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False}
 _INFINITE: Final = re.compile(r"-?(?:inf(?:inity)?|nan)", re.IGNORECASE)
 
 
-def document_from_message(root: Message, type_: MessageType) -> Document:
-    places: dict[Path, Place] = {(): root.place}
+def document_from_message(root: PbtxtMessage, type_: MessageType) -> ConfigDocument:
+    places: dict[Path, SourcePosition] = {(): root.position}
 
     def place(path: Path) -> str:
         while path not in places:
             path = path[:-1]
         return str(places[path])
 
-    return Document(_Reader(places).message(root, type_, ()), place)
+    return ConfigDocument(_Reader(places).message(root, type_, ()), place)
 
 
 class _Reader:
-    def __init__(self, places: dict[Path, Place]) -> None:
+    def __init__(self, places: dict[Path, SourcePosition]) -> None:
         self._places = places
 
-    def message(self, node: Message, type_: MessageType, path: Path) -> Values:
+    def message(self, node: PbtxtMessage, type_: MessageType, path: Path) -> Values:
         values: Values = {}
         for field in node.fields:
             name = field_name(field.name, type_, path)
             if name is None:
-                raise LoadFailed(f"{field.place}: {unknown_field(field.name, type_, path)}")
-            if other := rival(name, values, type_):
+                raise LoadFailed(f"{field.position}: {unknown_field(field.name, type_, path)}")
+            if other := conflicting_field(name, values, type_):
                 raise LoadFailed(
-                    f"{field.place}: {dotted((*path, name))} cannot stand beside {other}; keep one of them"
+                    f"{field.position}: {dotted((*path, name))} cannot stand beside {other}; keep one of them"
                 )
-            self._places.setdefault((*path, name), field.place)
+            self._places.setdefault((*path, name), field.position)
             self._add(field, type_.fields[name], values, (*path, name))
         return values
 
-    def _add(self, field: Field, type_: FieldType, values: Values, path: Path) -> None:
+    def _add(self, field: PbtxtField, type_: FieldType, values: Values, path: Path) -> None:
         name = str(path[-1])
         if type_.shape == "many":
             items = values.setdefault(name, [])
             for value in field.values:
                 items.append(self._value(value, type_.type, (*path, len(items))))
         elif field.listed and type_.shape == "one":
-            raise LoadFailed(f"{field.place}: {dotted(path)} takes one value, not a list in [ ]")
+            raise LoadFailed(f"{field.position}: {dotted(path)} takes one value, not a list in [ ]")
         elif type_.shape == "map":
             entries = values.setdefault(name, {})
             for value in field.values:
                 self._entry(value, type_, entries, path)
         elif name in values:
-            raise LoadFailed(f"{field.place}: {dotted(path)} is given twice; keep one")
+            raise LoadFailed(f"{field.position}: {dotted(path)} is given twice; keep one")
         else:
             values[name] = self._value(field.values[0], type_.type, path)
 
-    def _entry(self, node: Scalar | Message, type_: FieldType, entries: dict[Any, Any], path: Path) -> None:
+    def _entry(self, node: Scalar | PbtxtMessage, type_: FieldType, entries: dict[Any, Any], path: Path) -> None:
         assert type_.key is not None
         if isinstance(node, Scalar):
-            raise LoadFailed(f"{node.place}: {dotted(path)} = {node.text}, must be {{ key: … value: … }}")
+            raise LoadFailed(f"{node.position}: {dotted(path)} = {node.text}, must be {{ key: … value: … }}")
         entry = MessageType({"key": FieldType(type_.key), "value": FieldType(type_.type)})
         inner = _Reader({})
         values = inner.message(node, entry, path)
         key = values.get("key", type_.key.default)
-        self._places[(*path, str(key))] = node.place
+        self._places[(*path, str(key))] = node.position
         for inner_path, place in inner._places.items():
             if inner_path[len(path)] == "value":
                 self._places[(*path, str(key), *inner_path[len(path) + 1 :])] = place
         entries[key] = values.get("value", {} if isinstance(type_.type, MessageType) else "")
 
-    def _value(self, node: Scalar | Message, type_: ValueType, path: Path) -> Any:
-        self._places[path] = node.place
+    def _value(self, node: Scalar | PbtxtMessage, type_: ValueType, path: Path) -> Any:
+        self._places[path] = node.position
         if isinstance(type_, MessageType):
-            if isinstance(node, Message):
+            if isinstance(node, PbtxtMessage):
                 return self.message(node, type_, path)
-            raise LoadFailed(f"{node.place}: {dotted(path)} = {node.text}, must be a message in {{ }}")
-        if isinstance(node, Message):
-            raise LoadFailed(f"{node.place}: {dotted(path)} is a message, must be {wanted(type_)}")
+            raise LoadFailed(f"{node.position}: {dotted(path)} = {node.text}, must be a message in {{ }}")
+        if isinstance(node, PbtxtMessage):
+            raise LoadFailed(f"{node.position}: {dotted(path)} is a message, must be {expected_value(type_)}")
         value = enum_value(node.value, type_) if isinstance(type_, EnumType) else _scalar(node, type_)
         if value is None:
-            raise LoadFailed(f"{node.place}: {dotted(path)} = {node.text}, must be {wanted(type_, node.value)}")
+            raise LoadFailed(
+                f"{node.position}: {dotted(path)} = {node.text}, must be {expected_value(type_, node.value)}"
+            )
         return value
 
 

@@ -1,13 +1,13 @@
-"""A configuration as Triton's configuration endpoint prints it, with the defaults that Triton fills in."""
+"""Configuration as Triton's configuration endpoint prints it, with Triton's defaults."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight_predictor.inference import NEWEST
-from pilotlight_predictor.repository.field_types import printed
+from pilotlight_predictor.repository.field_types import with_defaults
 from pilotlight_predictor.repository.schema import MODEL_CONFIG
 
-# Triton's name for the backend of a platform, for `raw`; the typed view keeps what the author wrote.
+# Triton's backend of a platform, for `raw`; the typed view has the written values.
 PLATFORM_BACKENDS: Final = {
     "tensorrt_plan": "tensorrt",
     "tensorflow_graphdef": "tensorflow",
@@ -20,7 +20,7 @@ _SEQUENCE_IDLE_US: Final = 1_000_000
 
 
 def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with Triton's defaults, in its order."""
+    """Return the document with Triton's defaults, in Triton's order."""
     full = dict(values)
     full.setdefault("backend", PLATFORM_BACKENDS.get(full.get("platform", ""), ""))
     full.setdefault("version_policy", {"latest": {"num_versions": 1}})
@@ -42,10 +42,10 @@ def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
             "output_pinned_memory": {"enable": True},
             **full.get("optimization", {}),
         }
-    return printed(full, MODEL_CONFIG)
+    return with_defaults(full, MODEL_CONFIG)
 
 
 def _steps_with_versions(scheduling: Mapping[str, Any]) -> dict[str, Any]:
-    """A version left out is the newest, and 0 is a version: what is printed must mean the same when it is sent back."""
+    """Write missing versions as -1 (newest): the default 0 of protobuf is a version, and the JSON may be sent back."""
     steps = [{"model_version": NEWEST, **step} for step in scheduling.get("step", [])]
     return {**scheduling, "step": steps}

@@ -1,13 +1,13 @@
-"""From the text of a configuration to a `ModelConfig`: parse, check by the schema, validate, and make the typed view.
+"""Conversion of a configuration text to a `ModelConfig`: parse, check by the schema, validate, convert.
 
-A model without a configuration never comes here, so it does not pay for importing the readers.
+Imported only for models with a configuration, so that others do not pay for the readers.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pilotlight_predictor.inference import NEWEST
-from pilotlight_predictor.repository.document import Document, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Values
 from pilotlight_predictor.repository.json_document import document_from_json
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
@@ -29,16 +29,16 @@ from pilotlight_predictor.repository.validation import validate
 
 
 def config_from_pbtxt(text: str, filename: str) -> ModelConfig:
-    """Raises LoadFailed whose text starts with `filename:line:column`."""
+    """Return the configuration of a text. Raise LoadFailed with `filename:line:column` in front."""
     return _config(document_from_message(parse_pbtxt(text, filename), MODEL_CONFIG))
 
 
 def config_from_json(document: Mapping[str, Any], where: str) -> ModelConfig:
-    """The proto3 JSON of a configuration; `where` stands before each error."""
+    """Return the configuration of proto3 JSON; `where` prefixes each error."""
     return _config(document_from_json(document, where, MODEL_CONFIG))
 
 
-def _config(document: Document) -> ModelConfig:
+def _config(document: ConfigDocument) -> ModelConfig:
     validate(document)
     values = document.values
     raw = raw_config(values)
@@ -62,7 +62,7 @@ def _config(document: Document) -> ModelConfig:
         metric_tags=values.get("metric_tags", {}),
         decoupled=values.get("model_transaction_policy", {}).get("decoupled", False),
         sequence_batching=raw.get("sequence_batching"),
-        given=frozenset(values),
+        explicit_fields=frozenset(values),
         raw=raw,
     )
 
@@ -150,7 +150,7 @@ def _cuda_graphs(values: Values) -> tuple[GraphSpec, ...] | None:
     return tuple(
         GraphSpec(
             rows=spec.get("batch_size", 0),
-            least=spec.get("graph_lower_bound", {}).get("batch_size", 0),
+            min_rows=spec.get("graph_lower_bound", {}).get("batch_size", 0),
             dims={name: tuple(shape.get("dim", ())) for name, shape in spec.get("input", {}).items()},
         )
         for spec in values.get("graph_spec", [])

@@ -1,7 +1,7 @@
-"""What a model configuration may hold, as data: today's Triton and, as a subset, the TensorRT Inference Server.
+"""Schema of model configurations: Triton's, with the TensorRT Inference Server's as a subset.
 
 One superset reads both generations, because no field ever changed its meaning; `tags` is the old name of
-`metric_tags`. Fields stand in the order in which Triton prints them. `document` reads by this table.
+`metric_tags`. Fields are in the order in which Triton prints them.
 """
 
 from typing import Final
@@ -178,7 +178,7 @@ _METRIC_CONTROL = message(
     histogram_options=message(buckets=many(FLOAT)),
 )
 
-ALIASES: Final = {"tags": "metric_tags"}  # names that only the older generation knows, at the top level
+ALIASES: Final = {"tags": "metric_tags"}  # top-level names of the older generation
 MODEL_CONFIG: Final = message(
     ("dynamic_batching", "sequence_batching", "ensemble_scheduling"),
     name=STRING,
@@ -215,7 +215,7 @@ def data_type_name(datatype: str) -> str:
 
 
 def datatype_of(data_type: str) -> str:
-    """TYPE_FP32 → FP32, TYPE_STRING → BYTES; what is not set stays empty."""
+    """TYPE_FP32 → FP32, TYPE_STRING → BYTES; an unset type is empty."""
     if data_type in {"", "TYPE_INVALID"}:
         return ""
     return "BYTES" if data_type == "TYPE_STRING" else data_type.removeprefix("TYPE_")

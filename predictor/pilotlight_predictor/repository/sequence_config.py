@@ -1,6 +1,6 @@
-"""`sequence_batching` as scheduler and instances use it: strategy, slots, control tensors, states. Pure.
+"""Typed view of `sequence_batching` for scheduler and instances: strategy, slots, control tensors, states. Pure.
 
-The block was validated with the rest of the configuration; `sequence_batching` here only reads it.
+The block has been validated with the rest of the configuration.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.schema import datatype_of
 from pilotlight_predictor.tensors import Shape
 
-IDLE_US: Final = 1_000_000  # Triton's, where the configuration names none
+IDLE_US: Final = 1_000_000  # Triton's default
 _PAIRS: Final = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}
 
 
-class Control(Struct, frozen=True):
-    """A tensor that the server adds: `kind` START, END, READY with its two values, or CORRID with a datatype."""
+class SequenceControl(Struct, frozen=True):
+    """Tensor that the server adds: `kind` START, END, READY with its two values, or CORRID with a datatype."""
 
     name: str
     kind: str
@@ -26,8 +26,9 @@ class Control(Struct, frozen=True):
     values: tuple[Any, ...] = ()
 
 
-class State(Struct, frozen=True):
-    """What `output_name` gives is what `input_name` gets with the next request; the first gets the initial one."""
+class SequenceState(Struct, frozen=True):
+    """State tensor: `output_name` of a request becomes `input_name` of the next one; the first request gets the initial
+    state."""
 
     input_name: str
     output_name: str
@@ -38,31 +39,32 @@ class State(Struct, frozen=True):
 
 
 class SequenceBatching(Struct, frozen=True):
-    """`slots` are the sequences that one instance has at a time. Direct: each is a place in the batch."""
+    """Sequence batcher; `slots` is the number of concurrent sequences of an instance. Direct: each slot is a row of the
+    batch."""
 
     oldest: bool
     slots: int
     idle_us: int
     delay_us: int = 0
-    enough: int = 0  # direct: requests that need not wait for others
+    min_rows: int = 0  # direct: rows that are executed without waiting for more
     preferred: frozenset[int] = frozenset()
     preserve_ordering: bool = False
-    controls: tuple[Control, ...] = ()
-    states: tuple[State, ...] = ()
+    controls: tuple[SequenceControl, ...] = ()
+    states: tuple[SequenceState, ...] = ()
 
 
 def sequence_batching(config: ModelConfig) -> SequenceBatching:
-    """Direct is the strategy of a block that names none."""
+    """Return the typed view of a configuration. The default strategy is direct."""
     raw = config.sequence_batching or {}
     strategy: Mapping[str, Any] = raw.get("oldest") or raw.get("direct") or {}
-    places = max(1, config.max_batch_size)
-    fullness = strategy.get("minimum_slot_utilization", 0.0)
+    rows = max(1, config.max_batch_size)
+    utilization = strategy.get("minimum_slot_utilization", 0.0)
     return SequenceBatching(
         oldest="oldest" in raw,
-        slots=strategy.get("max_candidate_sequences", 0) or places,
+        slots=strategy.get("max_candidate_sequences", 0) or rows,
         idle_us=raw.get("max_sequence_idle_microseconds", 0) or IDLE_US,
-        delay_us=strategy.get("max_queue_delay_microseconds", 0) if "oldest" in raw or fullness else 0,
-        enough=0 if "oldest" in raw else ceil(fullness * places),
+        delay_us=strategy.get("max_queue_delay_microseconds", 0) if "oldest" in raw or utilization else 0,
+        min_rows=0 if "oldest" in raw else ceil(utilization * rows),
         preferred=frozenset(strategy.get("preferred_batch_size", ())),
         preserve_ordering=strategy.get("preserve_ordering", False),
         controls=tuple(
@@ -74,8 +76,8 @@ def sequence_batching(config: ModelConfig) -> SequenceBatching:
     )
 
 
-def tensors_made_here(config: ModelConfig) -> tuple[frozenset[str], frozenset[str]]:
-    """The model file's inputs and outputs that no client sees."""
+def server_tensors(config: ModelConfig) -> tuple[frozenset[str], frozenset[str]]:
+    """Return inputs and outputs of the model file that clients never see."""
     raw = config.sequence_batching or {}
     controls = [tensor["name"] for tensor in raw.get("control_input", [])]
     states = raw.get("state", [])
@@ -83,17 +85,17 @@ def tensors_made_here(config: ModelConfig) -> tuple[frozenset[str], frozenset[st
     return inputs, frozenset(state["output_name"] for state in states)
 
 
-def _control(name: str, raw: Mapping[str, Any]) -> Control:
+def _control(name: str, raw: Mapping[str, Any]) -> SequenceControl:
     kind = raw.get("kind", "CONTROL_SEQUENCE_START").removeprefix("CONTROL_SEQUENCE_")
     if kind == "CORRID":
-        return Control(name, kind, datatype_of(raw["data_type"]))
+        return SequenceControl(name, kind, datatype_of(raw["data_type"]))
     field = next(field for field in _PAIRS if raw.get(field))
-    return Control(name, kind, _PAIRS[field], tuple(raw[field]))
+    return SequenceControl(name, kind, _PAIRS[field], tuple(raw[field]))
 
 
-def _state(raw: Mapping[str, Any]) -> State:
+def _state(raw: Mapping[str, Any]) -> SequenceState:
     dims, initial = tuple(raw["dims"]), (raw.get("initial_state") or [{}])[0]
-    given = tuple(initial.get("dims", ())) or dims
-    shape = tuple(1 if dim < 0 else dim for dim in given)
+    initial_dims = tuple(initial.get("dims", ())) or dims
+    shape = tuple(1 if dim < 0 else dim for dim in initial_dims)
     datatype = datatype_of(raw["data_type"])
-    return State(raw["input_name"], raw["output_name"], datatype, dims, shape, initial.get("data_file", ""))
+    return SequenceState(raw["input_name"], raw["output_name"], datatype, dims, shape, initial.get("data_file", ""))

@@ -1,8 +1,8 @@
-"""What must hold for `sequence_batching`, part of `validate`; each failure names its field and place. Pure."""
+"""Validation of `sequence_batching`, part of `validate`. Pure."""
 
 from typing import Final
 
-from pilotlight_predictor.repository.document import Document, Path, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Path, Values
 from pilotlight_predictor.repository.names import stays_inside
 
 _PAIRS: Final = ("int32_false_true", "fp32_false_true", "bool_false_true")
@@ -10,7 +10,7 @@ _IDS: Final = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_S
 _PATH: Final[Path] = ("sequence_batching",)
 
 
-def check_sequences(document: Document) -> None:
+def check_sequences(document: ConfigDocument) -> None:
     batching = document.values.get("sequence_batching", {})
     slots = batching.get("direct", {}).get("minimum_slot_utilization", 0.0)
     if not 0.0 <= slots <= 1.0:
@@ -25,7 +25,7 @@ def check_sequences(document: Document) -> None:
         _check_state(document, state, (*_PATH, "state", index))
 
 
-def _check_controls(document: Document, batching: Values) -> None:
+def _check_controls(document: ConfigDocument, batching: Values) -> None:
     seen: set[str] = set()
     for index, tensor in enumerate(batching.get("control_input", [])):
         path: Path = (*_PATH, "control_input", index)
@@ -42,7 +42,7 @@ def _check_controls(document: Document, batching: Values) -> None:
         _check_control(document, control, kind, place)
 
 
-def _check_control(document: Document, control: Values, kind: str, path: Path) -> None:
+def _check_control(document: ConfigDocument, control: Values, kind: str, path: Path) -> None:
     pairs = [field for field in _PAIRS if control.get(field)]
     if kind == "CONTROL_SEQUENCE_CORRID":
         if pairs or control.get("data_type") not in _IDS:
@@ -52,7 +52,7 @@ def _check_control(document: Document, control: Values, kind: str, path: Path) -
         raise document.failure(path, f"is a {kind}: it must have two values in one of {', '.join(_PAIRS)}")
 
 
-def _check_state(document: Document, state: Values, path: Path) -> None:
+def _check_state(document: ConfigDocument, state: Values, path: Path) -> None:
     for field in ("input_name", "output_name", "dims"):
         if not state.get(field):
             raise document.failure(path, f"has no {field}; add it")

@@ -1,16 +1,16 @@
-"""What must hold for the inputs and outputs that a configuration declares; part of `validation`."""
+"""Validation of declared inputs and outputs, part of `validate`. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from pilotlight_predictor.repository.document import Document, Path, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Path, Values
 from pilotlight_predictor.repository.names import stays_inside
 
 VARIABLE: Final = -1
 _TENSORRT: Final = frozenset({"tensorrt_plan", "tensorrt"})
 
 
-def check_tensors(document: Document) -> None:
+def check_tensors(document: ConfigDocument) -> None:
     for direction in ("input", "output"):
         seen: set[str] = set()
         for index, tensor in enumerate(document.values.get(direction, [])):
@@ -26,7 +26,7 @@ def check_tensors(document: Document) -> None:
             _check_tensor(document, tensor, path)
 
 
-def _check_tensor(document: Document, tensor: Values, path: Path) -> None:
+def _check_tensor(document: ConfigDocument, tensor: Values, path: Path) -> None:
     if tensor.get("data_type") == "TYPE_INVALID":
         raise document.failure((*path, "data_type"), "= TYPE_INVALID, must be a type such as TYPE_FP32")
     check_dims(document, tensor.get("dims", []), (*path, "dims"))
@@ -41,21 +41,21 @@ def _check_tensor(document: Document, tensor: Values, path: Path) -> None:
     _check_tensorrt_only(document, tensor, path)
 
 
-def _check_tensorrt_only(document: Document, tensor: Values, path: Path) -> None:
+def _check_tensorrt_only(document: ConfigDocument, tensor: Values, path: Path) -> None:
     names = {document.values.get("platform", ""), document.values.get("backend", "")}
     for field in ("is_shape_tensor", "is_non_linear_format_io"):
         if tensor.get(field) and not names & _TENSORRT:
             raise document.failure((*path, field), "= true is for the platform tensorrt_plan alone; remove it")
 
 
-def check_dims(document: Document, dims: Sequence[int], path: Path, variable: bool = True) -> None:
+def check_dims(document: ConfigDocument, dims: Sequence[int], path: Path, variable: bool = True) -> None:
     for index, size in enumerate(dims):
         if size < 1 and not (variable and size == VARIABLE):
             also = ", or -1 for a size that varies" if variable else ""
             raise document.failure((*path, index), f"= {size}, must be 1 or more{also}")
 
 
-def _check_reshape(document: Document, tensor: Values, path: Path) -> None:
+def _check_reshape(document: ConfigDocument, tensor: Values, path: Path) -> None:
     dims, shape = tensor.get("dims", []), tensor["reshape"].get("shape", [])
     place = (*path, "reshape")
     check_dims(document, shape, (*place, "shape"))
@@ -69,7 +69,7 @@ def _check_reshape(document: Document, tensor: Values, path: Path) -> None:
 
 
 def _runs(shape: Sequence[int]) -> list[int]:
-    """The element counts around variable sizes: [2, 4, -1, 6] and [8, -1, 1, 6] both give [8, 6]."""
+    """Return the element counts around variable sizes: [2, 4, -1, 6] and [8, -1, 1, 6] both give [8, 6]."""
     counts = [1]
     for size in shape:
         if size == VARIABLE:
@@ -79,8 +79,8 @@ def _runs(shape: Sequence[int]) -> list[int]:
     return counts
 
 
-def check_batch_tensors(document: Document) -> None:
-    """`batch_input` and `batch_output`: made from one input each, by the server."""
+def check_batch_tensors(document: ConfigDocument) -> None:
+    """Check `batch_input` and `batch_output`: each is generated from one input."""
     inputs = {tensor.get("name") for tensor in document.values.get("input", [])}
     for field in ("batch_input", "batch_output"):
         for index, tensor in enumerate(document.values.get(field, [])):

@@ -1,7 +1,6 @@
-"""What a configuration may say but this server does not do: refused where answers would be wrong, else told. Pure.
+"""Unsupported configuration fields: rejected where responses would be wrong, else reported as ignored. Pure.
 
-`check_source` refuses, after the configuration was found valid; the loader tells the rest. docs/v2.md lists both under
-Differences.
+`check_source` rejects after validation; the loader logs the ignored ones. docs/v2.md lists both under Differences.
 """
 
 from collections.abc import Iterator
@@ -15,20 +14,20 @@ _OF_CUDA: Final = ("busy_wait_events", "output_copy_stream")
 _OF_INSTANCES: Final = ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy")
 
 
-def refuse_unserved(config: ModelConfig) -> None:
-    """Raises LoadFailed for what changes a model's answers, which a client could not tell from right ones."""
-    refused = {
+def reject_unsupported(config: ModelConfig) -> None:
+    """Raise LoadFailed for fields that change the outputs of a model, since clients could not detect wrong results."""
+    unsupported = {
         "sequence_batching of a decoupled model": config.sequence_batching is not None and config.decoupled,
         "batch_input": bool(config.raw.get("batch_input")),
         "batch_output": bool(config.raw.get("batch_output")),
     }
-    for field, asked in refused.items():
-        if asked:
+    for field, is_set in unsupported.items():
+        if is_set:
             raise LoadFailed(f"{config.name}: {field} is not served yet; remove it (docs/v2.md, Differences)")
 
 
-def without_effect(config: ModelConfig, *, graphs: bool = False) -> list[str]:
-    """The fields that the author set and that change nothing here; `graphs`: the backend captures CUDA graphs."""
+def ignored_fields(config: ModelConfig, *, graphs: bool = False) -> list[str]:
+    """Return the fields that are set and ignored; `graphs`: the backend captures CUDA graphs."""
     return [*_blocks(config), *_optimizations(config, graphs), *_of_tensors_and_instances(config)]
 
 
@@ -39,15 +38,15 @@ def _blocks(config: ModelConfig) -> Iterator[str]:
 
 
 def _optimizations(config: ModelConfig, graphs: bool) -> Iterator[str]:
-    if "optimization" not in config.given:
+    if "optimization" not in config.explicit_fields:
         return
     from pilotlight_predictor.repository.raw import raw_config
 
-    usual = raw_config({})["optimization"]
+    defaults = raw_config({})["optimization"]
     for field, value in config.raw["optimization"].items():
         if field == "cuda" and graphs:
             yield from (f"optimization.cuda.{name}" for name in _OF_CUDA if value.get(name))
-        elif value != usual.get(field):
+        elif value != defaults.get(field):
             yield f"optimization.{field}"
 
 

@@ -1,14 +1,14 @@
-"""What must hold for a configuration as a whole, whatever notation it came in; each failure names its field and place.
+"""Validation of a whole configuration, in either notation; each error has the field and its position.
 
-The rules are Triton's, and where Triton drops a setting in silence the setting is refused. What only the model file
-can tell (its tensors, whether it batches) is checked later, in `complete`.
+The rules are Triton's; settings that Triton silently drops are rejected. Properties of the model file (its tensors,
+whether it batches) are checked later, in `complete`.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight_predictor.repository.document import Document, Path, Values
+from pilotlight_predictor.repository.document import ConfigDocument, Path, Values
 from pilotlight_predictor.repository.ensemble_validation import check_ensemble
 from pilotlight_predictor.repository.graph_validation import check_graphs
 from pilotlight_predictor.repository.names import stays_inside
@@ -19,7 +19,7 @@ _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WARMUP_SOURCES: Final = frozenset({"zero_data", "random_data", "input_data_file"})
 
 
-def validate(document: Document) -> None:
+def validate(document: ConfigDocument) -> None:
     _check_identity(document)
     _check_filenames(document)
     check_tensors(document)
@@ -34,7 +34,7 @@ def validate(document: Document) -> None:
     _check_cache(document)
 
 
-def _check_identity(document: Document) -> None:
+def _check_identity(document: ConfigDocument) -> None:
     values = document.values
     if values.get("max_batch_size", 0) < 0:
         raise document.failure(("max_batch_size",), f"= {values['max_batch_size']}, must be 0 (no batching) or more")
@@ -43,7 +43,7 @@ def _check_identity(document: Document) -> None:
             raise document.failure((field,), f"= {values[field]!r}, must be a name such as onnxruntime")
 
 
-def _check_filenames(document: Document) -> None:
+def _check_filenames(document: ConfigDocument) -> None:
     values = document.values
     names: list[tuple[Path, str]] = []
     if values.get("default_model_filename"):
@@ -55,33 +55,33 @@ def _check_filenames(document: Document) -> None:
             raise document.failure(path, f"= {filename!r}, must be a path inside the version's directory")
 
 
-def _check_dynamic_batching(document: Document) -> None:
+def _check_dynamic_batching(document: ConfigDocument) -> None:
     batching = document.values.get("dynamic_batching")
     if batching is None:
         return
     path: Path = ("dynamic_batching",)
-    if _max_batch_size(document) == 0 and _asks_for_batches(batching):
+    if _max_batch_size(document) == 0 and _needs_batches(batching):
         raise document.failure(path, "needs max_batch_size > 0; set it, or remove dynamic_batching")
     _check_preferred(document, batching, path)
     _check_priorities(document, batching, path)
     _check_ordering(document, batching, path)
 
 
-def _max_batch_size(document: Document) -> int | None:
-    """None while the model file may still decide it: nothing is said and tensors are left to be derived."""
+def _max_batch_size(document: ConfigDocument) -> int | None:
+    """Return the value; None if it and the tensors are unset, so that the model file decides."""
     values = document.values
     if "max_batch_size" in values or (values.get("input") and values.get("output")):
         return int(values.get("max_batch_size", 0))
     return None
 
 
-def _asks_for_batches(batching: Values) -> bool:
-    """A block that only sets queue policies, priorities or ordering is useful without batches too."""
+def _needs_batches(batching: Values) -> bool:
+    """Whether the block does more than set queue policies, priorities or ordering, which work without batches."""
     queueing = {"preserve_ordering", "priority_levels", "default_priority_level", "default_queue_policy"}
     return not batching or not set(batching) <= queueing | {"priority_queue_policy"}
 
 
-def _check_preferred(document: Document, batching: Values, path: Path) -> None:
+def _check_preferred(document: ConfigDocument, batching: Values, path: Path) -> None:
     largest = _max_batch_size(document)
     for index, size in enumerate(batching.get("preferred_batch_size", [])):
         place = (*path, "preferred_batch_size", index)
@@ -91,7 +91,7 @@ def _check_preferred(document: Document, batching: Values, path: Path) -> None:
             raise document.failure(place, f"= {size}, must be at most max_batch_size, which is {largest}")
 
 
-def _check_priorities(document: Document, batching: Values, path: Path) -> None:
+def _check_priorities(document: ConfigDocument, batching: Values, path: Path) -> None:
     levels = batching.get("priority_levels", 0)
     default = batching.get("default_priority_level", 0)
     place = (*path, "default_priority_level")
@@ -105,7 +105,7 @@ def _check_priorities(document: Document, batching: Values, path: Path) -> None:
             raise document.failure((*path, "priority_queue_policy", str(priority)), sentence)
 
 
-def _check_ordering(document: Document, batching: Values, path: Path) -> None:
+def _check_ordering(document: ConfigDocument, batching: Values, path: Path) -> None:
     if not batching.get("preserve_ordering"):
         return
     if batching.get("priority_levels", 0) > 1:
@@ -125,13 +125,13 @@ def _policies(batching: Values, path: Path) -> Iterator[tuple[Path, Values]]:
         yield (*path, "priority_queue_policy", str(priority)), policy
 
 
-def _check_sequence_batching(document: Document) -> None:
+def _check_sequence_batching(document: ConfigDocument) -> None:
     batching = document.values.get("sequence_batching", {})
     _check_preferred(document, batching.get("oldest", {}), ("sequence_batching", "oldest"))
     check_sequences(document)
 
 
-def _check_instance_groups(document: Document) -> None:
+def _check_instance_groups(document: ConfigDocument) -> None:
     for index, group in enumerate(document.values.get("instance_group", [])):
         path: Path = ("instance_group", index)
         if group.get("count", 1) < 1:
@@ -146,7 +146,7 @@ def _check_instance_groups(document: Document) -> None:
                 raise document.failure((*path, "gpus", number), f"= {gpu}, must be 0 or more")
 
 
-def _check_version_policy(document: Document) -> None:
+def _check_version_policy(document: ConfigDocument) -> None:
     policy = document.values.get("version_policy", {})
     path: Path = ("version_policy",)
     if policy.get("latest", {}).get("num_versions", 1) < 1:
@@ -160,7 +160,7 @@ def _check_version_policy(document: Document) -> None:
                 raise document.failure((*path, "specific", "versions", index), f"= {version}, must be 0 or more")
 
 
-def _check_warmups(document: Document) -> None:
+def _check_warmups(document: ConfigDocument) -> None:
     known = {tensor["name"] for tensor in document.values.get("input", [])}
     largest = _max_batch_size(document)
     for index, warmup in enumerate(document.values.get("model_warmup", [])):
@@ -178,7 +178,7 @@ def _check_warmups(document: Document) -> None:
             _check_warmup_input(document, tensor, place)
 
 
-def _check_warmup_input(document: Document, tensor: Values, path: Path) -> None:
+def _check_warmup_input(document: ConfigDocument, tensor: Values, path: Path) -> None:
     if tensor.get("data_type", "TYPE_INVALID") == "TYPE_INVALID":
         raise document.failure(path, "has no data_type; add data_type: TYPE_…")
     if not _WARMUP_SOURCES & set(tensor):
@@ -189,7 +189,7 @@ def _check_warmup_input(document: Document, tensor: Values, path: Path) -> None:
         raise document.failure((*path, "input_data_file"), f"= {filename!r}, must be a path inside <model>/warmup")
 
 
-def _check_cache(document: Document) -> None:
+def _check_cache(document: ConfigDocument) -> None:
     values = document.values
     if not values.get("response_cache", {}).get("enable"):
         return

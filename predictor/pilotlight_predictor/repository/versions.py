@@ -1,4 +1,4 @@
-"""Which of the versions on disk a policy serves. Pure."""
+"""Selection of the versions to serve by the version policy. Pure."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from pilotlight_predictor.repository.model_config import VersionPolicy
 
 
 def choose_versions(policy: VersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
-    """The versions to serve, newest first."""
+    """Return the versions to serve, newest first."""
     newest_first = sorted(set(available), reverse=True)
     if policy.kind == "latest":
         return tuple(newest_first[: policy.num_versions])

@@ -1,9 +1,9 @@
-"""The HTTP dialects. Adding one is a file here with a `DIALECT` and a line in this table (docs/dialects.md)."""
+"""Table of the HTTP serving protocols: one module each with a `PROTOCOL` (docs/dialects.md)."""
 
 from importlib import import_module
 from typing import Final
 
-from pilotlight_predictor.dispatch import Dialect
+from pilotlight_predictor.dispatch import ServingProtocol
 from pilotlight_predictor.plugins import plugins
 
 TABLE: Final = (
@@ -15,19 +15,19 @@ TABLE: Final = (
     "pilotlight_predictor.routes.predict",
     "pilotlight_predictor.routes.status",
 )
-# What a start is asked by its probes and by most clients; the others and their codecs are as many modules again.
-FIRST: Final = ("pilotlight_predictor.routes.v2", "pilotlight_predictor.routes.status")
+# Needed by probes and most clients; the others would double the modules that a start imports.
+STARTUP: Final = ("pilotlight_predictor.routes.v2", "pilotlight_predictor.routes.status")
 
 
-def dialects() -> tuple[Dialect, ...]:
-    """Ours in order, then those of installed packages (entry point group `pilotlight.dialects`)."""
-    ours = [import_module(name) for name in TABLE]
-    theirs = [point.load() for point in plugins("pilotlight.dialects")]
-    return tuple(module.DIALECT for module in (*ours, *theirs))
+def serving_protocols() -> tuple[ServingProtocol, ...]:
+    """Return the built-in protocols, then those of installed packages (entry point group `pilotlight.dialects`)."""
+    builtin = [import_module(name) for name in TABLE]
+    installed = [point.load() for point in plugins("pilotlight.dialects")]
+    return tuple(module.PROTOCOL for module in (*builtin, *installed))
 
 
-def first_dialects() -> tuple[Dialect, ...]:
-    """What a start waits for. All of them where packages add some: one that cannot be imported ends the start."""
+def startup_protocols() -> tuple[ServingProtocol, ...]:
+    """Return those that a start waits for; all if packages add some, since a failing import must end the start."""
     if plugins("pilotlight.dialects"):
-        return dialects()
-    return tuple(import_module(name).DIALECT for name in FIRST)
+        return serving_protocols()
+    return tuple(import_module(name).PROTOCOL for name in STARTUP)

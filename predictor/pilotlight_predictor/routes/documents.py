@@ -1,18 +1,19 @@
-"""The JSON object that an operator's call brings; an empty body is an empty one."""
+"""JSON bodies of administrative requests."""
 
 from typing import Any
 
 import orjson
 
-from pilotlight_predictor.calls import Call
+from pilotlight_predictor.calls import HttpRequest
 from pilotlight_predictor.errors import BadRequest
 
 
-def document_of(call: Call) -> dict[str, Any]:
-    if not call.body:
+def read_json_object(request: HttpRequest) -> dict[str, Any]:
+    """Return the JSON object; an empty body is an empty object. Raise BadRequest."""
+    if not request.body:
         return {}
     try:
-        document = orjson.loads(call.body)
+        document = orjson.loads(request.body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(document, dict):

@@ -1,7 +1,7 @@
-"""Triton's generate extension: POST …/generate and …/generate_stream, JSON of the model's own names in and out.
+"""Triton's generate extension: POST …/generate and …/generate_stream, JSON with the model's tensor names.
 
-`generate` gives the one answer of any model. `generate_stream` gives each answer as an event when it comes; the first
-is awaited before the reply begins, so what refuses a request has a status of its own, and what fails later is an event.
+`generate` returns a single response. `generate_stream` sends each response as a server-sent event; the first is awaited
+before the headers are sent, so that a rejected request gets its own status; later errors are events.
 """
 
 from time import perf_counter
@@ -9,105 +9,111 @@ from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import Dialect, Route, error_reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import Route, ServingProtocol, error_response
 from pilotlight_predictor.inference import InferRequest, InferResponse
 from pilotlight_predictor.protocol.generate import decode_generate, encode_generate
-from pilotlight_predictor.routes.asking import ask
+from pilotlight_predictor.routes.asking import run_inference
 from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.routes.v2_infer import version_of
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
-from pilotlight_predictor.streaming import Reading
+from pilotlight_predictor.streaming import ResponseReader
 
 NAME: Final = "generate"
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
-def generate(server: Server, call: Call) -> None:
-    served, request = _asked(server, call)
-    ask(server, call, served, request, DIALECT, lambda answer: Reply(200, [encode_generate(answer)]), as_text=True)
+def generate(server: Server, request: HttpRequest) -> None:
+    served, infer_request = _decode(server, request)
+
+    def encode(response: InferResponse) -> HttpResponse:
+        return HttpResponse(200, [encode_generate(response)])
+
+    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True)
 
 
-async def generate_stream(server: Server, call: Call) -> Reply:
-    served, request = _asked(server, call)
-    request.request_id = call.headers.get(HEADER_REQUEST_ID, "")
-    return await Events(server, call, served, request).reply()
+async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
+    served, infer_request = _decode(server, request)
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    return await GenerateEvents(server, request, served, infer_request).respond()
 
 
-def _asked(server: Server, call: Call) -> tuple[ServedVersion, InferRequest]:
-    version = version_of(call)
-    served = server.find(call.params["model"], version)
+def _decode(server: Server, request: HttpRequest) -> tuple[ModelVersion, InferRequest]:
+    version = version_of(request)
+    served = server.find(request.params["model"], version)
     batched = served.config.max_batch_size > 0
-    return served, decode_generate(served.name, version, call.body, served.inputs, batched)
+    return served, decode_generate(served.name, version, request.body, served.inputs, batched)
 
 
-class Events:
-    """The body of a stream. It ends with the answers, when the client leaves, or when nobody reads it any more."""
+class GenerateEvents:
+    """Body of a stream of events; ends with the last response or when the client disconnects."""
 
-    def __init__(self, server: Server, call: Call, served: ServedVersion, request: InferRequest) -> None:
-        self._server, self._call, self._served = server, call, served
-        self._answers = Reading(lambda asked, part: served.stream(asked, part, server.limits), request)
+    def __init__(self, server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest) -> None:
+        self._server, self._request, self._served = server, request, served
+        self._responses = ResponseReader(
+            lambda each, deliver: served.stream(each, deliver, server.limits), infer_request
+        )
         self._first = b""
         self._counted = False
 
-    async def reply(self) -> Reply:
+    async def respond(self) -> HttpResponse:
         self._server.metrics.in_flight += 1
-        self._call.on_abandon = self._answers.cancel
+        self._request.on_abandon = self._responses.cancel
         try:
-            result, final = await anext(self._answers)
+            result, final = await anext(self._responses)
             if isinstance(result, Exception):
                 try:
                     raise result
                 finally:
-                    del result  # the error has this frame
+                    del result  # the traceback refers to this frame
             self._first = _event(result)
         except BaseException:
-            self._answers.cancel()
-            self._call.on_abandon = None
-            self._server.metrics.in_flight -= 1  # the dispatcher counts what is refused
+            self._responses.cancel()
+            self._request.on_abandon = None
+            self._server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
             raise
         if final:
             self._end(200)
-        return Reply(200, self, EVENTS, {"Cache-Control": "no-cache"})
+        return HttpResponse(200, self, EVENTS, {"Cache-Control": "no-cache"})
 
-    def __aiter__(self) -> "Events":
+    def __aiter__(self) -> "GenerateEvents":
         return self
 
     async def __anext__(self) -> bytes:
-        told, self._first = self._first, b""
-        while not told:
-            result, final = await anext(self._answers)
+        event, self._first = self._first, b""
+        while not event:
+            result, final = await anext(self._responses)
             status = 200
             if isinstance(result, Exception):
-                reply = error_reply(error_body, result, self._call)
-                status = reply.status
-                assert isinstance(reply.body, list)
-                told = b"data: %b\n\n" % b"".join(map(bytes, reply.body))
+                response = error_response(error_body, result, self._request)
+                status = response.status
+                assert isinstance(response.body, list)
+                event = b"data: %b\n\n" % b"".join(map(bytes, response.body))
             else:
-                told = _event(result)
+                event = _event(result)
             if final:
                 self._end(status)
-        return told
+        return event
 
     async def aclose(self) -> None:
-        self._answers.cancel()
+        self._responses.cancel()
         self._end(499)
 
     def _end(self, status: int) -> None:
-        """The first end counts."""
+        """Count the request once."""
         if not self._counted:
             self._counted = True
-            self._call.on_abandon = None
-            self._server.observe(self._served, NAME, status, perf_counter() - self._call.started)
+            self._request.on_abandon = None
+            self._server.observe(self._served, NAME, status, perf_counter() - self._request.started)
 
 
 def _event(response: InferResponse) -> bytes:
-    """Nothing for an end without an answer."""
+    """Return the event; empty for a final response without outputs."""
     return b"data: %b\n\n" % encode_generate(response) if response.outputs or response.parameters else b""
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     NAME,
     (
         Route("POST", "/v2/models/{model}/generate", generate, Action.INFER, hot=True),

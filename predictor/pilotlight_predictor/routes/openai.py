@@ -1,8 +1,6 @@
-"""The OpenAI dialect: models, chat and text completions, embeddings; under /v1 and under /openai/v1.
+"""Routes of the OpenAI protocol: models, chat and text completions, embeddings; under /v1 and /openai/v1.
 
-A thin codec: messages and prompts become the inputs of a text model (protocol/openai_tensors.py), what it says becomes
-OpenAI's objects (protocol/openai_response.py). /v1/models is KServe's too: routes/v1.py answers both. The page:
-docs/openai.md.
+/v1/models is a route of KServe's V1 too: routes/v1.py serves both. User documentation: docs/openai.md.
 """
 
 from collections.abc import Callable
@@ -11,25 +9,31 @@ from typing import Any, TypeVar
 
 from pilotlight_predictor import microservice
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dialect, Handler, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.dispatch import Handler, Route, ServingProtocol
 from pilotlight_predictor.errors import NotFound, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.generation import BadField
 from pilotlight_predictor.inference import InferRequest, Inputs
 from pilotlight_predictor.logs import new_request_id
 from pilotlight_predictor.protocol.openai_request import (
-    TextAsked,
+    TextRequest,
     read_chat,
     read_completion,
     read_embedding,
     read_object,
 )
-from pilotlight_predictor.protocol.openai_response import Chat, Completion
-from pilotlight_predictor.protocol.openai_tensors import Abilities, abilities, chat_inputs, prompt_inputs, wanted
+from pilotlight_predictor.protocol.openai_response import ChatBodies, CompletionBodies
+from pilotlight_predictor.protocol.openai_tensors import (
+    TextCapabilities,
+    chat_inputs,
+    needed_outputs,
+    prompt_inputs,
+    text_capabilities,
+)
 from pilotlight_predictor.protocol.pieces import LONG
 from pilotlight_predictor.routes.openai_embed import embed
-from pilotlight_predictor.routes.openai_run import NAME, Run
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.routes.openai_run import NAME, TextGeneration
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 
 T = TypeVar("T")
@@ -39,121 +43,131 @@ TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def error_body(error: PredictorError) -> Reply:
-    """What a client sent may be quoted in it, so it need not be text that JSON can carry."""
+def error_body(error: PredictorError) -> HttpResponse:
+    """Return the error object; messages may quote invalid Unicode of the client."""
     status = error.status
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)
     field = getattr(error, "field", "model" if isinstance(error, NotFound) else None)
-    told = {"message": _clean(str(error)), "type": kind, "param": _clean(field) if field else None, "code": code}
-    return json_reply({"error": told}, status)
+    body = {"message": _clean(str(error)), "type": kind, "param": _clean(field) if field else None, "code": code}
+    return json_response({"error": body}, status)
 
 
 def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def models(server: Server, _: Call) -> Reply:
-    return json_reply(model_list(server))
+def models(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(model_list(server))
 
 
 def model_list(server: Server) -> dict[str, Any]:
-    found = (server.registry.newest(name) for name in server.registry.names())
-    told = [described(served) for served in found if served is not None and _can(served).any]
-    return {"object": "list", "data": told}
+    newest = (server.registry.newest(name) for name in server.registry.names())
+    data = [model_object(served) for served in newest if served is not None and _capabilities(served).any]
+    return {"object": "list", "data": data}
 
 
-def model(server: Server, call: Call) -> Reply:
-    return json_reply(described(server.find(call.params["model"])))
+def model(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(model_object(server.find(request.params["model"])))
 
 
-def described(served: ServedVersion) -> dict[str, Any]:
+def model_object(served: ModelVersion) -> dict[str, Any]:
     return {"id": served.name, "object": "model", "created": STARTED, "owned_by": "pilotlight"}
 
 
-def speaks(served: ServedVersion) -> bool:
-    """Whether this dialect can ask the model anything."""
-    return _can(served).any
+def supports_openai(served: ModelVersion) -> bool:
+    """Return whether the model has any OpenAI capability."""
+    return _capabilities(served).any
 
 
-async def chat(server: Server, call: Call) -> Reply:
+async def chat(server: Server, request: HttpRequest) -> HttpResponse:
     if server.settings.server.microservice:
-        found = _standing(server, call)
-        if found is not None:
-            return microservice.reply(found)
-    asked = await _read(server, call, read_chat)
-    served, can = _find(server, asked.model, lambda can: can.chats, "chats", "messages")
-    inputs = chat_inputs(asked, _names(served), server.settings.server.media_urls)
-    bodies = Chat(new_request_id(), int(time()), served.name, asked.include_usage)
-    requests = [_request(served, can, inputs, call)]
-    return await Run(server, call, served, requests, asked, bodies, can.text, error_body).reply()
+        condition = _not_ready_condition(server, request)
+        if condition is not None:
+            return microservice.error_response(condition)
+    chat_request = await _read(server, request, read_chat)
+    served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
+    inputs = chat_inputs(chat_request, _names(served), server.settings.server.media_urls)
+    bodies = ChatBodies(new_request_id(), int(time()), served.name, chat_request.include_usage)
+    requests = [_request(served, capabilities, inputs, request)]
+    return await TextGeneration(
+        server, request, served, requests, chat_request, bodies, capabilities.text, error_body
+    ).respond()
 
 
-async def completions(server: Server, call: Call) -> Reply:
-    asked: TextAsked = await _read(server, call, read_completion)
-    served, can = _find(server, asked.model, lambda can: can.completes, "completes text", "text_input")
+async def completions(server: Server, request: HttpRequest) -> HttpResponse:
+    text_request: TextRequest = await _read(server, request, read_completion)
+    served, capabilities = _find(
+        server, text_request.model, lambda can: can.completes, "completes text", "text_input"
+    )  # fmt: skip
     names = _names(served)
-    requests = [_request(served, can, prompt_inputs(asked, prompt, names), call) for prompt in asked.prompts]
-    bodies = Completion(new_request_id(), int(time()), served.name, asked.include_usage)
-    return await Run(server, call, served, requests, asked, bodies, can.text, error_body).reply()
+    requests = [
+        _request(served, capabilities, prompt_inputs(text_request, prompt, names), request)
+        for prompt in text_request.prompts
+    ]
+    bodies = CompletionBodies(new_request_id(), int(time()), served.name, text_request.include_usage)
+    return await TextGeneration(
+        server, request, served, requests, text_request, bodies, capabilities.text, error_body
+    ).respond()
 
 
-async def embeddings(server: Server, call: Call) -> Reply:
-    asked = await _read(server, call, read_embedding)
-    served, can = _find(server, asked.model, lambda can: can.embeds is not None, "embeds text", "one text")
-    assert can.embeds is not None
-    return await embed(server, call, served, can.embeds, asked)
+async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
+    embedding_request = await _read(server, request, read_embedding)
+    served, capabilities = _find(
+        server, embedding_request.model, lambda can: can.embeds is not None, "embeds text", "one text"
+    )
+    assert capabilities.embeds is not None
+    return await embed(server, request, served, capabilities.embeds, embedding_request)
 
 
-def _standing(server: Server, call: Call) -> microservice.Standing | None:
+def _not_ready_condition(server: Server, request: HttpRequest) -> microservice.ChatError | None:
     life = server.lifecycle
-    found = microservice.standing(life.state, life.reason, server.registry.surveyed, not len(call.body))
-    if found is not None:
-        return found
-    verdict = server.readiness()
-    return None if verdict.ready else microservice.Standing(503, "model_not_ready", verdict.reason or verdict.state)
+    condition = microservice.chat_error(life.state, life.reason, server.registry.scanned, not len(request.body))
+    if condition is not None:
+        return condition
+    readiness = server.readiness()
+    return (
+        None if readiness.ready else microservice.ChatError(503, "model_not_ready", readiness.reason or readiness.state)
+    )
 
 
-async def _read(server: Server, call: Call, read: Callable[[dict[str, Any]], T]) -> T:
-    if len(call.body) > LONG:
-        return await server.codecs.run(lambda: read(read_object(call.body)))
-    return read(read_object(call.body))
+async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, Any]], T]) -> T:
+    if len(request.body) > LONG:
+        return await server.codecs.run(lambda: read(read_object(request.body)))
+    return read(read_object(request.body))
 
 
 def _find(
-    server: Server, name: str, can: Callable[[Abilities], bool], does: str, needs: str
-) -> tuple[ServedVersion, Abilities]:
-    """The model that is named; else the only one that can do it."""
+    server: Server, name: str, can: Callable[[TextCapabilities], bool], verb: str, needs: str
+) -> tuple[ModelVersion, TextCapabilities]:
+    """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
     if not name:
-        able = [served for served in _newest(server) if can(_can(served))]
-        if not able and not (verdict := server.readiness()).ready:
-            raise NotReady(f"no model is ready: {verdict.reason or verdict.state}")
-        if len(able) != 1:
-            known = ", ".join(served.name for served in able[:10]) or "none here does"
-            raise BadField("model", f"model is missing, must be the name of a model that {does}: {known}")
-        return able[0], _can(able[0])
+        newest = (server.registry.newest(each) for each in server.registry.names())
+        candidates = [served for served in newest if served is not None and can(_capabilities(served))]
+        if not candidates and not (readiness := server.readiness()).ready:
+            raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
+        if len(candidates) != 1:
+            known = ", ".join(served.name for served in candidates[:10]) or "none here does"
+            raise BadField("model", f"model is missing, must be the name of a model that {verb}: {known}")
+        return candidates[0], _capabilities(candidates[0])
     served = server.find(name)
-    found = _can(served)
-    if not can(found):
-        raise BadField("model", f"model '{name}' is none that {does}: it does not take '{needs}' (docs/openai.md)")
-    return served, found
+    capabilities = _capabilities(served)
+    if not can(capabilities):
+        raise BadField("model", f"model '{name}' is none that {verb}: it does not take '{needs}' (docs/openai.md)")
+    return served, capabilities
 
 
-def _newest(server: Server) -> list[ServedVersion]:
-    return [served for name in server.registry.names() if (served := server.registry.newest(name)) is not None]
+def _capabilities(served: ModelVersion) -> TextCapabilities:
+    return text_capabilities(served.inputs, served.outputs)
 
 
-def _can(served: ServedVersion) -> Abilities:
-    return abilities(served.inputs, served.outputs)
-
-
-def _names(served: ServedVersion) -> frozenset[str]:
+def _names(served: ModelVersion) -> frozenset[str]:
     return frozenset(spec.name for spec in served.inputs)
 
 
-def _request(served: ServedVersion, can: Abilities, inputs: Inputs, call: Call) -> InferRequest:
-    outputs = wanted(served.outputs, can.text)
-    request_id = call.header("x-request-id")
+def _request(served: ModelVersion, can: TextCapabilities, inputs: Inputs, request: HttpRequest) -> InferRequest:
+    outputs = needed_outputs(served.outputs, can.text)
+    request_id = request.header("x-request-id")
     return InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
 
 
@@ -161,7 +175,7 @@ def _both(method: str, path: str, handler: Handler, action: Action) -> tuple[Rou
     return Route(method, f"/v1/{path}", handler, action), Route(method, f"/openai/v1/{path}", handler, action)
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     NAME,
     (
         Route("GET", "/openai/v1/models", models, Action.READ),

@@ -1,7 +1,6 @@
-"""The answers of a model to one or several requests of a client, in the order in which they come.
+"""Responses of a model to the inferences of one OpenAI request, merged in order of arrival.
 
-Between the routes of the OpenAI dialect (openai_run.py) and `ServedVersion.stream`. A reader that is slower than the
-model pauses it; one that leaves cancels what is still open.
+A client that reads slower than the model generates pauses the model; one that disconnects cancels it.
 """
 
 import asyncio
@@ -11,54 +10,54 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from pilotlight_predictor.calls import Call
+from pilotlight_predictor.calls import HttpRequest
 from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.executor import Ticket
 from pilotlight_predictor.inference import InferRequest, InferResponse
-from pilotlight_predictor.streaming import AHEAD, Streams
+from pilotlight_predictor.streaming import MAX_UNREAD, StartStream
 
 
-class Part(NamedTuple):
-    """`number` says which request it answers; `final`, that this request has no more."""
+class ResponsePart(NamedTuple):
+    """Response to the inference `number`; `final` if it is the last one."""
 
     number: int
     response: InferResponse
     final: bool
 
 
-class Answers:
-    """Raises in the making what refuses a request at once, and from `next` what a model answers instead."""
+class ResponseMerger:
+    """Reader of several streams. The constructor raises if a request is rejected, `next` if a model fails."""
 
-    def __init__(self, stream: Streams, requests: Sequence[InferRequest]) -> None:
-        self._arrived: deque[tuple[int, InferResponse | Exception, bool]] = deque()
-        self._news = asyncio.Event()
+    def __init__(self, stream: StartStream, requests: Sequence[InferRequest]) -> None:
+        self._received: deque[tuple[int, InferResponse | Exception, bool]] = deque()
+        self._available = asyncio.Event()
         self._open = len(requests)
         self._paused = False
         self._tickets: list[Ticket] = []
         try:
-            for number, request in enumerate(requests):
-                self._tickets.append(stream(request, partial(self._part, number)))
+            for number, infer_request in enumerate(requests):
+                self._tickets.append(stream(infer_request, partial(self._part, number)))
         except Exception:
             self.cancel()
             raise
 
     def _part(self, number: int, result: InferResponse | Exception, final: bool) -> None:
-        self._arrived.append((number, result, final))
-        self._news.set()
-        if len(self._arrived) >= AHEAD and not self._paused:
+        self._received.append((number, result, final))
+        self._available.set()
+        if len(self._received) >= MAX_UNREAD and not self._paused:
             self._paused = True
             for ticket in self._tickets:
                 ticket.pause()
 
-    async def next(self) -> Part | None:
-        """None after the last part of the last request."""
-        while not self._arrived:
+    async def next(self) -> ResponsePart | None:
+        """Return the next part; None after the last one."""
+        while not self._received:
             if not self._open:
                 return None
-            self._news.clear()
-            await self._news.wait()
-        number, result, final = self._arrived.popleft()
-        if self._paused and len(self._arrived) <= AHEAD // 2:
+            self._available.clear()
+            await self._available.wait()
+        number, result, final = self._received.popleft()
+        if self._paused and len(self._received) <= MAX_UNREAD // 2:
             self._paused = False
             for ticket in self._tickets:
                 ticket.resume()
@@ -68,35 +67,35 @@ class Answers:
             try:
                 raise result
             finally:
-                del result  # the error has this frame
+                del result  # the traceback refers to this frame
         if not self._open:
-            self._tickets.clear()  # they lead back here: a circle would keep the requests until the next collection
-        return Part(number, result, final)
+            self._tickets.clear()  # break the reference cycle, which would hold the requests until garbage collection
+        return ResponsePart(number, result, final)
 
     def cancel(self) -> None:
-        """What is still open ends; what is complete is not touched by it."""
-        tickets, self._tickets = self._tickets, []  # they lead back here: see `next`
+        """Cancel the inferences that are not complete."""
+        tickets, self._tickets = self._tickets, []  # break the reference cycle: see `next`
         for ticket in tickets:
             ticket.cancel()
 
 
 @contextmanager
-def abandonable(call: Call) -> Iterator[None]:
-    """While a handler waits in here, a client that leaves ends it: what it began is the handler's to cancel."""
+def cancel_on_disconnect(request: HttpRequest) -> Iterator[None]:
+    """Raise Cancelled in the block when the client disconnects; the caller cancels what it started."""
     task = asyncio.current_task()
     assert task is not None
 
-    def leave() -> None:
+    def cancel() -> None:
         task.cancel()
 
-    call.on_abandon = leave
+    request.on_abandon = cancel
     try:
         yield
     except asyncio.CancelledError:
-        if not call.abandoned:
+        if not request.abandoned:
             raise
         task.uncancel()
         raise Cancelled("the client has gone") from None
     finally:
-        if call.on_abandon is leave:
-            call.on_abandon = None
+        if request.on_abandon is cancel:
+            request.on_abandon = None

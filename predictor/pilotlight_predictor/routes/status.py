@@ -1,19 +1,19 @@
-"""What the server is doing, and its metrics: `/status` for people and supervisors, `/metrics` for Prometheus."""
+"""`/status` for users and supervisors, `/metrics` for Prometheus."""
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.dispatch import Route, ServingProtocol
 from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.server import Server
 
 
-def status(server: Server, _: Call) -> Reply:
-    verdict = server.readiness()
-    return json_reply(
+def status(server: Server, _: HttpRequest) -> HttpResponse:
+    readiness = server.readiness()
+    return json_response(
         {
-            "state": verdict.state,
-            "ready": verdict.ready,
-            "reason": verdict.reason,
+            "state": readiness.state,
+            "ready": readiness.ready,
+            "reason": readiness.reason,
             "phases": server.metrics.cold_start,
             "progress": server.progress,
             "models": server.registry.index(),
@@ -24,18 +24,18 @@ def status(server: Server, _: Call) -> Reply:
     )
 
 
-def metrics(server: Server, call: Call) -> Reply:
-    from pilotlight_predictor.metrics.collect import collect  # only a process that is scraped pays for these
+def metrics(server: Server, request: HttpRequest) -> HttpResponse:
+    from pilotlight_predictor.metrics.collect import collect  # imported on the first scrape
     from pilotlight_predictor.metrics.exposition import content_type, expose
 
-    content = content_type(call.header("accept"))
-    return Reply(200, [expose(collect(server.metrics), content)], content)
+    content = content_type(request.header("accept"))
+    return HttpResponse(200, [expose(collect(server.metrics), content)], content)
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     "status",
     (
-        Route("GET", "/status", status, Action.READ, hot=True),  # asked during every cold start
+        Route("GET", "/status", status, Action.READ, hot=True),  # polled during every cold start
         Route("GET", "/metrics", metrics, Action.METRICS),
     ),
     error_body,

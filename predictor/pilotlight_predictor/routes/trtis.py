@@ -1,56 +1,55 @@
-"""The HTTP dialect of the TensorRT Inference Server, Triton's ancestor: health, status, inference, profile.
+"""Routes of the TRTIS protocol (TensorRT Inference Server, Triton's predecessor): health, status, inference, profile.
 
-Requests are described in the header NV-InferRequest, outcomes in NV-Status, both protobuf text. A failure has an empty
-body and the same status as in every other dialect. Few servers are asked so: the codecs, which take milliseconds to
-import, come with the first call.
+Requests are described in the header NV-InferRequest, results in NV-Status, both protobuf text. Errors have an empty
+body and the status of the other protocols. The codecs take milliseconds to import and are imported on first use.
 """
 
 from collections.abc import Awaitable
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import Route, ServingProtocol
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.server import Server
 
 
-def error_body(error: PredictorError) -> Reply:
+def error_body(error: PredictorError) -> HttpResponse:
     from pilotlight_predictor.routes import trtis_calls
 
     return trtis_calls.error_body(error)
 
 
-def live(server: Server, call: Call) -> Reply:
+def live(server: Server, request: HttpRequest) -> HttpResponse:
     from pilotlight_predictor.routes import trtis_calls
 
-    return trtis_calls.live(server, call)
+    return trtis_calls.live(server, request)
 
 
-def ready(server: Server, call: Call) -> Reply:
+def ready(server: Server, request: HttpRequest) -> HttpResponse:
     from pilotlight_predictor.routes import trtis_calls
 
-    return trtis_calls.ready(server, call)
+    return trtis_calls.ready(server, request)
 
 
-def status(server: Server, call: Call) -> Reply:
+def status(server: Server, request: HttpRequest) -> HttpResponse:
     from pilotlight_predictor.routes import trtis_calls
 
-    return trtis_calls.status(server, call)
+    return trtis_calls.status(server, request)
 
 
-def infer(server: Server, call: Call) -> None:
+def infer(server: Server, request: HttpRequest) -> None:
     from pilotlight_predictor.routes import trtis_calls
 
-    trtis_calls.infer(server, call)
+    trtis_calls.infer(server, request, PROTOCOL)
 
 
-def profile(server: Server, call: Call) -> Awaitable[Reply]:
+def profile(server: Server, request: HttpRequest) -> Awaitable[HttpResponse]:
     from pilotlight_predictor.routes import trtis_calls
 
-    return trtis_calls.profile(server, call)
+    return trtis_calls.profile(server, request)
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     "trtis",
     (
         Route("GET", "/api/health/live", live, Action.HEALTH, hot=True),

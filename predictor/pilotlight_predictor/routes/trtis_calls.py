@@ -1,24 +1,24 @@
-"""What the TensorRT Inference Server's calls do: read, ask, answer. Imported at the first of them, by trtis.py."""
+"""Handlers of the TRTIS protocol; imported by trtis.py on the first request."""
 
 from itertools import count
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qs
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import ServingProtocol
 from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, PredictorError
 from pilotlight_predictor.inference import InferResponse
-from pilotlight_predictor.lifecycle import State
+from pilotlight_predictor.lifecycle import ServerState
 from pilotlight_predictor.protocol.trtis_request import HEADER, decode_infer, read_header, signature
 from pilotlight_predictor.protocol.trtis_response import encode_infer
 from pilotlight_predictor.protocol.trtis_schema import REQUEST_STATUS, SERVER_STATUS
-from pilotlight_predictor.protocol.trtis_status import SERVER_STATES, model_status, refusal
+from pilotlight_predictor.protocol.trtis_status import SERVER_STATES, error_status, model_status
 from pilotlight_predictor.protocol.trtis_wire import Values, write_binary, write_text
 from pilotlight_predictor.routes import trtis_profile
-from pilotlight_predictor.routes.asking import ask
-from pilotlight_predictor.routes.trtis import DIALECT
+from pilotlight_predictor.routes.asking import run_inference
 from pilotlight_predictor.routes.v2_infer import version_of
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 
 STATUS: Final = "NV-Status"
@@ -28,60 +28,60 @@ TEXT: Final = "text/plain"
 _REQUESTS = count(1)
 
 
-def error_body(error: PredictorError) -> Reply:
-    return Reply(error.status, [], TEXT, {STATUS: _status(failure(error))})
+def error_body(error: PredictorError) -> HttpResponse:
+    return HttpResponse(error.status, [], TEXT, {STATUS: _status(failure(error))})
 
 
 def _status(values: Values) -> str:
     return write_text(values, REQUEST_STATUS, one_line=True)
 
 
-def _succeeded(server: Server) -> dict[str, str]:
+def _success_headers(server: Server) -> dict[str, str]:
     return {STATUS: _status(success(server))}
 
 
 def success(server: Server) -> Values:
-    """The values of a RequestStatus."""
+    """Return the values of a RequestStatus."""
     return {"code": "SUCCESS", "server_id": server.settings.server.id, "request_id": next(_REQUESTS)}
 
 
 def failure(error: PredictorError) -> Values:
-    return {**refusal(error), "request_id": next(_REQUESTS)}
+    return {**error_status(error), "request_id": next(_REQUESTS)}
 
 
 def is_ready(server: Server) -> bool:
-    return server.readiness().ready or _content(server)
+    return server.readiness().ready or _lenient_ready(server)
 
 
-def live(server: Server, _: Call) -> Reply:
-    return Reply(200, [], TEXT, _succeeded(server))
+def live(server: Server, _: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, [], TEXT, _success_headers(server))
 
 
-def ready(server: Server, _: Call) -> Reply:
+def ready(server: Server, _: HttpRequest) -> HttpResponse:
     if is_ready(server):
-        return Reply(200, [], TEXT, _succeeded(server))
-    verdict = server.readiness()
-    reply = error_body(NotReady(f"Server not ready: {verdict.state} {verdict.reason}".rstrip()))
-    reply.status = server.not_ready_status
-    return reply
+        return HttpResponse(200, [], TEXT, _success_headers(server))
+    readiness = server.readiness()
+    response = error_body(NotReady(f"Server not ready: {readiness.state} {readiness.reason}".rstrip()))
+    response.status = server.not_ready_status
+    return response
 
 
-def _content(server: Server) -> bool:
-    """With `--compat trtis`, readiness that is not strict asks for no model at all, as it did there."""
-    told = server.settings.server
-    lenient = told.compat == "trtis" and not told.strict_readiness
-    return lenient and server.lifecycle.state in {State.READY, State.FAILED}
+def _lenient_ready(server: Server) -> bool:
+    """Return readiness for `--compat trtis` without strict readiness: no model is required, as in TRTIS."""
+    settings = server.settings.server
+    lenient = settings.compat == "trtis" and not settings.strict_readiness
+    return lenient and server.lifecycle.state in {ServerState.READY, ServerState.FAILED}
 
 
-def status(server: Server, call: Call) -> Reply:
-    binary = _is_binary(call)
-    values = server_status(server, call.params.get("model"))
+def status(server: Server, request: HttpRequest) -> HttpResponse:
+    binary = _is_binary(request)
+    values = server_status(server, request.params.get("model"))
     body = write_binary(values, SERVER_STATUS) if binary else write_text(values, SERVER_STATUS).encode()
-    return Reply(200, [body], BINARY if binary else TEXT, _succeeded(server))
+    return HttpResponse(200, [body], BINARY if binary else TEXT, _success_headers(server))
 
 
 def server_status(server: Server, model: str | None) -> Values:
-    """The values of a ServerStatus, of one model or of all. Raises NotFound for an unknown one."""
+    """Return the values of a ServerStatus, of one model or of all. Raise NotFound for an unknown one."""
     names = server.registry.names()
     if model is not None:
         if model not in names:
@@ -108,27 +108,27 @@ def unknown(model: str) -> NotFound:
     return NotFound(f"no status available for unknown model '{model}'")
 
 
-def infer(server: Server, call: Call) -> None:
-    served = find(server, call.params["model"], version_of(call))
-    text = call.headers.get(HEADER.lower())
+def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> None:
+    served = find(server, request.params["model"], version_of(request))
+    text = request.headers.get(HEADER.lower())
     if text is None:
         raise BadRequest(f'the header {HEADER} is missing: batch_size: 1 input {{ name: "x" }} output {{ name: "y" }}')
-    header, binary = read_header(served.name, text), _is_binary(call)
+    header, binary = read_header(served.name, text), _is_binary(request)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)
-    request = decode_infer(header, known, version_of(call), call.body)
+    infer_request = decode_infer(header, known, version_of(request), request.body)
 
-    def encode(response: InferResponse) -> Reply:
-        pieces, described = encode_infer(header, response, served.labels, batched=batched, binary=binary)
-        headers = _succeeded(server)
-        if described is not None:
-            headers[RESPONSE] = described
-        return Reply(200, pieces, BINARY, headers)
+    def encode(response: InferResponse) -> HttpResponse:
+        pieces, response_header = encode_infer(header, response, served.labels, batched=batched, binary=binary)
+        headers = _success_headers(server)
+        if response_header is not None:
+            headers[RESPONSE] = response_header
+        return HttpResponse(200, pieces, BINARY, headers)
 
-    ask(server, call, served, request, DIALECT, encode)
+    run_inference(server, request, served, infer_request, protocol, encode)
 
 
-def find(server: Server, model: str, version: int) -> ServedVersion:
+def find(server: Server, model: str, version: int) -> ModelVersion:
     try:
         return server.find(model, version)
     except NotFound:
@@ -137,18 +137,18 @@ def find(server: Server, model: str, version: int) -> ServedVersion:
         raise unknown(model) from None
 
 
-async def profile(server: Server, call: Call) -> Reply:
-    command = _option(call, "cmd", ("start", "stop"))
-    table = await server.codecs.run(lambda: trtis_profile.obey(command))
-    return Reply(200, [table.encode()], TEXT, _succeeded(server))
+async def profile(server: Server, request: HttpRequest) -> HttpResponse:
+    command = _option(request, "cmd", ("start", "stop"))
+    table = await server.codecs.run(lambda: trtis_profile.run_command(command))
+    return HttpResponse(200, [table.encode()], TEXT, _success_headers(server))
 
 
-def _is_binary(call: Call) -> bool:
-    return bool(call.query) and _option(call, "format", ("text", "binary"), "text") == "binary"
+def _is_binary(request: HttpRequest) -> bool:
+    return bool(request.query) and _option(request, "format", ("text", "binary"), "text") == "binary"
 
 
-def _option(call: Call, name: str, known: tuple[str, ...], default: str = "") -> str:
-    given = parse_qs(call.query, keep_blank_values=True).get(name, [default])[-1]
-    if given not in known:
-        raise BadRequest(f"{name} = '{given[:50]}', must be {' or '.join(known)}")
-    return given
+def _option(request: HttpRequest, name: str, known: tuple[str, ...], default: str = "") -> str:
+    value = parse_qs(request.query, keep_blank_values=True).get(name, [default])[-1]
+    if value not in known:
+        raise BadRequest(f"{name} = '{value[:50]}', must be {' or '.join(known)}")
+    return value

@@ -1,7 +1,7 @@
-"""Profiles what torch computes between a start and a stop: `/api/profile?cmd=start|stop`.
+"""Torch profiler of the TRTIS protocol: `/api/profile?cmd=start|stop`.
 
-The server has one profiler, as its ancestor had. It sees all threads, so those of the instances too; only a server
-that has torch in memory can be profiled. Called in a thread: a long profile takes its time to be summed up.
+One profiler per server, as in TRTIS, for all threads; only if torch is imported. Called in a thread, since summarizing
+a long profile takes time.
 """
 
 import sys
@@ -11,13 +11,13 @@ from typing import Any, Final
 from pilotlight_predictor.errors import BadRequest, Unsupported
 
 ROWS: Final = 40
-_turn = Lock()
+_lock = Lock()
 _running: list[Any] = []  # the profiler between start and stop
 
 
-def obey(command: str) -> str:
-    """What to answer: nothing to start, and to stop a table of where the time went."""
-    with _turn:
+def run_command(command: str) -> str:
+    """Start or stop the profiler; return the table of times for stop, else an empty string."""
+    with _lock:
         if command == "stop":
             return _stop()
         _start()
@@ -39,7 +39,7 @@ def _start() -> None:
         raise Unsupported("Profile API not enabled: it profiles models that torch runs, and none is loaded")
     import torch
     from torch._C._profiler import _ExperimentalConfig
-    from torch.autograd.profiler import profile  # torch.profiler's imports torch.distributed to start: seconds
+    from torch.autograd.profiler import profile  # torch.profiler imports torch.distributed: seconds
 
     device = "cuda" if torch.cuda.is_available() else None
     profiler = profile(use_device=device, experimental_config=_ExperimentalConfig(profile_all_threads=True))

@@ -1,40 +1,40 @@
-"""KServe's V1 dialect: predict, explain, and which models are ready."""
+"""Routes of KServe's V1 protocol: predict, explain, and readiness of models."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.dispatch import Route, ServingProtocol
 from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.protocol.pieces import LONG
-from pilotlight_predictor.protocol.v1 import Document, decode_predict, encode_predictions, read_document
+from pilotlight_predictor.protocol.v1 import decode_predict, encode_predictions, read_document
 from pilotlight_predictor.routes import openai
-from pilotlight_predictor.routes.asking import Encode, ask, reply_of
+from pilotlight_predictor.routes.asking import Encode, await_response, run_inference
 from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.routes.v2_infer import version_of
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 
 
-def alive(_: Server, __: Call) -> Reply:
-    """What KServe's V1 clients ask for liveness."""
-    return json_reply({"status": "alive"})
+def alive(_: Server, __: HttpRequest) -> HttpResponse:
+    """Liveness for KServe's V1 clients."""
+    return json_response({"status": "alive"})
 
 
-def models(server: Server, _: Call) -> Reply:
-    return json_reply(model_list(server))
+def models(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(model_list(server))
 
 
 def model_list(server: Server) -> dict[str, Any]:
-    """For KServe's clients `models`; for OpenAI's, who ask at the same place, `data`."""
+    """Return `models` for KServe's clients and `data` for OpenAI's, which use the same path."""
     return {"models": server.registry.names(), **openai.model_list(server)}
 
 
-def model_ready(server: Server, call: Call) -> Reply:
-    """KServe says 503 for a model that it knows and that is not ready."""
-    name, version = call.params["model"], version_of(call)
+def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
+    """Respond 503 for a known model that is not ready, as KServe does."""
+    name, version = request.params["model"], version_of(request)
     try:
         served = server.find(name, version)
     except NotFound:
@@ -43,79 +43,80 @@ def model_ready(server: Server, call: Call) -> Reply:
         raise
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {served.executor.problem}")
-    told = {"name": name, "ready": True}
-    return json_reply({**told, **openai.described(served)} if openai.speaks(served) else told)
+    document = {"name": name, "ready": True}
+    return json_response({**document, **openai.model_object(served)} if openai.supports_openai(served) else document)
 
 
-def predict(server: Server, call: Call) -> Awaitable[Reply] | None:
-    return _asked(server, call, "predict")
+def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
+    return _infer(server, request, "predict")
 
 
-def explain(server: Server, call: Call) -> Awaitable[Reply] | None:
-    return _asked(server, call, "explain")
+def explain(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
+    return _infer(server, request, "explain")
 
 
-def _asked(server: Server, call: Call, verb: str) -> Awaitable[Reply] | None:
-    version = version_of(call)
-    served = server.find(call.params["model"], version)
-    if verb not in {"predict", *served.verbs}:
+def _infer(server: Server, request: HttpRequest, verb: str) -> Awaitable[HttpResponse] | None:
+    version = version_of(request)
+    served = server.find(request.params["model"], version)
+    if verb not in {"predict", *served.v1_verbs}:
         raise Unsupported(
             f"model '{served.name}' does not explain: only a kserve.Model that defines explain() does; use :predict"
         )
-    if len(call.body) > LONG:
-        return _asked_long(server, call, served, verb, version)
-    _ask(server, call, served, *_decoded(served, call, verb, version), None)
+    if len(request.body) > LONG:
+        return _infer_long(server, request, served, verb, version)
+    _run(server, request, served, *_decode(served, request, verb, version), None)
     return None
 
 
-async def _asked_long(server: Server, call: Call, served: ServedVersion, verb: str, version: int) -> Reply:
-    """JSON of megabytes is read in a thread; meanwhile the client may leave, and the model may be replaced."""
-    request, encode = await server.codecs.run(lambda: _decoded(served, call, verb, version))
+async def _infer_long(
+    server: Server, request: HttpRequest, served: ModelVersion, verb: str, version: int
+) -> HttpResponse:
+    """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
+    infer_request, encode = await server.codecs.run(lambda: _decode(served, request, verb, version))
     newest = server.find(served.name, version)
-    return await reply_of(call, lambda finish: _ask(server, call, newest, request, encode, finish))
+    return await await_response(request, lambda finish: _run(server, request, newest, infer_request, encode, finish))
 
 
-def _ask(
+def _run(
     server: Server,
-    call: Call,
-    served: ServedVersion,
-    request: InferRequest,
+    request: HttpRequest,
+    served: ModelVersion,
+    infer_request: InferRequest,
     encode: Encode,
-    finish: Callable[[Reply], None] | None,
+    finish: Callable[[HttpResponse], None] | None,
 ) -> None:
-    ask(server, call, served, request, DIALECT, encode, as_text=True, finish=finish)
+    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True, finish=finish)
 
 
-def _decoded(served: ServedVersion, call: Call, verb: str, version: int) -> tuple[InferRequest, Encode]:
-    document = read_document(call.body)
-    if verb in served.verbs:
-        return _document_request(served, document, verb, version), _document_reply
-    asked = decode_predict(
+def _decode(served: ModelVersion, request: HttpRequest, verb: str, version: int) -> tuple[InferRequest, Encode]:
+    document = read_document(request.body)
+    if verb in served.v1_verbs:
+        return InferRequest(served.name, {}, version, document=document, verb=verb), _document_response
+    decoded = decode_predict(
         served.name, version, document, served.inputs, batched=served.config.max_batch_size > 0
     )  # fmt: skip
-    return asked.request, lambda response: Reply(200, [encode_predictions(asked, response)])
+    return decoded.request, lambda response: HttpResponse(200, [encode_predictions(decoded, response)])
 
 
-def _document_request(served: ServedVersion, document: Document, verb: str, version: int) -> InferRequest:
-    """A kserve.Model takes V1's JSON as it came, and answers in JSON of its own."""
-    return InferRequest(served.name, {}, version, document=document, verb=verb)
-
-
-def _document_reply(response: InferResponse) -> Reply:
-    return Reply(200, [response.outputs["document"].array[0]])
+def _document_response(response: InferResponse) -> HttpResponse:
+    """Return the response of a kserve.Model, which takes and returns V1's JSON."""
+    return HttpResponse(200, [response.outputs["document"].array[0]])
 
 
 def _of_model(
-    ending: str, method: str, handler: Callable[[Server, Call], Reply | Awaitable[Reply] | None], action: Action
+    ending: str,
+    method: str,
+    handler: Callable[[Server, HttpRequest], HttpResponse | Awaitable[HttpResponse] | None],
+    action: Action,
 ) -> tuple[Route, Route]:
-    """Every call on a model exists with and without a version."""
+    """Return the routes with and without a version."""
     return (
         Route(method, "/v1/models/{model}" + ending, handler, action, hot=True),
         Route(method, "/v1/models/{model}/versions/{version}" + ending, handler, action, hot=True),
     )
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     "v1",
     (
         Route("GET", "/", alive, Action.HEALTH),

@@ -1,17 +1,17 @@
-"""The V2 (Open Inference) dialect over HTTP: health, metadata, inference, configuration, statistics, repository."""
+"""Routes of the V2 (Open Inference) protocol: health, metadata, inference, configuration, statistics, repository."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
-from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.dispatch import Route, ServingProtocol
 from pilotlight_predictor.errors import NotFound, PredictorError
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.routes import v2_infer, v2_logging, v2_repository, v2_shared_memory, v2_trace
 from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.routes.v2_infer import version_of
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.tensors import TensorSpec
 
@@ -31,50 +31,50 @@ EXTENSIONS = (
 )
 
 
-def server_metadata(server: Server, _: Call) -> Reply:
-    return json_reply({"name": server.name, "version": server.version, "extensions": EXTENSIONS})
+def server_metadata(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response({"name": server.name, "version": server.version, "extensions": EXTENSIONS})
 
 
-def live(_: Server, __: Call) -> Reply:
-    return json_reply({"live": True})
+def live(_: Server, __: HttpRequest) -> HttpResponse:
+    return json_response({"live": True})
 
 
-def ready(server: Server, _: Call) -> Reply:
-    verdict = server.readiness()
-    if verdict.ready:
-        return json_reply({"ready": True})
-    return json_reply(
-        {"ready": False, "state": verdict.state, "reason": verdict.reason},
+def ready(server: Server, _: HttpRequest) -> HttpResponse:
+    readiness = server.readiness()
+    if readiness.ready:
+        return json_response({"ready": True})
+    return json_response(
+        {"ready": False, "state": readiness.state, "reason": readiness.reason},
         server.not_ready_status,
         {"Retry-After": "1"},
     )
 
 
-def models(server: Server, _: Call) -> Reply:
-    return json_reply({"models": server.registry.names()})
+def models(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response({"models": server.registry.names()})
 
 
-def model_ready(server: Server, call: Call) -> Reply:
-    name, version = call.params["model"], version_of(call)
+def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
+    name, version = request.params["model"], version_of(request)
     try:
         served = server.registry.find(name, version)
     except NotFound:
         if not server.starting and (version != NEWEST or name not in server.registry.names()):
             raise
-        return json_reply(
+        return json_response(
             {"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status
         )
     except PredictorError as error:
-        return json_reply({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
+        return json_response({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
     if not served.executor.alive:
-        return json_reply({"name": name, "ready": False, "reason": served.executor.problem}, server.not_ready_status)
-    return json_reply({"name": name, "ready": True})
+        return json_response({"name": name, "ready": False, "reason": served.executor.problem}, server.not_ready_status)
+    return json_response({"name": name, "ready": True})
 
 
-def model_metadata(server: Server, call: Call) -> Reply:
-    served = find(server, call)
-    versions = [served] if "version" in call.params else server.registry.served(served.name)
-    return json_reply(
+def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
+    served = find(server, request)
+    versions = [served] if "version" in request.params else server.registry.served(served.name)
+    return json_response(
         {
             "name": served.name,
             "versions": [str(each.version) for each in versions],
@@ -85,22 +85,22 @@ def model_metadata(server: Server, call: Call) -> Reply:
     )
 
 
-def model_config(server: Server, call: Call) -> Reply:
-    return json_reply(find(server, call).config.raw)
+def model_config(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(find(server, request).config.raw)
 
 
-def model_stats(server: Server, call: Call) -> Reply:
-    served = find(server, call)
-    versions = [served] if "version" in call.params else server.registry.served(served.name)
-    return json_reply({"model_stats": [each.stats.as_v2() for each in versions]})
+def model_stats(server: Server, request: HttpRequest) -> HttpResponse:
+    served = find(server, request)
+    versions = [served] if "version" in request.params else server.registry.served(served.name)
+    return json_response({"model_stats": [each.stats.as_v2() for each in versions]})
 
 
-def all_stats(server: Server, _: Call) -> Reply:
-    return json_reply(server.metrics.statistics())
+def all_stats(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(server.metrics.statistics())
 
 
-def find(server: Server, call: Call) -> ServedVersion:
-    return server.registry.find(call.params["model"], version_of(call))
+def find(server: Server, request: HttpRequest) -> ModelVersion:
+    return server.registry.find(request.params["model"], version_of(request))
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
@@ -108,14 +108,14 @@ def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 
 
 def _of_model(suffix: str, method: str, handler: Any, action: Action, hot: bool = False) -> tuple[Route, Route]:
-    """Every call on a model exists with and without a version."""
+    """Return the routes with and without a version."""
     return (
         Route(method, "/v2/models/{model}" + suffix, handler, action, hot),
         Route(method, "/v2/models/{model}/versions/{version}" + suffix, handler, action, hot),
     )
 
 
-DIALECT = Dialect(
+PROTOCOL = ServingProtocol(
     "v2",
     (
         Route("GET", "/v2", server_metadata, Action.READ),

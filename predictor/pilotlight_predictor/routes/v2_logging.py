@@ -1,18 +1,18 @@
-"""The logging extension over HTTP: what is logged, and where. Needs an admin."""
+"""Logging extension of V2: read and change log settings. Requires the admin action."""
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.dispatch import Route
-from pilotlight_predictor.routes.documents import document_of
+from pilotlight_predictor.routes.documents import read_json_object
 from pilotlight_predictor.server import Server
 
 
-def settings(server: Server, _: Call) -> Reply:
-    return json_reply(server.log_settings.told())
+def settings(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(server.log_settings.values())
 
 
-def change(server: Server, call: Call) -> Reply:
-    return json_reply(server.log_settings.change(document_of(call)))
+def change(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.log_settings.change(read_json_object(request)))
 
 
 ROUTES = (

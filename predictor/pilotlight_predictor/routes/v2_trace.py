@@ -1,23 +1,23 @@
-"""The trace extension over HTTP: what is traced of all models, or of one. Needs an admin, as its changes cost time."""
+"""Trace extension of V2: read and change trace settings, global or of one model. Requires the admin action."""
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply, json_reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.dispatch import Route
-from pilotlight_predictor.routes.documents import document_of
+from pilotlight_predictor.routes.documents import read_json_object
 from pilotlight_predictor.server import Server
 
 
-def settings(server: Server, call: Call) -> Reply:
-    return json_reply(server.traces.settings(_model(server, call)))
+def settings(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.traces.settings(_model(server, request)))
 
 
-def change(server: Server, call: Call) -> Reply:
-    return json_reply(server.traces.change(document_of(call), _model(server, call)))
+def change(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.traces.change(read_json_object(request), _model(server, request)))
 
 
-def _model(server: Server, call: Call) -> str:
-    """Empty for all models. Raises NotFound."""
-    name = call.params.get("model")
+def _model(server: Server, request: HttpRequest) -> str:
+    """Return the model name, empty for all models. Raise NotFound."""
+    name = request.params.get("model")
     return server.find(name).name if name else ""
 
 

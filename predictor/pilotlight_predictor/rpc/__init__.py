@@ -1,10 +1,7 @@
-"""gRPC on a port of its own, beside the HTTP dialects and around the same inference.
+"""gRPC server on its own port, for the same models as the HTTP protocols.
 
-Reading order: port.py takes the port; front.py listens on it once models are loading, and drains it. connection.py is a
-client's HTTP/2 connection, on which call_head.py reads what is called, exchange.py is one call, gathering.py and
-inbox.py bring its messages, reply_blocks.py writes what stands around the answer; desk.py takes each call through the
-gate to its method. TABLE names the services, one module each with `SERVICES`; v2.py is the first. The codecs
-(wire.py, messages.py, infer_head.py, infer_request.py, infer_response.py) know no connection.
+A connection opens calls, a call reads messages, and the dispatcher admits each call and runs its method. TABLE lists
+the services, one module each with `SERVICES`. The codecs are independent of connections.
 """
 
 from importlib import import_module
@@ -23,4 +20,5 @@ TABLE: Final = (
 
 
 def services() -> "tuple[Service, ...]":
+    """Import and return the services of TABLE."""
     return tuple(service for name in TABLE for service in import_module(name).SERVICES)

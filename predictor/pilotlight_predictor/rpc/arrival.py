@@ -1,41 +1,41 @@
-"""Whether a message goes on arriving: what is there of it holds memory, of which all calls together have so much.
+"""Timeout of messages that arrive slowly, as for HTTP request bodies.
 
-exchange.py says when a message begins; its call is ended when the rest takes longer than a client over HTTP may take.
+A partial message occupies bytes of the shared in-flight budget, so a stalled message ends its call.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from pilotlight_predictor.lane_patience import patience_s
+from pilotlight_predictor.lane_patience import timeout_s
 
 
-class Arrival:
-    """`arrived` gives the bytes that are there of a message, None while none is on its way."""
+class ArrivalTimer:
+    """Call `late` when a message stalls. `received` returns its bytes so far, or None if no message is arriving."""
 
-    __slots__ = ("_arrived", "_began", "_late", "_timer")
+    __slots__ = ("_late", "_received", "_started_at", "_timer")
 
-    def __init__(self, arrived: Callable[[], int | None], late: Callable[[], None]) -> None:
-        self._arrived, self._late = arrived, late
-        self._began = 0.0
+    def __init__(self, received: Callable[[], int | None], late: Callable[[], None]) -> None:
+        self._received, self._late = received, late
+        self._started_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def begins(self) -> None:
-        """The first bytes of a message. One look is enough for many messages, if each of them comes in time."""
+    def message_started(self) -> None:
+        """Record the first bytes of a message. The running timer serves all later messages that arrive in time."""
         loop = asyncio.get_running_loop()
-        self._began = loop.time()
+        self._started_at = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(patience_s(0, 0), self._look)
+            self._timer = loop.call_later(timeout_s(0, 0), self._check)
 
-    def _look(self) -> None:
-        loop, arrived = asyncio.get_running_loop(), self._arrived()
+    def _check(self) -> None:
+        loop, received = asyncio.get_running_loop(), self._received()
         self._timer = None
-        if arrived is None:
+        if received is None:
             return
-        left = self._began + patience_s(arrived, 0) - loop.time()
+        left = self._started_at + timeout_s(received, 0) - loop.time()
         if left <= 0:
             self._late()
         else:
-            self._timer = loop.call_later(left, self._look)
+            self._timer = loop.call_later(left, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -1,18 +1,19 @@
-"""The head of a gRPC call, read from the fields of an HTTP/2 request: path, metadata, deadline, encoding. Pure.
+"""Headers of a gRPC call from the fields of an HTTP/2 request: path, metadata, deadline, encoding. Pure.
 
-A head is remembered by its connection and shared by all calls that repeat it: nobody may change it.
+The connection caches heads and shares them between calls that repeat them, so they must not be changed.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pilotlight.wire.http2.hpack import Field
+from pilotlight.wire.http2.hpack import HeaderField
 
 ENCODINGS: Final = ("identity", "gzip", "deflate")
 ACCEPTED: Final = ",".join(ENCODINGS)
+CONTENT_TYPES: Final = ("application/grpc", "application/grpc+proto")
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
-# What HTTP/2 has no place for; a request with one of them may be one that was smuggled through HTTP/1.
+# Connection-specific fields, forbidden in HTTP/2 (RFC 9113, 8.2.2): signs of a request smuggled through HTTP/1.
 _FORBIDDEN: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 _OWN: Final = frozenset(
     {"te", "host", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "grpc-message-type"}
@@ -21,9 +22,9 @@ _NO_VALUE: Final = frozenset("\0\r\n")
 
 
 class CallHead:
-    """`malformed` is no request at all, `http_status` no call of gRPC; `code` and `problem` refuse a call."""
+    """Call headers. `malformed`: no HTTP/2 request; `http_status` not 200: no gRPC call; `code` set: call rejected."""
 
-    __slots__ = ("code", "encoding", "headers", "http_status", "malformed", "path", "post", "problem", "timeout")
+    __slots__ = ("code", "encoding", "handler", "headers", "http_status", "malformed", "path", "problem", "timeout")
 
     def __init__(self) -> None:
         self.path, self.headers = "", {"host": "localhost"}
@@ -31,10 +32,11 @@ class CallHead:
         self.encoding = "identity"
         self.malformed, self.http_status = False, 200
         self.code, self.problem = "", ""
-        self.post: Any = None  # where desk.py takes such calls
+        self.handler: Any = None  # the dispatcher's MethodHandler of the path
 
 
-def read_head(fields: list[Field], whole: bool) -> CallHead:
+def read_head(fields: list[HeaderField], whole: bool) -> CallHead:
+    """Parse header fields; `whole` is False if the block exceeded the size limit."""
     head = CallHead()
     named = dict(fields)
     head.malformed = _is_malformed(fields, named)
@@ -47,7 +49,7 @@ def read_head(fields: list[Field], whole: bool) -> CallHead:
         head.code, head.problem = "RESOURCE_EXHAUSTED", "the metadata of the call is too large"
     elif named[":method"] != "POST":
         head.http_status = 405
-    elif not _is_grpc(named.get("content-type", "")):
+    elif named.get("content-type", "").partition(";")[0].strip() not in CONTENT_TYPES:
         head.http_status = 415
     elif head.encoding not in ENCODINGS:
         head.code, head.problem = "UNIMPLEMENTED", f"grpc-encoding is '{head.encoding[:40]}', must be one of {ACCEPTED}"
@@ -66,13 +68,8 @@ def _read_timeout(head: CallHead, text: str | None) -> None:
         head.code, head.problem = "INVALID_ARGUMENT", f"grpc-timeout is '{text[:40]}', must be digits and a unit"
 
 
-def _is_grpc(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip()
-    return kind == "application/grpc" or kind == "application/grpc+proto"
-
-
-def _is_malformed(fields: list[Field], named: dict[str, str]) -> bool:
-    """RFC 9113, 8.2 and 8.3."""
+def _is_malformed(fields: list[HeaderField], named: dict[str, str]) -> bool:
+    """Return whether the fields violate RFC 9113, 8.2 or 8.3."""
     pseudo = [name for name, _ in fields if name.startswith(":")]
     first = [name for name, _ in fields[: len(pseudo)]]
     return (
@@ -87,9 +84,11 @@ def _is_malformed(fields: list[Field], named: dict[str, str]) -> bool:
     )
 
 
-def metadata(fields: Iterable[Field]) -> dict[str, str]:
-    """As HTTP's headers; what is binary has no meaning here. `host` names this machine whatever the client says: no web
-    page can make a browser speak gRPC to it."""
+def metadata(fields: Iterable[HeaderField]) -> dict[str, str]:
+    """Return custom metadata as HTTP headers, without binary (-bin) fields.
+
+    `host` is always localhost: the DNS-rebinding check of HTTP is not needed, since browsers cannot send gRPC.
+    """
     headers = {"host": "localhost"}
     for name, value in fields:
         if name.startswith(":") or name in _OWN or name.endswith("-bin"):

@@ -1,7 +1,7 @@
-"""A client's connection to the gRPC port: the socket's end of HTTP/2, and where heads become calls.
+"""One client's connection to the gRPC port: asyncio protocol over wire/http2.
 
-Bytes go to `http`, which opens streams here (`open`), and what gathers there is written at the end of each turn. A call
-that is answered at once leaves as one piece of memory: head, message and trailers.
+Received bytes go to `http`, which opens a call per stream through `open`; frames are written at the end of each loop
+iteration. A unary response that is ready at once is written in one piece: headers, message and trailers.
 """
 
 import asyncio
@@ -10,24 +10,24 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.connection import Connection
+from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
-from pilotlight.wire.http2.hpack import Field
+from pilotlight.wire.http2.hpack import HeaderField
 from pilotlight_predictor.lane_patience import LEAST_RATE, SLOW_S
 from pilotlight_predictor.rpc.call_head import ACCEPTED, CallHead, read_head
-from pilotlight_predictor.rpc.exchange import Exchange
+from pilotlight_predictor.rpc.exchange import GrpcCall
 from pilotlight_predictor.rpc.gathering import PREFIX
-from pilotlight_predictor.rpc.reply_blocks import KNOWN_DONE, KNOWN_HEAD, ReplyBlocks
+from pilotlight_predictor.rpc.reply_blocks import KNOWN_DONE, KNOWN_HEAD, ResponseHeaderBlocks
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.rpc.desk import Desk
+    from pilotlight_predictor.rpc.desk import GrpcDispatcher
 
-PREFACE_S: Final = 20.0  # in which a client shows that it speaks HTTP/2
-LINGER_S: Final = 0.1  # in which a client hears that it shall go, and from its last answer to its connection's end
-SMALL: Final = 1 << 14  # bytes of an answer that is copied to where its head and trailers are
+PREFACE_S: Final = 20.0  # time limit for the HTTP/2 connection preface
+LINGER_S: Final = 0.1  # for a client to process GOAWAY, and from the last response to closing the connection
+SMALL: Final = 1 << 14  # bytes of a message that is copied behind its prefix
 _ENDS: Final = f.END_HEADERS | f.END_STREAM
-_BEFORE: Final = struct.Struct(f">IBI{len(KNOWN_HEAD)}sIBIBI")  # HEADERS, the head of DATA, and of the message
-_BEHIND: Final = struct.Struct(f">IBI{len(KNOWN_DONE)}s")
+_BEFORE: Final = struct.Struct(f">IBI{len(KNOWN_HEAD)}sIBIBI")  # HEADERS frame, DATA frame header, message prefix
+_BEHIND: Final = struct.Struct(f">IBI{len(KNOWN_DONE)}s")  # trailers
 _HEADERS_WORD: Final = len(KNOWN_HEAD) << 8 | f.HEADERS
 _TRAILERS_WORD: Final = len(KNOWN_DONE) << 8 | f.HEADERS
 _NOT_HTTP2: Final = (
@@ -36,36 +36,47 @@ _NOT_HTTP2: Final = (
 )
 
 
-class RpcConnection(asyncio.Protocol):
-    def __init__(self, desk: "Desk", max_message: int) -> None:
-        self.desk, self.admission, self.codecs, self.max_message = desk, desk.admission, desk.codecs, max_message
-        self.http = Connection(self, monotonic)
-        self.blocks = ReplyBlocks()
+class GrpcConnection(asyncio.Protocol):
+    """HTTP/2 connection of one client. Runs on the event loop."""
+
+    def __init__(self, dispatcher: "GrpcDispatcher", max_message: int) -> None:
+        self.dispatcher, self.admission, self.codecs, self.max_message = (
+            dispatcher,
+            dispatcher.admission,
+            dispatcher.codecs,
+            max_message,
+        )
+        self.http = Http2Connection(self, monotonic)
+        self.blocks = ResponseHeaderBlocks()
         self.peer = ""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
-        self._receiving = self._scheduled = self._lingers = False
+        self._unread_check: asyncio.TimerHandle | None = None
+        self._receiving = self._scheduled = self._lingering = False
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.http.streams)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
-        self._timer = asyncio.get_running_loop().call_later(PREFACE_S, self._silent)
-        self.desk.connections.add(self)
-        if self.desk.closing:
-            self.leave()
+        self._timer = asyncio.get_running_loop().call_later(PREFACE_S, self._close_unless_begun)
+        self.dispatcher.connections.add(self)
+        if self.dispatcher.closing:
+            self.start_drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.desk.connections.discard(self)
+        self.dispatcher.connections.discard(self)
         self._transport = None
-        for timer in (self._timer, self._look):
+        for timer in (self._timer, self._unread_check):
             if timer is not None:
                 timer.cancel()
-        self.http.lose()
+        self.http.drop_streams()
 
-    def _silent(self) -> None:
-        if not self.http.begun:
+    def _close_unless_begun(self) -> None:
+        if not self.http.preface_received:
             self.close()
 
     def data_received(self, data: bytes) -> None:
@@ -82,13 +93,13 @@ class RpcConnection(asyncio.Protocol):
 
     def _fail(self, fault: ConnectionFault) -> None:
         self.http.fail(fault)
-        if not self.http.begun and self._transport is not None:
+        if not self.http.preface_received and self._transport is not None:
             self._transport.write(_NOT_HTTP2)
         self._flush()
         self.close()
 
     def close(self) -> None:
-        """What was written is still sent, to a client that reads it."""
+        """Close after sending what was written; abort if the client does not read it within SLOW_S."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._abort_in(SLOW_S)
@@ -100,7 +111,7 @@ class RpcConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
 
     def flush_soon(self) -> None:
-        """Answers that are ready within one turn of the loop leave together."""
+        """Flush at the next loop iteration, so that responses that are ready together share one write."""
         if not self._receiving and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -108,49 +119,46 @@ class RpcConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._scheduled = False
         out, transport = self.http.out, self._transport
-        while self.http.begun and out.frames and transport is not None and not transport.is_closing():
+        while self.http.preface_received and out.frames and transport is not None and not transport.is_closing():
             large = out.bursting
-            frames = out.taken()
+            frames = out.take_frames()
             if large:
                 transport.writelines(frames)
                 out.pump()
             else:
                 transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        if (out.ready or out.shut) and self._look is None:
-            self._look_later()
-        if self.http.leaving and not self.http.streams:
+        if (out.ready or out.blocked) and self._unread_check is None:
+            loop = asyncio.get_running_loop()
+            self._unread_check = loop.call_later(SLOW_S, self._cancel_unread, out.backlog())
+        if self.http.shutting_down and not self.http.streams:
             self._linger()
 
-    def _look_later(self) -> None:
-        before = self.http.out.backlog()
-        self._look = asyncio.get_running_loop().call_later(SLOW_S, self._look_for_unread, before)
-
-    def _look_for_unread(self, before: dict[int, tuple[int, int]]) -> None:
-        """Answers of which a client has taken nothing since are held no longer."""
-        self._look = None
+    def _cancel_unread(self, before: dict[int, tuple[int, int]]) -> None:
+        """Cancel streams of which the client has read nothing since `before`, to free their responses."""
+        self._unread_check = None
         for number, left in self.http.out.backlog().items():
             if before.get(number) == left:
                 stream = self.http.streams[number]
-                stream.gone()
+                stream.on_reset()
                 self.http.reset(stream, f.CANCEL)
         self._flush()
 
     def _linger(self) -> None:
-        """A client that is told to go mostly does; what it sent before it knew is refused meanwhile, and not lost."""
-        if not self._lingers:
-            self._lingers = True
+        """Close after LINGER_S: calls sent before the client saw GOAWAY are refused, not lost with the connection."""
+        if not self._lingering:
+            self._lingering = True
             asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def pause_writing(self) -> None:
-        """The client does not read what we write: nothing more is made for it until it does, or for ever."""
-        self.http.out.held = True
+        """Stop reading and sending until the client reads; abort if it takes too long."""
+        self.http.out.paused = True
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.pause_reading()
         self._abort_in(SLOW_S + self._transport.get_write_buffer_size() / LEAST_RATE)
 
     def resume_writing(self) -> None:
-        self.http.out.held = False
+        self.http.out.paused = False
         if self._transport is not None and not self._transport.is_closing():
             if self._timer is not None:
                 self._timer.cancel()
@@ -158,62 +166,62 @@ class RpcConnection(asyncio.Protocol):
             self.http.out.pump()
             self._flush()
 
-    def leave(self) -> None:
-        """Asks for no further calls. Those that come before the client knows are served: it could not tell whether it
-        may send them again."""
-        self.http.leave()
-        self._hurry()
-        asyncio.get_running_loop().call_later(LINGER_S, self.heard)
+    def start_drain(self) -> None:
+        """Send GOAWAY. Calls that arrive in the next LINGER_S are still served: the client could not safely retry."""
+        self.http.announce_shutdown()
+        self._end_streams()
+        asyncio.get_running_loop().call_later(LINGER_S, self.stop_accepting)
 
-    def heard(self) -> None:
-        """Takes no further calls; streams end between two messages, and the connection with the last answer."""
+    def stop_accepting(self) -> None:
+        """Refuse new calls; streams end between two messages, and the connection after the last response."""
         if self._transport is not None:
-            self.http.depart()
-            self._hurry()
+            self.http.shutdown()
+            self._end_streams()
 
-    def _hurry(self) -> None:
+    def _end_streams(self) -> None:
         for stream in list(self.http.streams.values()):
-            cast(Exchange, stream).hurry()
+            cast(GrpcCall, stream).end_stream()
         self.flush_soon()
 
-    def read(self, fields: list[Field], whole: bool) -> CallHead:
+    def parse_head(self, fields: list[HeaderField], whole: bool) -> CallHead:
         head = read_head(fields, whole)
-        head.post = self.desk.post(head.path)
-        if head.post is None and not head.code:
+        head.handler = self.dispatcher.handler(head.path)
+        if head.handler is None and not head.code:
             head.code, head.problem = "UNIMPLEMENTED", "Method not found!"
         return head
 
-    def table_size(self, size: int) -> None:
+    def on_table_size(self, size: int) -> None:
         self.blocks.table_size(size)
 
-    def open(self, number: int, head: CallHead, ended: bool) -> None:
-        exchange = Exchange(self, number, head, ended=ended)
-        self.http.streams[number] = exchange
+    def on_request(self, number: int, head: CallHead, ended: bool) -> None:
+        call = GrpcCall(self, number, head, ended=ended)
+        self.http.streams[number] = call
         if head.malformed or head.http_status != 200 or head.code:
-            self._turn_away(exchange, head)
+            self._reject(call, head)
             return
-        exchange.begin()
+        call.start()
         if ended:
-            exchange.take(b"", 0, 0)
+            call.on_data(b"", 0, 0)
 
-    def _turn_away(self, exchange: Exchange, head: CallHead) -> None:
+    def _reject(self, call: GrpcCall, head: CallHead) -> None:
         if head.malformed:
-            exchange.settle()
-            self.http.reset(exchange, f.PROTOCOL_ERROR)
+            call.settle()
+            self.http.reset(call, f.PROTOCOL_ERROR)
         elif head.http_status != 200:
-            self.http.out.end(exchange, self.blocks.no_call(head.http_status))
-            exchange.settle()
+            self.http.out.end(call, self.blocks.not_grpc(head.http_status))
+            call.settle()
         else:
-            exchange.fail(head.code, head.problem, (("grpc-accept-encoding", ACCEPTED),))
+            call.fail(head.code, head.problem, (("grpc-accept-encoding", ACCEPTED),))
 
-    def answer(self, exchange: Exchange, message: bytes) -> None:
-        """The one answer of a call."""
-        http, length, number = self.http, len(message) + PREFIX.size, exchange.number
+    def respond(self, call: GrpcCall, message: bytes) -> None:
+        """Send the only response of a unary call."""
+        http, length, number = self.http, len(message) + PREFIX.size, call.number
         out = http.out
-        if not self.blocks.settled or not out.fits(exchange, length):
-            self.send(exchange, message)
-            out.end(exchange, self.blocks.done(waits=bool(exchange.waiting)))
+        if not self.blocks.indexed or not out.fits(call, length):
+            self.send(call, message)
+            out.end(call, self.blocks.success(waits=bool(call.pending)))
         else:
+            # Frame headers are packed by hand: length and type in one word.
             word = length << 8 | f.DATA
             before = _BEFORE.pack(
                 _HEADERS_WORD, f.END_HEADERS, number, KNOWN_HEAD, word, 0, number, 0, len(message)
@@ -221,17 +229,17 @@ class RpcConnection(asyncio.Protocol):
             behind = _BEHIND.pack(_TRAILERS_WORD, _ENDS, number, KNOWN_DONE)
             out.frames += (before, message, behind)
             out.window -= length
-            http.answered(exchange)
-        exchange.settle()
+            http.response_complete(call)
+        call.settle()
 
-    def send(self, exchange: Exchange, message: bytes) -> None:
-        """One message, behind the head that stands before the first."""
+    def send(self, call: GrpcCall, message: bytes) -> None:
+        """Send one message, with the response headers before the first."""
         out, prefix = self.http.out, PREFIX.pack(0, len(message))
-        if not exchange.headed:
-            exchange.headed = True
-            out.head(exchange, self.blocks.head())
+        if not call.headers_sent:
+            call.headers_sent = True
+            out.head(call, self.blocks.head())
         if len(message) <= SMALL:
-            out.data(exchange, prefix + message)
+            out.data(call, prefix + message)
         else:
-            out.data(exchange, prefix)
-            out.data(exchange, message)
+            out.data(call, prefix)
+            out.data(call, message)

@@ -1,6 +1,6 @@
-"""Typed tensor contents (`fp32_contents`, `bytes_contents`, …) ↔ arrays. Pure; raw contents are protocol/raw.py's.
+"""Typed tensor contents (`fp32_contents`, `bytes_contents`, …) ↔ arrays. Pure.
 
-FP16 and BF16 have no typed form and travel as raw contents.
+FP16 and BF16 have no typed field and are sent as raw contents.
 """
 
 from typing import Any, Final
@@ -26,32 +26,32 @@ _NAMES: Final = dict(FIELDS.values())
 
 
 def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -> Tensor:
-    """`data` is an InferTensorContents; `where` names the input in an error."""
+    """Decode an InferTensorContents; `where` names the input in errors."""
     if datatype not in FIELDS:
         raise BadRequest(f"{where}: {datatype} has no typed contents; send it in raw_input_contents")
     number, name = FIELDS[datatype]
-    array = _gather(f"{where}.contents.{name}", datatype, _pieces(where, datatype, number, name, data))
+    array = _concatenate(f"{where}.contents.{name}", datatype, _pieces(where, datatype, number, name, data))
     if array.size != element_count(shape):
-        wanted = element_count(shape)
-        raise BadRequest(f"{where}.contents.{name} has {array.size} elements, shape {list(shape)} takes {wanted}")
+        count = element_count(shape)
+        raise BadRequest(f"{where}.contents.{name} has {array.size} elements, shape {list(shape)} takes {count}")
     try:
         return Tensor(datatype, array.reshape(shape))
-    except ValueError:  # numpy multiplies the other dimensions of a tensor that has none of its elements
+    except ValueError:  # with a dimension of 0, numpy still checks the product of the others
         raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
 
 
 def _pieces(where: str, datatype: str, number: int, name: str, data: memoryview) -> list[tuple[int, Any]]:
-    """Wire type and value of each field; numbers may come packed, one by one, or both."""
+    """Return wire type and value of each occurrence of the field: numbers may be packed, unpacked, or both."""
     pieces = []
-    for found, wire_type, value in wire.fields(data):
-        if found == number:
+    for field, wire_type, value in wire.fields(data):
+        if field == number:
             pieces.append((wire_type, value))
-        elif found in _NAMES:
-            raise BadRequest(f"{where} has {_NAMES[found]}, must have {name} for datatype {datatype}")
+        elif field in _NAMES:
+            raise BadRequest(f"{where} has {_NAMES[field]}, must have {name} for datatype {datatype}")
     return pieces
 
 
-def _gather(where: str, datatype: str, pieces: list[tuple[int, Any]]) -> Array:
+def _concatenate(where: str, datatype: str, pieces: list[tuple[int, Any]]) -> Array:
     if datatype == "BYTES":
         array: Array = np.empty(len(pieces), object)
         array[:] = [bytes(wire.payload(value, where)) for _, value in pieces]
@@ -88,7 +88,7 @@ def _narrow(where: str, datatype: str, wide: Array) -> Array:
 
 
 def encode_contents(tensor: Tensor) -> bytes:
-    """An InferTensorContents; the datatype is one of FIELDS."""
+    """Encode an InferTensorContents; the datatype must be one of FIELDS."""
     datatype, array = tensor
     number, _ = FIELDS[datatype]
     if datatype == "BYTES":

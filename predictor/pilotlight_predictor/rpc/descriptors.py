@@ -1,7 +1,7 @@
-"""What the published protos say, read from their compiled form: messages by name, files for reflection.
+"""Descriptors of the published protos: messages by name for the codec, files for reflection.
 
-`descriptors.binpb` is protos/ as a FileDescriptorSet (`make protos`). It is read once, when gRPC starts, and belongs
-to nobody else: client libraries that bring messages of the same names can live in this process.
+`descriptors.binpb` is protos/ as a FileDescriptorSet (`make protos`), read once. It is not in protobuf's global pool,
+so client libraries with messages of the same names can be imported into this process.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from pilotlight_predictor.rpc.wire import fields
 
 FILE: Final = Path(__file__).with_name("descriptors.binpb")
 REPEATED: Final = 3
-# FieldDescriptorProto.Type, as far as our protos use it.
+# FieldDescriptorProto.Type, those that the protos use.
 KINDS: Final = {
     1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 8: "bool", 9: "string", 11: "message", 12: "bytes",
     13: "uint32", 14: "enum",
@@ -21,7 +21,7 @@ KINDS: Final = {
 
 
 class FieldType(NamedTuple):
-    """`of` is the full name of the message or enum; `oneof` fields are written though they hold a default."""
+    """`of` is the full name of the message or enum; `oneof` fields are encoded even if they hold the default."""
 
     name: str
     number: int
@@ -53,41 +53,41 @@ class Descriptors(NamedTuple):
 
 @cache
 def descriptors() -> Descriptors:
-    found = Descriptors({}, {}, {})
+    pool = Descriptors({}, {}, {})
     for _, _, raw in fields(memoryview(FILE.read_bytes())):
-        _read_file(found, _view(raw))
-    return found
+        _read_file(pool, _view(raw))
+    return pool
 
 
-def _read_file(found: Descriptors, view: memoryview) -> None:
+def _read_file(pool: Descriptors, view: memoryview) -> None:
     parts = _Parts(view)
     package = parts.text(2)
-    before = {*found.messages, *found.enums}
+    before = {*pool.messages, *pool.enums}
     for message in parts.all(4):
-        _read_message(found, package, message)
+        _read_message(pool, package, message)
     for enum in parts.all(5):
-        _read_enum(found, package, enum)
+        _read_enum(pool, package, enum)
     services = tuple(_within(package, _Parts(service).text(1)) for service in parts.all(6))
     methods = {
         f"{name}.{_Parts(method).text(1)}"
         for name, service in zip(services, parts.all(6), strict=True)
         for method in _Parts(service).all(2)
     }
-    symbols = frozenset(({*found.messages, *found.enums} - before) | set(services) | methods)
+    symbols = frozenset(({*pool.messages, *pool.enums} - before) | set(services) | methods)
     needs = tuple(str(name, "utf-8") for name in parts.all(3))
-    found.files[parts.text(1)] = ProtoFile(parts.text(1), bytes(view), needs, symbols, services)
+    pool.files[parts.text(1)] = ProtoFile(parts.text(1), bytes(view), needs, symbols, services)
 
 
-def _read_message(found: Descriptors, scope: str, view: memoryview) -> None:
+def _read_message(pool: Descriptors, scope: str, view: memoryview) -> None:
     parts = _Parts(view)
     name = _within(scope, parts.text(1))
     types = [_field_type(each) for each in parts.all(2)]
     is_map = any(_Parts(options).number(7) for options in parts.all(7))
-    found.messages[name] = MessageType({t.number: t for t in types}, {t.name: t for t in types}, is_map)
+    pool.messages[name] = MessageType({t.number: t for t in types}, {t.name: t for t in types}, is_map)
     for nested in parts.all(3):
-        _read_message(found, name, nested)
+        _read_message(pool, name, nested)
     for enum in parts.all(4):
-        _read_enum(found, name, enum)
+        _read_enum(pool, name, enum)
 
 
 def _field_type(view: memoryview) -> FieldType:
@@ -96,14 +96,14 @@ def _field_type(view: memoryview) -> FieldType:
     return FieldType(parts.text(1), parts.number(3), KINDS[parts.number(5)], repeated, of, parts.has(9))
 
 
-def _read_enum(found: Descriptors, scope: str, view: memoryview) -> None:
+def _read_enum(pool: Descriptors, scope: str, view: memoryview) -> None:
     parts = _Parts(view)
     values = [_Parts(value) for value in parts.all(2)]
-    found.enums[_within(scope, parts.text(1))] = {value.text(1): value.number(2) for value in values}
+    pool.enums[_within(scope, parts.text(1))] = {value.text(1): value.number(2) for value in values}
 
 
 def _within(scope: str, name: str) -> str:
-    """A file may have no package."""
+    """Return the full name; the scope is empty in a file without a package."""
     return f"{scope}.{name}" if scope else name
 
 
@@ -116,16 +116,16 @@ class _Parts:
     """The fields of one descriptor message, by number."""
 
     def __init__(self, view: memoryview) -> None:
-        self._found = [(number, value) for number, _, value in fields(view)]
+        self._values = [(number, value) for number, _, value in fields(view)]
 
     def has(self, number: int) -> bool:
-        return any(found == number for found, _ in self._found)
+        return any(each == number for each, _ in self._values)
 
     def all(self, number: int) -> Iterator[memoryview]:
-        return (_view(value) for found, value in self._found if found == number)
+        return (_view(value) for each, value in self._values if each == number)
 
     def text(self, number: int) -> str:
         return next((str(value, "utf-8") for value in self.all(number)), "")
 
     def number(self, number: int) -> int:
-        return next((value for found, value in self._found if found == number and isinstance(value, int)), 0)
+        return next((value for each, value in self._values if each == number and isinstance(value, int)), 0)

@@ -1,237 +1,244 @@
-"""Where every gRPC call arrives: gate, byte budget, handler, metrics, and errors as statuses.
+"""Dispatch of gRPC calls: method table, admission, byte budget, metrics, and errors as statuses.
 
-A connection finds the post of a method by its path. Where there is something to ask of the caller, that is done before
-the message is read: nobody fills the memory who may not even call.
+A connection looks up the MethodHandler by path. Callers are authorized before the message is read, so that an
+unauthorized client cannot fill the memory.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Reply
+from pilotlight_predictor.calls import HttpResponse
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.rpc.call_head import CallHead
-from pilotlight_predictor.rpc.packed import Refused
-from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, nobody_watches
-from pilotlight_predictor.rpc.statuses import RpcRefusal, refusal
+from pilotlight_predictor.rpc.packed import RejectedMessage
+from pilotlight_predictor.rpc.service import GrpcRequest, Messages, Method, Service, unobserved
+from pilotlight_predictor.rpc.statuses import GrpcErrorResponse, grpc_error
 from pilotlight_predictor.server import Server
-from pilotlight_predictor.watch import CallWatch
-
-if TYPE_CHECKING:
-    from pilotlight_predictor.rpc.connection import RpcConnection
+from pilotlight_predictor.watch import RequestObserver
 
 
-class Caller(Protocol):
-    """A call as the desk sees it: exchange.py has the one there is."""
+class DrainableConnection(Protocol):
+    """Client connection as the dispatcher and the server need it."""
+
+    @property
+    def has_calls(self) -> bool: ...
+    def start_drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class CallTransport(Protocol):
+    """Call as the dispatcher needs it; implemented by GrpcCall."""
 
     head: CallHead
 
     @property
     def peer(self) -> str: ...
     def time_left(self) -> float | None: ...
-    async def write(self, answer: bytes) -> None: ...
+    async def write(self, response: bytes) -> None: ...
     def finish(self) -> None: ...
-    def refuse(self, refused: RpcRefusal) -> None: ...
+    def send_error(self, error: GrpcErrorResponse) -> None: ...
 
 
-class Later(NamedTuple):
-    """An answer that has to be waited for: one of the two is called."""
+class PendingResponse(NamedTuple):
+    """Response that must be awaited: exactly one of `run` and `drop` is called."""
 
-    begin: Callable[[], Coroutine[Any, Any, bytes | RpcRefusal]]
+    run: Callable[[], Coroutine[Any, Any, bytes | GrpcErrorResponse]]
     drop: Callable[[], None]
 
 
-class Desk:
-    """Everything in it runs on the event loop."""
+class GrpcDispatcher:
+    """Method table and connections of the gRPC port. Runs on the event loop."""
 
     def __init__(
         self,
         server: Server,
         admission: Admission,
         services: Iterable[Service],
-        watch: Callable[[], CallWatch | None],
+        observer: Callable[[], RequestObserver | None],
     ) -> None:
-        self._server, self.admission, self.watch = server, admission, watch
+        self._server, self.admission, self.observer = server, admission, observer
         self.codecs = server.codecs
-        self.connections: set[RpcConnection] = set()
+        self.connections: set[DrainableConnection] = set()
         self.closing = False
         self.in_flight = 0
-        rows = [(service, method) for service in services for method in service.methods]
-        self._posts = {f"/{row[0].name}/{row[1].name}": self._post(*row) for row in rows}
+        self._handlers: dict[str, MethodHandler] = {}
+        for service in services:
+            for method in service.methods:
+                path = f"/{service.name}/{method.name}"
+                self._handlers[path] = MethodHandler(self, server, path, service.protocol, method)
 
-    def post(self, path: str) -> "Post | None":
-        """None is answered UNIMPLEMENTED."""
-        return self._posts.get(path)
-
-    def _post(self, service: Service, method: Method) -> "Post":
-        return Post(self, self._server, f"/{service.name}/{method.name}", service.protocol, method)
+    def handler(self, path: str) -> "MethodHandler | None":
+        """Return the handler of a method, or None (UNIMPLEMENTED)."""
+        return self._handlers.get(path)
 
     @property
     def busy(self) -> bool:
-        """Whether any call is under way."""
-        return any(connection.http.streams for connection in self.connections)
+        """Whether any call is in flight."""
+        return any(connection.has_calls for connection in self.connections)
 
     def close(self) -> None:
-        """No further calls, and streams end at their next pause."""
+        """Accept no further calls; streams end between two messages."""
         self.closing = True
         for connection in list(self.connections):
-            connection.leave()
+            connection.start_drain()
 
 
-class Post:
-    """The calls of one method."""
+class MethodHandler:
+    """Handler of the calls of one method."""
 
-    def __init__(self, desk: Desk, server: Server, path: str, protocol: str, method: Method) -> None:
-        self._desk, self._server, self._admission = desk, server, desk.admission
+    def __init__(self, dispatcher: GrpcDispatcher, server: Server, path: str, protocol: str, method: Method) -> None:
+        self._dispatcher, self._server, self._admission = dispatcher, server, dispatcher.admission
         self._path, self._protocol, self._method = path, protocol, method
-        self.asks = self._admission.asks(method.action, protocol)
+        self.checks_caller = self._admission.checks_every_request(method.action, protocol)
         self.streams = method.stream is not None
-        self.answers_each = method.answer is not None  # a message of a stream may be refused for itself
+        self.can_reject_message = method.unary is not None  # an error of one message does not end the stream
 
-    def arrived(self, caller: Caller) -> RpcCall:
-        call = RpcCall(self._path, caller.head.headers, caller.peer, caller.time_left)
-        watch = self._desk.watch()
-        if watch is not None:
-            watch.attach(call, self._path)
-        return call
+    def new_request(self, transport: CallTransport) -> GrpcRequest:
+        request = GrpcRequest(self._path, transport.head.headers, transport.peer, transport.time_left)
+        observer = self._dispatcher.observer()
+        if observer is not None:
+            observer.attach(request, self._path)
+        return request
 
-    def judged(self, call: RpcCall) -> RpcRefusal | None:
-        """What a caller is told who may not call."""
+    def authorize(self, request: GrpcRequest) -> GrpcErrorResponse | None:
+        """Return the error if the caller may not call this method."""
         try:
-            self._admit(call)
+            self._admit(request)
         except PredictorError as error:
-            return _refused(call, error)
+            return _error_response(request, error)
         return None
 
-    def _admit(self, call: RpcCall) -> None:
+    def _admit(self, request: GrpcRequest) -> None:
         try:
-            self._admission.admit(call.headers, call.peer, self._method.action, self._protocol)
+            self._admission.admit(request.headers, request.peer, self._method.action, self._protocol)
         except PredictorError as error:
-            self._count(call, error.status)
+            self._count(request, error.status)
             raise
 
-    def refused(self, call: RpcCall, error: PredictorError) -> RpcRefusal:
-        """What a caller is told whose request did not get as far as an answer. That is all there is to tell of it."""
-        self._count(call, error.status)
-        told, call.finish = _refused(call, error), nobody_watches
-        return told
+    def reject(self, request: GrpcRequest, error: PredictorError) -> GrpcErrorResponse:
+        """Count and log a request that failed before its handler ran, and return its error."""
+        self._count(request, error.status)
+        response, request.finish = _error_response(request, error), unobserved
+        return response
 
-    def answered(self, call: RpcCall) -> bytes | RpcRefusal | Later:
-        """The answer to the one message in `call.body`, at once where nothing has to be waited for."""
+    def respond(self, request: GrpcRequest) -> bytes | GrpcErrorResponse | PendingResponse:
+        """Return the response to the message in `request.body`, or a PendingResponse if it must be awaited."""
         try:
-            outcome = self._single(call)
+            outcome = self._call_unary(request)
         except Exception as error:
-            return _refused(call, error)
+            return _error_response(request, error)
         if not isinstance(outcome, bytes):
-            return Later(lambda: self._awaited(call, outcome), lambda: self._dropped(call, outcome))
-        if call.finish is not nobody_watches:
-            call.finish(Reply(200))
+            return PendingResponse(
+                lambda: self._run_pending(request, outcome), lambda: self._drop_pending(request, outcome)
+            )
+        if request.finish is not unobserved:
+            request.finish(HttpResponse(200))
         return outcome
 
-    async def _awaited(self, call: RpcCall, outcome: Awaitable[bytes]) -> bytes | RpcRefusal:
+    async def _run_pending(self, request: GrpcRequest, outcome: Awaitable[bytes]) -> bytes | GrpcErrorResponse:
         try:
-            answer = await self._later(call, outcome)
+            response = await self._await_response(request, outcome)
         except asyncio.CancelledError:
-            self.left(call)
+            self.cancelled(request)
             raise
         except Exception as error:
-            return _refused(call, error)
-        call.finish(Reply(200))
-        return answer
+            return _error_response(request, error)
+        request.finish(HttpResponse(200))
+        return response
 
-    def _dropped(self, call: RpcCall, outcome: Awaitable[bytes]) -> None:
-        """Its caller left before anything was done for it."""
+    def _drop_pending(self, request: GrpcRequest, outcome: Awaitable[bytes]) -> None:
+        """Record a call that was cancelled before its task started."""
         if asyncio.iscoroutine(outcome):
             outcome.close()
-        self._count(call, _left(call))
-        self.left(call)
+        self._count(request, _cancel_status(request))
+        self.cancelled(request)
 
-    def left(self, call: RpcCall) -> None:
-        call.finish(Reply(_left(call)))
+    def cancelled(self, request: GrpcRequest) -> None:
+        request.finish(HttpResponse(_cancel_status(request)))
 
-    def _single(self, call: RpcCall) -> bytes | Awaitable[bytes]:
-        """One message, within the byte budget, and counted where it is answered at once; raises what the client is to
-        be told. What is awaited goes through `_later`."""
-        assert self._method.answer is not None
+    def _call_unary(self, request: GrpcRequest) -> bytes | Awaitable[bytes]:
+        """Call the unary handler within the byte budget; count the request unless its response must be awaited."""
+        assert self._method.unary is not None
         try:
-            self._admission.check_room(len(call.body))
-            outcome = self._method.answer(self._server, call)
+            self._admission.check_capacity(len(request.body))
+            outcome = self._method.unary(self._server, request)
         except Exception as error:
-            self._count(call, error.status if isinstance(error, PredictorError) else 500)
+            self._count(request, error.status if isinstance(error, PredictorError) else 500)
             raise
         if isinstance(outcome, bytes):
-            self._count(call, call.status)
+            self._count(request, request.status)
         return outcome
 
-    async def _later(self, call: RpcCall, outcome: Awaitable[bytes]) -> bytes:
-        length, status = len(call.body), 500
+    async def _await_response(self, request: GrpcRequest, outcome: Awaitable[bytes]) -> bytes:
+        length, status = len(request.body), 500
         self._admission.take(length)
-        self._desk.in_flight += 1
+        self._dispatcher.in_flight += 1
         try:
-            answer = await outcome
-            status = call.status
+            response = await outcome
+            status = request.status
         except PredictorError as error:
             status = error.status
             raise
         except asyncio.CancelledError:
-            status = _left(call)
+            status = _cancel_status(request)
             raise
         finally:
-            self._desk.in_flight -= 1
-            if call.lasts is None:
-                self._admission.give_back(length)
+            self._dispatcher.in_flight -= 1
+            if request.pending_thread is None:
+                self._admission.release(length)
             else:
-                call.lasts.add_done_callback(lambda _: self._admission.give_back(length))
-            self._count(call, status)
-        return answer
+                request.pending_thread.add_done_callback(lambda _: self._admission.release(length))
+            self._count(request, status)
+        return response
 
-    def _count(self, call: RpcCall, status: int) -> None:
+    def _count(self, request: GrpcRequest, status: int) -> None:
         if self._method.action is not Action.INFER:
             return
-        seconds, served = perf_counter() - call.started, call.served
+        seconds, served = perf_counter() - request.started, request.served
         if served is None:
-            self._server.observe_refusal(self._protocol, call.params, status, seconds)
+            self._server.observe_rejected(self._protocol, request.params, status, seconds)
         else:
             self._server.metrics.request(served.name, served.version, self._protocol, status).observe(seconds)
 
-    async def stream(self, call: RpcCall, messages: Messages, caller: Caller) -> None:
-        """Any number of messages, and any number of answers."""
+    async def stream(self, request: GrpcRequest, messages: Messages, transport: CallTransport) -> None:
+        """Run the stream handler until its responses are written."""
         assert self._method.stream is not None
-        answers = self._method.stream(self._server, call, messages, self._next_single)
+        responses = self._method.stream(self._server, request, messages, self._call_streamed)
         try:
-            async with aclosing(cast("AsyncGenerator[bytes, None]", answers)):
-                async for answer in answers:
-                    await caller.write(answer)
+            async with aclosing(cast("AsyncGenerator[bytes, None]", responses)):
+                async for response in responses:
+                    await transport.write(response)
         except asyncio.CancelledError:
-            self.left(call)
+            self.cancelled(request)
             raise
         except Exception as error:
-            caller.refuse(_refused(call, error))
+            transport.send_error(_error_response(request, error))
             return
-        caller.finish()
-        call.finish(Reply(200))
+        transport.finish()
+        request.finish(HttpResponse(200))
 
-    async def _next_single(self, call: RpcCall) -> bytes:
-        """A stream counts in the rate limit as often as it asks."""
-        self._admit(call)
-        if isinstance(call.body, Refused):
-            self._count(call, call.body.error.status)
-            raise call.body.error
-        outcome = self._single(call)
-        return outcome if isinstance(outcome, bytes) else await self._later(call, outcome)
-
-
-def _refused(call: RpcCall, error: Exception) -> RpcRefusal:
-    told = refusal(error, call)
-    call.finish(told)
-    return told
+    async def _call_streamed(self, request: GrpcRequest) -> bytes:
+        """Respond to one message of a stream; each one counts in the rate limit."""
+        self._admit(request)
+        if isinstance(request.body, RejectedMessage):
+            self._count(request, request.body.error.status)
+            raise request.body.error
+        outcome = self._call_unary(request)
+        return outcome if isinstance(outcome, bytes) else await self._await_response(request, outcome)
 
 
-def _left(call: RpcCall) -> int:
-    """Why a call was cancelled, as a status: the client's deadline has passed, or the client has gone."""
-    left = call.time_left()
+def _error_response(request: GrpcRequest, error: Exception) -> GrpcErrorResponse:
+    response = grpc_error(error, request)
+    request.finish(response)
+    return response
+
+
+def _cancel_status(request: GrpcRequest) -> int:
+    """Return 504 if the client's deadline has passed, 499 if the client cancelled."""
+    left = request.time_left()
     return 504 if left is not None and left <= 0 else 499

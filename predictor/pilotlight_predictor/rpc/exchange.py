@@ -1,8 +1,7 @@
-"""One gRPC call: a stream of HTTP/2 from its head to its trailers.
+"""One gRPC call: an HTTP/2 stream from its headers to its trailers.
 
-connection.py opens it and hands it the bytes of its request, which intake.py makes messages of; desk.py, behind
-`head.post`, says what they are answered with. A call of one message that is answered at once has no task, no future and
-no timer: it ends within `take`.
+The connection opens it and passes it the bytes of its request; `head.handler` produces the responses. A unary call with
+an immediate response needs no task, future or timer: it ends within `on_data`.
 """
 
 import asyncio
@@ -13,91 +12,89 @@ from typing import Any
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2.flow import STREAM_WINDOW
-from pilotlight_predictor.errors import (
-    DeadlineExceeded,
-    NotReady,
-    PredictorError,
-)
+from pilotlight_predictor.errors import DeadlineExceeded, NotReady, PredictorError
 from pilotlight_predictor.rpc.call_head import CallHead
-from pilotlight_predictor.rpc.desk import Later
-from pilotlight_predictor.rpc.inbox import Inbox
-from pilotlight_predictor.rpc.intake import Intake, Line
-from pilotlight_predictor.rpc.service import RpcCall
-from pilotlight_predictor.rpc.statuses import RpcRefusal
+from pilotlight_predictor.rpc.desk import PendingResponse
+from pilotlight_predictor.rpc.inbox import MessageQueue
+from pilotlight_predictor.rpc.intake import CallConnection, MessageReader
+from pilotlight_predictor.rpc.service import GrpcRequest
+from pilotlight_predictor.rpc.statuses import GrpcErrorResponse
 
 
-class Exchange(Intake):
-    __slots__ = ("_deadline", "_drop", "_room", "_task", "_timer", "headed")
+class GrpcCall(MessageReader):
+    """Server side of one call: deadline, task, responses and trailers."""
 
-    def __init__(self, line: Line, number: int, head: CallHead, *, ended: bool) -> None:
-        super().__init__(number, line.http.out.initial, STREAM_WINDOW, ended=ended)
-        self._line, self.head = line, head
-        self.headed = self.over = False
-        self.call = self._gathering = self._arrival = self._inbox = self._message = None
-        self._held = self._owed = 0
+    __slots__ = ("_deadline", "_drop", "_task", "_timer", "_writable", "headers_sent")
+
+    def __init__(self, connection: CallConnection, number: int, head: CallHead, *, ended: bool) -> None:
+        super().__init__(number, connection.http.out.initial_window, STREAM_WINDOW, ended=ended)
+        self._connection, self.head = connection, head
+        self.headers_sent = self.over = False
+        self.request = self._reassembler = self._arrival_timer = self._queue = self._message = None
+        self._reserved = self._window_owed = 0
         self._task: asyncio.Task[None] | None = None
         self._drop: Callable[[], None] | None = None  # until the task has had its first step
         self._timer: asyncio.TimerHandle | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
         self._deadline = None if head.timeout is None else perf_counter() + head.timeout
 
     @property
     def peer(self) -> str:
-        return self._line.peer
+        return self._connection.peer
 
     def time_left(self) -> float | None:
         return None if self._deadline is None else self._deadline - perf_counter()
 
-    def begin(self) -> None:
-        """Who may not call is told before anything else is read."""
-        post = self.head.post
-        if not post.asks and not post.streams:
+    def start(self) -> None:
+        """Authorize the caller before any message is read, and start the handler of a stream."""
+        handler = self.head.handler
+        if not handler.checks_caller and not handler.streams:
             return
-        self.call = post.arrived(self)
-        refused = post.judged(self.call)
-        if refused is not None:
-            self.refuse(refused)
-        elif post.streams:
-            self._inbox = Inbox(self._account, self._line.codecs)
-            self._drop = partial(post.left, self.call)
-            self.run(self._converse(self.call, self._inbox))
+        self.request = handler.new_request(self)
+        error = handler.authorize(self.request)
+        if error is not None:
+            self.send_error(error)
+        elif handler.streams:
+            self._queue = MessageQueue(self._account, self._connection.codecs)
+            self._drop = partial(handler.cancelled, self.request)
+            self.run(self._run_stream(self.request, self._queue))
 
-    async def _converse(self, call: RpcCall, inbox: Inbox) -> None:
+    async def _run_stream(self, request: GrpcRequest, queue: MessageQueue) -> None:
         self._drop = None
-        await self.head.post.stream(call, inbox, self)
+        await self.head.handler.stream(request, queue, self)
 
     def reject(self, error: PredictorError) -> None:
-        """What has come of the request is as far as it gets."""
-        post = self.head.post
-        self.refuse(post.refused(self.call or post.arrived(self), error))
+        """End the call with an error before its handler has run."""
+        handler = self.head.handler
+        self.send_error(handler.reject(self.request or handler.new_request(self), error))
 
-    def ask(self, message: Buffer) -> None:
-        post = self.head.post
-        call = self.call = self.call or post.arrived(self)
-        call.body = message
-        outcome = post.answered(call)
+    def handle_message(self, message: Buffer) -> None:
+        handler = self.head.handler
+        request = self.request = self.request or handler.new_request(self)
+        request.body = message
+        outcome = handler.respond(request)
         if isinstance(outcome, bytes):
-            self._line.answer(self, outcome)
-        elif isinstance(outcome, RpcRefusal):
-            self.refuse(outcome)
+            self._connection.respond(self, outcome)
+        elif isinstance(outcome, GrpcErrorResponse):
+            self.send_error(outcome)
         else:
             self._drop = outcome.drop
-            self.run(self._answer_later(outcome))
+            self.run(self._finish_pending(outcome))
 
-    async def _answer_later(self, outcome: Later) -> None:
+    async def _finish_pending(self, outcome: PendingResponse) -> None:
         self._drop = None
-        answer = await outcome.begin()
-        if isinstance(answer, RpcRefusal):
-            self.refuse(answer)
+        response = await outcome.run()
+        if isinstance(response, GrpcErrorResponse):
+            self.send_error(response)
         elif not self.over:
-            self._line.answer(self, answer)
-            self._line.flush_soon()
+            self._connection.respond(self, response)
+            self._connection.flush_soon()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
-        self.run_out_of_time()
+        self.start_deadline()
 
-    def run_out_of_time(self) -> None:
+    def start_deadline(self) -> None:
         if self._timer is None and (left := self.time_left()) is not None:
             self._timer = asyncio.get_running_loop().call_later(left, self._expire)
 
@@ -108,64 +105,64 @@ class Exchange(Intake):
         else:
             self.fail("DEADLINE_EXCEEDED", "the call's deadline has passed")
 
-    async def write(self, answer: bytes) -> None:
-        """One of many answers; waits for a client that reads slowly."""
+    async def write(self, response: bytes) -> None:
+        """Send one of several responses; wait while the client reads slowly."""
         if self.over:
             return
-        self._line.send(self, answer)
-        self._line.flush_soon()
-        if self.waiting:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+        self._connection.send(self, response)
+        self._connection.flush_soon()
+        if self.pending:
+            self._writable = asyncio.get_running_loop().create_future()
+            await self._writable
 
     def finish(self) -> None:
-        """All answers have been written."""
+        """End the call with OK."""
         if self.over:
             return
-        if not self.headed:
-            self._line.http.out.head(self, self._line.blocks.head())
-        self._end(self._line.blocks.done(waits=bool(self.waiting)))
+        if not self.headers_sent:
+            self._connection.http.out.head(self, self._connection.blocks.head())
+        self._end(self._connection.blocks.success(waits=bool(self.pending)))
 
-    def refuse(self, refused: RpcRefusal) -> None:
-        self.fail(refused.code, refused.message, refused.trailers)
+    def send_error(self, error: GrpcErrorResponse) -> None:
+        self.fail(error.code, error.message, error.trailers)
 
     def fail(self, code: str, message: str, trailers: tuple[tuple[str, str], ...] = ()) -> None:
         if self.over:
             return
-        waits = bool(self.waiting)
-        self._end(self._line.blocks.failed(code, message, trailers, headed=self.headed, waits=waits))
+        waits = bool(self.pending)
+        self._end(self._connection.blocks.failure(code, message, trailers, headed=self.headers_sent, waits=waits))
 
     def _end(self, block: bytes) -> None:
-        self._line.http.out.end(self, block)
-        self._line.flush_soon()
+        self._connection.http.out.end(self, block)
+        self._connection.flush_soon()
         self.settle()
 
     def settle(self) -> None:
-        """The answer is decided: whatever else goes on for it stops; the task that decided is in its last step."""
+        """Cancel timers and the task, unless it is the caller, and release the reserved bytes: the call is decided."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._arrival is not None:
-            self._arrival.stop()
+        if self._arrival_timer is not None:
+            self._arrival_timer.stop()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
             if self._drop is not None:
                 self._drop()
-        if self._held:
+        if self._reserved:
             self._release()
-        # These know us in turn, and hold what the client sent: nobody shall wait for the collector to free it.
-        self.call = self._inbox = self._gathering = self._message = self._arrival = self._drop = None
+        # Break the reference cycles, so that the request's memory is freed without waiting for the garbage collector.
+        self.request = self._queue = self._reassembler = self._message = self._arrival_timer = self._drop = None
 
-    def gone(self) -> None:
+    def on_reset(self) -> None:
         if not self.over:
             self.settle()
-        self.drained()
+        self.on_drained()
 
-    def drained(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+    def on_drained(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
 
-    def hurry(self) -> None:
-        """The server is stopping: a stream ends between two of its messages."""
-        if self._inbox is not None:
-            self._inbox.end(NotReady("the server is stopping; open another stream"))
+    def end_stream(self) -> None:
+        """End a stream after its queued messages because the server is stopping."""
+        if self._queue is not None:
+            self._queue.end(NotReady("the server is stopping; open another stream"))

@@ -1,4 +1,4 @@
-"""The gRPC port: started beside or after the first load, so that no cold start waits for it; drained at the end."""
+"""The gRPC server: listens after or during the first load, so that a cold start does not wait for it, and drains."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,79 +7,81 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.beside_requests import beside_requests
+from pilotlight_predictor.beside_requests import in_thread_under_load
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.rpc.port import HeldPort
+from pilotlight_predictor.rpc.port import ReservedPort
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.rpc.desk import Desk
+    from pilotlight_predictor.rpc.desk import GrpcDispatcher
     from pilotlight_predictor.rpc.service import Service
-    from pilotlight_predictor.watch import CallWatch
+    from pilotlight_predictor.watch import RequestObserver
 
     Spread = Callable[[tuple[Service, ...]], tuple[Service, ...]]
 BACKLOG: Final = 4096
-LOOK_S: Final = 0.01
+POLL_S: Final = 0.01
 MAX_MESSAGE: Final = (1 << 31) - 1
 MIB: Final = 1 << 20
 
 
-class RpcFront:
-    def __init__(self, held: HeldPort, settings: Settings) -> None:
-        self._held, self._settings = held, settings
-        self._door: asyncio.Server | None = None
-        self._desk: Desk | None = None
+class GrpcServer:
+    """Listener on the reserved gRPC port."""
+
+    def __init__(self, held: ReservedPort, settings: Settings) -> None:
+        self._port, self._settings = held, settings
+        self._listener: asyncio.Server | None = None
+        self._dispatcher: GrpcDispatcher | None = None
 
     async def start(
         self,
         server: Server,
         admission: Admission,
-        watch: "Callable[[], CallWatch | None]",
+        watch: "Callable[[], RequestObserver | None]",
         spread: "Spread | None" = None,
     ) -> None:
-        """`spread` changes the rows of services where there are several workers."""
-        services = await beside_requests(import_services)
-        from pilotlight_predictor.rpc.connection import RpcConnection
+        """Listen; `spread` replaces methods of the services where there are several workers."""
+        services = await in_thread_under_load(import_services)
+        from pilotlight_predictor.rpc.connection import GrpcConnection
         from pilotlight_predictor.rpc.descriptors import descriptors
-        from pilotlight_predictor.rpc.desk import Desk
+        from pilotlight_predictor.rpc.desk import GrpcDispatcher
 
-        desk = self._desk = Desk(server, admission, spread(services) if spread else services, watch)
+        desk = self._dispatcher = GrpcDispatcher(server, admission, spread(services) if spread else services, watch)
         most = _max_message(self._settings)
-        self._door = await asyncio.get_running_loop().create_server(
-            lambda: RpcConnection(desk, most), sock=self._held.opened(), backlog=BACKLOG
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: GrpcConnection(desk, most), sock=self._port.listening_socket(), backlog=BACKLOG
         )
-        log("grpc.listening", grpc_port=self._held.port, host=self._held.host)
-        await beside_requests(descriptors)  # inferences need none of them; whatever else comes first reads them itself
+        log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
+        await in_thread_under_load(descriptors)  # read ahead: needed by all methods but inference
 
     def in_flight(self) -> int:
-        return 0 if self._desk is None else self._desk.in_flight
+        return 0 if self._dispatcher is None else self._dispatcher.in_flight
 
-    async def drain(self, delay_s: float, timeout_s: float, hurry: asyncio.Event) -> bool:
-        """As the HTTP front: takes calls for the delay, then finishes those in flight; False when time ended it."""
-        if self._desk is None or self._door is None:
+    async def drain(self, delay_s: float, timeout_s: float, abort: asyncio.Event) -> bool:
+        """Accept calls for `delay_s`, then wait for those in flight; False if `timeout_s` or `abort` ended it."""
+        if self._dispatcher is None or self._listener is None:
             return True
-        await _wait(hurry, delay_s)
-        self._door.close()
-        self._desk.close()
+        await _wait(abort, delay_s)
+        self._listener.close()
+        self._dispatcher.close()
         end = monotonic() + timeout_s
-        while self._desk.connections and monotonic() < end and not hurry.is_set():
-            await _wait(hurry, LOOK_S)
-        finished = not self._desk.busy
-        for connection in list(self._desk.connections):
+        while self._dispatcher.connections and monotonic() < end and not abort.is_set():
+            await _wait(abort, POLL_S)
+        finished = not self._dispatcher.busy
+        for connection in list(self._dispatcher.connections):
             connection.close()
         return finished
 
 
 def _max_message(settings: Settings) -> int:
-    """A message beyond the budget of bytes in flight could never be served: it is refused by its length."""
+    """Return the size limit of a message: one beyond the budget of bytes in flight could never be served."""
     megabytes = settings.safeguards.max_request_size_mb
     largest = MAX_MESSAGE if megabytes is None else int(megabytes * MIB)
     return min(largest, settings.server.max_bytes_in_flight, MAX_MESSAGE)
 
 
 def import_services() -> "tuple[Service, ...]":
-    """In a thread: it takes two hundredths of a second."""
+    """Import the services; takes 20 ms, so it runs in a thread."""
     from pilotlight_predictor.rpc import connection, desk, services  # noqa: F401
 
     return services()

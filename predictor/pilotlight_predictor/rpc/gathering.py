@@ -1,7 +1,6 @@
-"""Messages of gRPC put together from the bytes of a stream: a flag, a length, and so many bytes each. Pure.
+"""Reassembly of gRPC messages (flag, length, payload) from the bytes of a stream. Pure.
 
-A message whose frames come one by one is copied once, to where it stays; what it announces is not believed before it is
-there, so that nobody fills the memory with a promise.
+Frames are copied once, into the message. Memory grows with the bytes received, not with the announced length.
 """
 
 import struct
@@ -9,70 +8,72 @@ from typing import Final
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import RequestTooLarge, Unreadable
-from pilotlight_predictor.rpc.packed import Packed
+from pilotlight_predictor.rpc.packed import CompressedMessage
 
 PREFIX: Final = struct.Struct(">BI")
-LARGE: Final = 1 << 16  # bytes of a message that is not copied again, though that would make it simpler to read
+LARGE: Final = 1 << 16  # bytes from which a message is passed on as a view instead of copied to bytes
 
 
-class Gathering:
-    __slots__ = ("_encoding", "_most", "_packed", "_prefix", "held", "missing", "skips")
+class Reassembler:
+    """Reader of length-prefixed messages of at most `max_size` bytes."""
 
-    def __init__(self, most: int, encoding: str) -> None:
-        self._most, self._encoding = most, encoding
+    __slots__ = ("_compressed", "_encoding", "_max_size", "_prefix", "missing", "partial", "skipping")
+
+    def __init__(self, max_size: int, encoding: str) -> None:
+        self._max_size, self._encoding = max_size, encoding
         self._prefix = b""
-        self._packed = 0
-        self.held: bytearray | None = None  # the message that is arriving
-        self.missing = 0  # bytes of it
-        self.skips = False  # nothing is kept of it
+        self._compressed = 0
+        self.partial: bytearray | None = None  # the message that is arriving
+        self.missing = 0  # bytes of it still to come
+        self.skipping = False  # its bytes are discarded
 
-    def feed(self, data: Buffer, start: int, end: int) -> list[Buffer | Packed]:
-        """The messages that these bytes complete. Raises Unreadable and RequestTooLarge."""
-        found: list[Buffer | Packed] = []
+    def feed(self, data: Buffer, start: int, end: int) -> list[Buffer | CompressedMessage]:
+        """Return the messages that these bytes complete. Raise Unreadable or RequestTooLarge."""
+        messages: list[Buffer | CompressedMessage] = []
         view = memoryview(data)
-        while start < end or (self.held is not None and not self.missing):
-            if self.held is None:
-                start = self._announce(view, start, end)
+        while start < end or (self.partial is not None and not self.missing):
+            if self.partial is None:
+                start = self._read_prefix(view, start, end)
                 continue
             used = min(self.missing, end - start)
-            if not self.skips:
-                self.held += view[start : start + used]
+            if not self.skipping:
+                self.partial += view[start : start + used]
             self.missing -= used
             start += used
             if not self.missing:
-                if not self.skips:
-                    found.append(self._whole(self.held))
-                self.held, self.skips = None, False
-        return found
+                if not self.skipping:
+                    messages.append(self._complete(self.partial))
+                self.partial, self.skipping = None, False
+        return messages
 
-    def _announce(self, view: memoryview, start: int, end: int) -> int:
-        """Reads the five bytes before a message, which may come apart."""
+    def _read_prefix(self, view: memoryview, start: int, end: int) -> int:
+        """Read the five-byte prefix, which may be split over frames; return the new position."""
         used = min(PREFIX.size - len(self._prefix), end - start)
         self._prefix += view[start : start + used]
         if len(self._prefix) == PREFIX.size:
-            self._packed, self.missing = PREFIX.unpack(self._prefix)
-            self._prefix, self.held = b"", bytearray()
-            if self._packed > 1:
-                raise Unreadable(f"the flag of a message is {self._packed}, must be 0 or 1")
-            if self.missing > self._most:
-                raise RequestTooLarge(f"the message has {self.missing} bytes, at most {self._most} are taken")
+            self._compressed, self.missing = PREFIX.unpack(self._prefix)
+            self._prefix, self.partial = b"", bytearray()
+            if self._compressed > 1:
+                raise Unreadable(f"the flag of a message is {self._compressed}, must be 0 or 1")
+            if self.missing > self._max_size:
+                raise RequestTooLarge(f"the message has {self.missing} bytes, at most {self._max_size} are taken")
         return start + used
 
     @property
     def size(self) -> int:
-        """Bytes that wait here for more of them."""
-        return len(self.held) if self.held is not None else 0
+        """Bytes held of the partial message."""
+        return len(self.partial) if self.partial is not None else 0
 
     @property
-    def within(self) -> bool:
-        """Whether an end would cut a message off."""
-        return self.held is not None or bool(self._prefix)
+    def in_message(self) -> bool:
+        """Whether a message or its prefix is incomplete."""
+        return self.partial is not None or bool(self._prefix)
 
     def skip(self) -> None:
-        """Of the message that is arriving nothing is kept; the next one begins where it ends."""
-        self.held, self.skips = bytearray(), True
+        """Discard the arriving message; the next one begins where it ends."""
+        self.partial, self.skipping = bytearray(), True
 
-    def _whole(self, message: bytearray) -> Buffer | Packed:
-        if self._packed:
-            return Packed(message, self._encoding, self._most)
+    def _complete(self, message: bytearray) -> Buffer | CompressedMessage:
+        if self._compressed:
+            return CompressedMessage(message, self._encoding, self._max_size)
         return bytes(message) if len(message) < LARGE else memoryview(message).toreadonly()

@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`, which Kubernetes and load balancers probe: the server, one of its services, or a model."""
+"""`grpc.health.v1.Health`, for probes of Kubernetes and load balancers: the server, a service, or a model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,42 +6,42 @@ from typing import Final
 
 from pilotlight_predictor.access import Action
 from pilotlight_predictor.errors import NotFound
-from pilotlight_predictor.lifecycle import State
+from pilotlight_predictor.lifecycle import ServerState
 from pilotlight_predictor.rpc import services
 from pilotlight_predictor.rpc.messages import decode, encode
-from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single
+from pilotlight_predictor.rpc.service import GrpcRequest, Messages, Method, Service, UnaryCall
 from pilotlight_predictor.server import Server
 
 PACKAGE: Final = "grpc.health.v1"
-LOOK_S: Final = 0.2  # how soon who watches learns of a change
+POLL_S: Final = 0.2  # delay until Watch reports a change
 
 
-def check(server: Server, call: RpcCall) -> bytes:
-    name = decode(f"{PACKAGE}.HealthCheckRequest", call.body).get("service", "")
+def check(server: Server, request: GrpcRequest) -> bytes:
+    name = decode(f"{PACKAGE}.HealthCheckRequest", request.body).get("service", "")
     status = _status(server, name)
     if status == "SERVICE_UNKNOWN":
         raise NotFound(f"service = '{name[:100]}' is neither a service nor a model of this server")
     return _response(status)
 
 
-def everything(server: Server, _: RpcCall) -> bytes:
+def list_statuses(server: Server, _: GrpcRequest) -> bytes:
     names = ("", *_services(), *server.registry.names())
     statuses = {name: {"status": _status(server, name)} for name in names}
     return encode(f"{PACKAGE}.HealthListResponse", {"statuses": statuses})
 
 
-async def watch(server: Server, _: RpcCall, messages: Messages, __: Single) -> AsyncIterator[bytes]:
-    """The status and then each change of it, until the server stops."""
+async def watch(server: Server, _: GrpcRequest, messages: Messages, __: UnaryCall) -> AsyncIterator[bytes]:
+    """Yield the status and then each change of it, until the server stops."""
     name = decode(f"{PACKAGE}.HealthCheckRequest", await anext(messages, b"")).get("service", "")
-    told = ""
+    last = ""
     while True:
         status = _status(server, name)
-        if status != told:
-            told = status
+        if status != last:
+            last = status
             yield _response(status)
-        if server.lifecycle.state is State.STOPPING:
+        if server.lifecycle.state is ServerState.STOPPING:
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _status(server: Server, name: str) -> str:
@@ -66,7 +66,7 @@ SERVICES = (
         "grpc-health",
         (
             Method("Check", Action.HEALTH, check),
-            Method("List", Action.READ, everything),
+            Method("List", Action.READ, list_statuses),
             Method("Watch", Action.HEALTH, stream=watch),
         ),
     ),

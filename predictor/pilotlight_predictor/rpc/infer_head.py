@@ -1,7 +1,6 @@
-"""The head of a ModelInferRequest: all of it but its id and raw contents. Pure.
+"""Head of a ModelInferRequest: all of it but its id and raw contents. Pure.
 
-infer_request.py cuts it out of the message. Requests share it, so it is read into what never changes and may be
-remembered.
+Clients repeat heads, so the decoded form is immutable and cached.
 """
 
 import struct
@@ -11,14 +10,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.inference import NEWEST, Parameters, RequestedOutput, SharedPlace
-from pilotlight_predictor.protocol.shared_places import REGION, read_place
+from pilotlight_predictor.inference import NEWEST, Parameters, RequestedOutput, SharedMemorySlice
+from pilotlight_predictor.protocol.shared_places import REGION, read_region
 from pilotlight_predictor.protocol.v2_request import MAX_DIM, MAX_DIMS, RESERVED, RESERVED_PREFIX
 from pilotlight_predictor.rpc import wire
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape, element_count
 
-MAX_FIELDS: Final = 10_000  # of a message: what has more is none that a client made for a model
-EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # within a stream: an end that has no answer is told too
+MAX_FIELDS: Final = 10_000  # of a message; no model needs more
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # in a stream: send a final response even if it is empty
 _DOUBLE: Final = struct.Struct("<d")
 
 
@@ -27,11 +26,11 @@ class WireInput(NamedTuple):
     datatype: str
     shape: Shape
     contents: memoryview | None
-    place: SharedPlace | None = None
+    place: SharedMemorySlice | None = None
 
 
 class PlainInput(NamedTuple):
-    """Numbers that are read as they lie."""
+    """Numeric input whose raw contents need no decoding."""
 
     name: str
     datatype: str
@@ -41,7 +40,7 @@ class PlainInput(NamedTuple):
 
 
 class Head(NamedTuple):
-    """All of a request but its id and raw contents. Shared by requests: nobody may change it."""
+    """All of a request but its id and raw contents. Shared by requests: must not be changed."""
 
     model: str
     version: int
@@ -51,8 +50,8 @@ class Head(NamedTuple):
     priority: int
     timeout_us: int
     shared: bool  # inputs lie in shared memory
-    placed: bool  # outputs shall
-    plain: tuple[PlainInput, ...]  # all inputs, where raw contents of the right length are all that there is to check
+    placed: bool  # outputs are written to shared memory
+    plain: tuple[PlainInput, ...]  # all inputs, if only the length of their raw contents must be checked
 
 
 def read_head(message: bytes) -> Head:
@@ -74,7 +73,7 @@ def read_head(message: bytes) -> Head:
     _check(inputs, parameters)
     priority, timeout_us = _unsigned(parameters, "priority"), _unsigned(parameters, "timeout")
     chosen = tuple(outputs.values())
-    shared, placed = any(each.place for each in inputs), any(output.place for output in chosen)
+    shared, placed = any(each.place for each in inputs), any(output.shared_memory for output in chosen)
     return Head(
         model, read_version(version), parameters, tuple(inputs), chosen, priority, timeout_us, shared, placed,
         _plain(inputs),
@@ -108,7 +107,7 @@ def _read_input(where: str, view: memoryview) -> WireInput:
             _read_parameter(parameters, value, f"{where}.parameters")
         elif number == 5:
             contents = wire.payload(value, f"{where}.contents")
-    place = read_place(where, parameters) if REGION in parameters else None
+    place = read_region(where, parameters) if REGION in parameters else None
     return WireInput(name, datatype, tuple(shape), contents, place)
 
 
@@ -132,7 +131,7 @@ def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
             _read_parameter(parameters, value, f"{where}.parameters")
     if name in outputs:
         raise BadRequest(f"{where}.name = '{name}' appears twice")
-    place = read_place(where, parameters) if REGION in parameters else None
+    place = read_region(where, parameters) if REGION in parameters else None
     count = parameters.get("classification", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
@@ -154,20 +153,20 @@ def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str)
 
 
 def _parameter(view: memoryview, where: str) -> Any:
-    """The last of a oneof counts."""
-    found: Any = None
+    """Return the value; of a oneof, the last one counts."""
+    parameter: Any = None
     for number, wire_type, value in wire.fields(view, MAX_FIELDS):
         if number == 1:
-            found = bool(wire.number(value, where))
+            parameter = bool(wire.number(value, where))
         elif number == 2:
-            found = wire.signed(wire.number(value, where))
+            parameter = wire.signed(wire.number(value, where))
         elif number == 3:
-            found = wire.text(value, where)
+            parameter = wire.text(value, where)
         elif number == 4 and wire_type == wire.FIXED64:
-            found = _DOUBLE.unpack(wire.payload(value, where))[0]
+            parameter = _DOUBLE.unpack(wire.payload(value, where))[0]
         elif number == 5:
-            found = wire.number(value, where)
-    return found
+            parameter = wire.number(value, where)
+    return parameter
 
 
 def _check(inputs: list[WireInput], parameters: Parameters) -> None:
@@ -193,11 +192,11 @@ def _unsigned(parameters: Parameters, key: str) -> int:
 
 
 def _plain(inputs: list[WireInput]) -> tuple[PlainInput, ...]:
-    """None where an input needs more than a look at its length."""
-    found = []
+    """Return the inputs as plain ones, or nothing if one of them needs more than a check of its length."""
+    plain = []
     for name, datatype, shape, contents, place in inputs:
         dtype, count = NUMPY_TYPES[datatype], element_count(shape)
         if contents or place or dtype.kind not in "iuf" or not count:
             return ()
-        found.append(PlainInput(name, datatype, dtype, shape, count * dtype.itemsize))
-    return tuple(found)
+        plain.append(PlainInput(name, datatype, dtype, shape, count * dtype.itemsize))
+    return tuple(plain)

@@ -1,7 +1,7 @@
 """InferResponse → ModelInferResponse. Pure.
 
-Whoever sent raw contents gets raw contents, whoever sent typed ones gets those, as from KServe and MLServer. Triton
-answers raw whatever was sent, and so does a server that stands in for it. All outputs of an answer have one form.
+Outputs have the form of the inputs, raw or typed, as with KServe and MLServer; always raw in Triton compatibility mode,
+as with Triton. All outputs of a response have the same form.
 """
 
 import struct
@@ -11,7 +11,7 @@ from typing import Any, Final
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.protocol.raw import encode_raw
-from pilotlight_predictor.protocol.shared_places import told_place
+from pilotlight_predictor.protocol.shared_places import region_parameters
 from pilotlight_predictor.rpc import wire
 from pilotlight_predictor.rpc.contents import FIELDS, encode_contents
 from pilotlight_predictor.tensors import NUMPY_TYPES, Shape
@@ -19,18 +19,18 @@ from pilotlight_predictor.tensors import NUMPY_TYPES, Shape
 FINAL: Final = "triton_final_response"
 _RAW_TAG: Final = wire.tag(6, wire.BYTES)
 _DOUBLE: Final = struct.Struct("<d")
-_SMALL: Final = 4096  # bytes that are copied in less time than a view of them takes to be made
+_SMALL: Final = 4096  # bytes that are copied faster than a memoryview is created
 
 
 def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:
-    """The message in pieces."""
+    """Return the message in pieces."""
     pieces: list[Buffer] = [_start(response.model, response.version)]
     if response.id:
         pieces.append(wire.delimited(3, response.id.encode()))
     if response.parameters:
         pieces.extend(_parameter(key, value) for key, value in response.parameters.items())
-    if response.placed:
-        return pieces + _around(response)
+    if response.shared_outputs:
+        return pieces + _shared_memory_outputs(response)
     tensors = response.outputs.items()
     if not raw and all(datatype in FIELDS for _, (datatype, _) in tensors):
         for name, tensor in tensors:
@@ -47,29 +47,29 @@ def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:
     return pieces + raws
 
 
-def _around(response: InferResponse) -> list[Buffer]:
-    """Of what lies in shared memory, only where; its raw contents are there, and empty."""
+def _shared_memory_outputs(response: InferResponse) -> list[Buffer]:
+    """Encode outputs of which some are in shared memory: those have their region as parameters, and empty contents."""
     heads: list[Buffer] = []
     raws: list[Buffer] = []
     for name, tensor in response.outputs.items():
-        place = response.placed.get(name)
+        place = response.shared_outputs.get(name)
         head = _output(name, tensor.datatype, tensor.array.shape)
-        told = told_place(place).items() if place else ()
-        heads.append(wire.delimited(5, head + b"".join(_parameter(key, value) for key, value in told)))
+        parameters = region_parameters(place).items() if place else ()
+        heads.append(wire.delimited(5, head + b"".join(_parameter(key, value) for key, value in parameters)))
         blob = b"" if place else encode_raw(tensor)
         raws += (_RAW_TAG, wire.varint(len(blob)), blob)
     return heads + raws
 
 
 def encode_streamed(pieces: list[Buffer]) -> list[Buffer]:
-    """A ModelStreamInferResponse that holds the answer of these pieces."""
+    """Return a ModelStreamInferResponse around the pieces of a ModelInferResponse."""
     return [wire.tag(2, wire.BYTES), wire.varint(sum(map(len, pieces))), *pieces]
 
 
 def encode_stream_error(message: str, identity: str) -> bytes:
-    """The request's id tells a client which of its requests failed."""
-    answer = wire.delimited(3, identity.encode()) if identity else b""
-    return wire.delimited(1, message.encode("utf-8", "replace")) + wire.delimited(2, answer)
+    """Return a ModelStreamInferResponse with an error and the id of the failed request."""
+    response = wire.delimited(3, identity.encode()) if identity else b""
+    return wire.delimited(1, message.encode("utf-8", "replace")) + wire.delimited(2, response)
 
 
 @lru_cache(1024)

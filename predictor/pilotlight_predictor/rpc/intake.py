@@ -1,7 +1,7 @@
-"""The request of a gRPC call: from the bytes of its stream to messages, within the bytes that all calls may hold.
+"""Request side of a gRPC call: from the bytes of its stream to messages, within the budget of bytes in flight.
 
-exchange.py derives from it, and answers. A small message that comes in one piece is asked at once; what arrives in
-pieces, waits in a stream's inbox or is unpacked counts as bytes in flight for as long as it does.
+A message that arrives in one frame is handled at once. Partial, queued and decompressing messages count as bytes in
+flight.
 """
 
 from collections.abc import Coroutine
@@ -9,190 +9,195 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight.wire.http2.connection import Connection
+from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.flow import STREAM_WINDOW
-from pilotlight.wire.http2.outgoing import Stream
+from pilotlight.wire.http2.outgoing import Http2Stream
 from pilotlight_predictor.admission import Admission
 from pilotlight_predictor.errors import Cancelled, PredictorError, QueueFull, Unreadable, Unsupported
-from pilotlight_predictor.rpc.arrival import Arrival
+from pilotlight_predictor.rpc.arrival import ArrivalTimer
 from pilotlight_predictor.rpc.call_head import CallHead
-from pilotlight_predictor.rpc.gathering import PREFIX, Gathering
-from pilotlight_predictor.rpc.inbox import Inbox
-from pilotlight_predictor.rpc.packed import AT_ONCE, STEP, Packed, Refused
-from pilotlight_predictor.rpc.reply_blocks import ReplyBlocks
-from pilotlight_predictor.rpc.service import RpcCall
-from pilotlight_predictor.threads import FewThreads
+from pilotlight_predictor.rpc.gathering import PREFIX, Reassembler
+from pilotlight_predictor.rpc.inbox import MessageQueue
+from pilotlight_predictor.rpc.packed import INLINE_BYTES, STEP_BYTES, CompressedMessage, RejectedMessage
+from pilotlight_predictor.rpc.reply_blocks import ResponseHeaderBlocks
+from pilotlight_predictor.rpc.service import GrpcRequest
+from pilotlight_predictor.threads import ThreadLimiter
 
-FEWEST: Final = STREAM_WINDOW // 2  # bytes of data for which a client is told that it may send more
+WINDOW_UPDATE_MIN: Final = STREAM_WINDOW // 2  # bytes for which a WINDOW_UPDATE is sent
 
 
-class Line(Protocol):
-    """What a call needs of its connection."""
+class CallConnection(Protocol):
+    """Connection as a call needs it."""
 
-    http: Connection
-    blocks: ReplyBlocks
+    http: Http2Connection
+    blocks: ResponseHeaderBlocks
     peer: str
     admission: Admission
-    codecs: FewThreads
+    codecs: ThreadLimiter
     max_message: int
 
-    def answer(self, exchange: Any, message: bytes) -> None: ...
-    def send(self, exchange: Any, message: bytes) -> None: ...
+    def respond(self, call: Any, message: bytes) -> None: ...
+    def send(self, call: Any, message: bytes) -> None: ...
     def flush_soon(self) -> None: ...
 
 
-class Intake(Stream):
+class MessageReader(Http2Stream):
+    """Base of GrpcCall: reads messages and passes them to `handle_message` or the queue."""
+
     __slots__ = (
-        "_arrival", "_gathering", "_held", "_inbox", "_line", "_message", "_owed", "call", "head", "over",
+        "_arrival_timer", "_connection", "_message", "_queue", "_reassembler", "_reserved", "_window_owed", "head",
+        "over", "request",
     )  # fmt: skip
 
-    # Whoever derives from this sets them: a constructor more would cost every call.
-    _line: Line
+    # Set by the subclass: one more constructor would cost every call.
+    _connection: CallConnection
     head: CallHead
     over: bool
-    call: RpcCall | None
-    _gathering: Gathering | None
-    _arrival: Arrival | None
-    _inbox: Inbox | None
-    _message: Buffer | Packed | None
-    _held: int
-    _owed: int
+    request: GrpcRequest | None
+    _reassembler: Reassembler | None
+    _arrival_timer: ArrivalTimer | None
+    _queue: MessageQueue | None
+    _message: Buffer | CompressedMessage | None
+    _reserved: int
+    _window_owed: int
 
-    def ask(self, message: Buffer) -> None:
-        """The one message of a call is there."""
+    def handle_message(self, message: Buffer) -> None:
+        """Handle the only message of a unary call."""
 
     def reject(self, error: PredictorError) -> None:
-        """What has come of the request is as far as it gets."""
+        """End the call with an error."""
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """As the call's task."""
+        """Run a coroutine as the call's task."""
 
-    def run_out_of_time(self) -> None:
-        """The deadline runs."""
+    def start_deadline(self) -> None:
+        """Start the timer of the client's deadline."""
 
-    def take(self, data: Buffer, start: int, end: int) -> None:
+    def on_data(self, data: Buffer, start: int, end: int) -> None:
         if self.over:
             return
-        if self.ended and self._gathering is None and self._inbox is None and end - start >= PREFIX.size:
-            packed, length = PREFIX.unpack_from(data, start)
-            if not packed and start + PREFIX.size + length == end and length <= self._line.max_message:
-                self.ask(bytes(data[start + PREFIX.size : end]))
+        # Fast path: the whole message in the only DATA frame, as most unary calls send it.
+        if self.ended and self._reassembler is None and self._queue is None and end - start >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(data, start)
+            if not compressed and start + PREFIX.size + length == end and length <= self._connection.max_message:
+                self.handle_message(bytes(data[start + PREFIX.size : end]))
                 return
-        self._gather(data, start, end)
+        self._reassemble(data, start, end)
 
-    def _gather(self, data: Buffer, start: int, end: int) -> None:
-        """A message that has not come in one piece, or one of many."""
-        gathering = self._gathering
-        if gathering is None:
-            gathering = self._gathering = Gathering(self._line.max_message, self.head.encoding)
-        before = gathering.held
-        self._owed += end - start
+    def _reassemble(self, data: Buffer, start: int, end: int) -> None:
+        """Handle data of a message in several frames, or of a stream."""
+        reassembler = self._reassembler
+        if reassembler is None:
+            reassembler = self._reassembler = Reassembler(self._connection.max_message, self.head.encoding)
+        before = reassembler.partial
+        self._window_owed += end - start
         try:
-            for message in gathering.feed(data, start, end):
+            for message in reassembler.feed(data, start, end):
                 self._put(message)
             if self.ended:
-                self._complete(gathering)
+                self._complete(reassembler)
             else:
                 self._account()
-                if self._arrival is None or (gathering.held is not None and gathering.held is not before):
-                    self._expect_more()
+                partial = reassembler.partial
+                if self._arrival_timer is None or (partial is not None and partial is not before):
+                    self._start_arrival_timer()
         except QueueFull as error:
-            self._make_room(gathering, error)
+            self._shed_messages(reassembler, error)
         except PredictorError as error:
             self.reject(error)
 
-    def _make_room(self, gathering: Gathering, error: QueueFull) -> None:
-        """A stream goes on without the messages that there is no room for, the newest first."""
-        inbox = self._inbox
-        while inbox is not None and self.head.post.answers_each:
-            if gathering.size:
-                gathering.skip()
-                inbox.put(Refused.by(error))
-            elif not inbox.give_up(error):
+    def _shed_messages(self, reassembler: Reassembler, error: QueueFull) -> None:
+        """Reject messages of a stream, the newest first, until the rest fits the byte budget; the stream continues."""
+        queue = self._queue
+        while queue is not None and self.head.handler.can_reject_message:
+            if reassembler.size:
+                reassembler.skip()
+                queue.put(RejectedMessage.from_error(error))
+            elif not queue.reject_newest(error):
                 break
             with suppress(QueueFull):
                 self._account()
                 if self.ended:
-                    inbox.end()
+                    queue.end()
                 return
         self.reject(error)
 
-    def _expect_more(self) -> None:
-        """A message has begun to arrive. The deadline of a call that has no task yet runs as well."""
-        if self._arrival is None:
-            self._arrival = Arrival(self._arrived, self._stalled)
-            self.run_out_of_time()
-        self._arrival.begins()
+    def _start_arrival_timer(self) -> None:
+        """Start timing the arrival of a message, and the deadline, since the call may have no task yet."""
+        if self._arrival_timer is None:
+            self._arrival_timer = ArrivalTimer(self._bytes_received, self._stalled)
+            self.start_deadline()
+        self._arrival_timer.message_started()
 
-    def _arrived(self) -> int | None:
-        assert self._gathering is not None
-        if self._inbox is not None and (self._gathering.held is None or self._gathering.skips):
+    def _bytes_received(self) -> int | None:
+        assert self._reassembler is not None
+        if self._queue is not None and (self._reassembler.partial is None or self._reassembler.skipping):
             return None
-        return self._gathering.size + len(self._message or b"")
+        return self._reassembler.size + len(self._message or b"")
 
     def _stalled(self) -> None:
         self.reject(Cancelled("the message has stopped arriving"))
 
-    def _put(self, message: Buffer | Packed) -> None:
-        if self._inbox is not None:
-            self._inbox.put(message)
+    def _put(self, message: Buffer | CompressedMessage) -> None:
+        if self._queue is not None:
+            self._queue.put(message)
         elif self._message is not None:
             raise Unsupported("the method takes one message, and the call has several")
         else:
             self._message = message
 
-    def _complete(self, gathering: Gathering) -> None:
-        if gathering.within:
+    def _complete(self, reassembler: Reassembler) -> None:
+        if reassembler.in_message:
             raise Unreadable("the call ends within a message")
-        if self._inbox is not None:
+        if self._queue is not None:
             self._account()
-            self._inbox.end()
+            self._queue.end()
         elif self._message is None:
             raise Unreadable("the call has no message")
         else:
-            if self._arrival is not None:
-                self._arrival.stop()
-            self._ask_plain(self._message)
+            if self._arrival_timer is not None:
+                self._arrival_timer.stop()
+            self._handle_complete(self._message)
 
-    def _ask_plain(self, message: Buffer | Packed) -> None:
-        plain = message.unpack(AT_ONCE) if isinstance(message, Packed) else message
+    def _handle_complete(self, message: Buffer | CompressedMessage) -> None:
+        plain = message.decompress(INLINE_BYTES) if isinstance(message, CompressedMessage) else message
         if plain is not None:
             self._release()
-            self.ask(plain)
-        elif isinstance(message, Packed):
+            self.handle_message(plain)
+        elif isinstance(message, CompressedMessage):
             self._account()
-            self.run(self._ask_later(message))
+            self.run(self._decompress_then_handle(message))
 
-    async def _ask_later(self, packed: Packed) -> None:
-        """Unpacks in a thread, step by step: what it becomes counts while it grows."""
+    async def _decompress_then_handle(self, compressed: CompressedMessage) -> None:
+        """Decompress in a thread, step by step, and account for the output while it grows."""
         try:
-            while (plain := await self._line.codecs.run(lambda: packed.unpack(STEP))) is None:
+            while (plain := await self._connection.codecs.run(lambda: compressed.decompress(STEP_BYTES))) is None:
                 self._account()
         except PredictorError as error:
             self.reject(error)
             return
         self._release()
-        self.ask(plain)
-        self._line.flush_soon()
+        self.handle_message(plain)
+        self._connection.flush_soon()
 
     def _account(self) -> None:
-        """What waits counts as bytes in flight; the client may send on unless its messages pile up."""
+        """Reserve the bytes held, and extend the client's send window unless messages queue up. Raise QueueFull."""
         if self.over:
             return
-        inbox, gathering = self._inbox, self._gathering
-        waiting = (inbox.size if inbox is not None else len(self._message or b"")) + (
-            gathering.size if gathering else 0
-        )
-        if waiting > self._held:
-            self._line.admission.take(waiting - self._held)
+        queue, reassembler = self._queue, self._reassembler
+        waiting = queue.size if queue is not None else len(self._message or b"")
+        waiting += reassembler.size if reassembler else 0
+        if waiting > self._reserved:
+            self._connection.admission.take(waiting - self._reserved)
         else:
-            self._line.admission.give_back(self._held - waiting)
-        self._held = waiting
-        if self._owed >= FEWEST and not self.ended and (inbox is None or inbox.empty):
-            self._line.http.grant(self, self._owed)
-            self._owed = 0
-            self._line.flush_soon()
+            self._connection.admission.release(self._reserved - waiting)
+        self._reserved = waiting
+        # A stream whose messages queue up gets no window, so that its client waits; updates are batched.
+        if self._window_owed >= WINDOW_UPDATE_MIN and not self.ended and (queue is None or queue.empty):
+            self._connection.http.grant(self, self._window_owed)
+            self._window_owed = 0
+            self._connection.flush_soon()
 
     def _release(self) -> None:
-        self._line.admission.give_back(self._held)
-        self._held = 0
+        self._connection.admission.release(self._reserved)
+        self._reserved = 0

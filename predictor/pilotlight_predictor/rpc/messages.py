@@ -1,6 +1,6 @@
-"""Messages by name ↔ plain dictionaries: for every call but inference, which has codecs of its own. Pure.
+"""Protobuf messages by name ↔ dictionaries, for all methods but inference, which has its own codecs. Pure.
 
-A field that is not on the wire is not in the dictionary. Enums are written by name or number and read as numbers.
+A field that is not on the wire is not in the dictionary. Enums are encoded by name or number and decoded as numbers.
 """
 
 import struct
@@ -19,7 +19,7 @@ _FLOATS: Final = {"double": struct.Struct("<d"), "float": struct.Struct("<f")}
 
 
 def decode(name: str, body: Buffer, depth: int = 0) -> Message:
-    """Raises BadRequest where the bytes are no such message; fields that it does not have are passed over."""
+    """Decode a message; unknown fields are skipped. Raise BadRequest if it is malformed."""
     if depth > MAX_DEPTH:
         raise malformed(f"it is nested more than {MAX_DEPTH} deep")
     types, message = descriptors().messages[name].by_number, Message()
@@ -73,7 +73,7 @@ def _unpack(kind: FieldType, data: memoryview) -> list[Any]:
 
 
 def encode(name: str, message: Mapping[str, Any]) -> bytes:
-    """Keys that the message type does not have are left out: a configuration may know more than the wire does."""
+    """Encode a message; keys that the message type does not have are left out, such as newer fields of a config."""
     types = descriptors().messages[name].by_name
     return b"".join(_field(types[key], value) for key, value in message.items() if key in types and value is not None)
 
@@ -101,7 +101,7 @@ def _writer(kind: FieldType) -> Callable[[Any], bytes]:
 
 
 def _scalar(kind: FieldType, value: Any) -> bytes:
-    """JSON writes 64-bit numbers and map keys as strings."""
+    """Encode a number; it may be a string, as JSON has 64-bit numbers and map keys."""
     if kind.kind in _FLOATS:
         return _FLOATS[kind.kind].pack(value)
     if kind.kind == "enum" and isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Takes the gRPC port when the server is put together, before anybody listens on it.
+"""Reservation of the gRPC port at start, before the gRPC server listens on it.
 
-A socket that is bound and does not listen yet holds the port: one that is taken is found at once, and a number of the
-system's choice is known. Who connects before there is somebody to answer is refused and comes again.
+A bound socket that does not listen reserves the port: a conflict is found at once, and the number of port 0 is known.
+Until the server listens, connections are refused and clients retry.
 """
 
 import socket
@@ -15,23 +15,22 @@ if TYPE_CHECKING:
     from pilotlight_predictor.settings import ServerSettings
 
 
-class HeldPort(NamedTuple):
+class ReservedPort(NamedTuple):
     host: str
     port: int
-    holder: socket.socket
+    bound_socket: socket.socket
 
-    def opened(self) -> socket.socket:
-        """For whoever listens on it. The kernel remembers connections for a minute after their end, and the next server
-        may take the port meanwhile. Not marked so before: two servers could then hold it.
+    def listening_socket(self) -> socket.socket:
+        """Return the socket, ready to listen."""
+        # Connections in TIME_WAIT must not block the next server. Not set earlier: two servers could then both bind.
+        self.bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit keepalive, which finds peers that died silently.
+        self.bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self.bound_socket
 
-        Connections inherit that the kernel asks after a peer that says nothing: one that has died is gone some day."""
-        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return self.holder
 
-
-def hold(settings: "ServerSettings") -> HeldPort | None:
-    """None when gRPC is off, or when nobody asked for a port and the default one is taken. Raises LoadFailed."""
+def reserve_port(settings: "ServerSettings") -> ReservedPort | None:
+    """Bind the gRPC port; None if gRPC is off or the default port is taken. Raise LoadFailed if another one is."""
     port, host = settings.grpc_port, settings.grpc_host or settings.host
     if port < 0:
         return None
@@ -39,28 +38,29 @@ def hold(settings: "ServerSettings") -> HeldPort | None:
         log("setting", "gRPC is not served: several workers need a --grpc-port with a number", level="WARNING")
         return None
     try:
-        holder = _held(host, port, shared=settings.workers > 1)
+        bound_socket = _reserve(host, port, shared=settings.workers > 1)
     except OSError as error:
         message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
         if port != GRPC_PORT:
             raise LoadFailed(f"cannot listen on {message}") from None
         log("setting", f"gRPC is not served: cannot listen on {message}", level="WARNING")
         return None
-    return HeldPort(host, holder.getsockname()[1], holder)
+    return ReservedPort(host, bound_socket.getsockname()[1], bound_socket)
 
 
-def _held(host: str, port: int, *, shared: bool) -> socket.socket:
-    """`shared` among workers. Where connections of another program are remembered, which did not share the port, they
-    are in the way of who shares it, and of nobody else: there, two servers may hold it, and one of them listens."""
+def _reserve(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Bind the port, `shared` between workers or not."""
     if port and not shared:
-        _bound(host, port, socket.SO_REUSEADDR).close()  # one that others share is taken, too
+        _bind(host, port, socket.SO_REUSEADDR).close()  # fails if other processes share the port with SO_REUSEPORT
     try:
-        return _bound(host, port, socket.SO_REUSEPORT)
+        return _bind(host, port, socket.SO_REUSEPORT)
     except OSError:
-        return _bound(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
+        # Connections in TIME_WAIT of a program without SO_REUSEPORT block that option only. Then two servers may
+        # reserve the port, and one of them fails to listen.
+        return _bind(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
 
 
-def _bound(host: str, port: int, *options: int) -> socket.socket:
+def _bind(host: str, port: int, *options: int) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         for option in options:

@@ -1,4 +1,4 @@
-"""Server reflection, by which tools such as grpcurl call without a .proto file; in both versions that tools speak."""
+"""Server reflection, v1 and v1alpha, with which tools such as grpcurl work without .proto files."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
@@ -7,14 +7,14 @@ from pilotlight_predictor.access import Action
 from pilotlight_predictor.rpc import services
 from pilotlight_predictor.rpc.descriptors import ProtoFile, descriptors
 from pilotlight_predictor.rpc.messages import Message, decode, encode
-from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single, Stream
+from pilotlight_predictor.rpc.service import GrpcRequest, Messages, Method, Service, StreamHandler, UnaryCall
 from pilotlight_predictor.server import Server
 
 NOT_FOUND: Final = 5  # of google.rpc.Code
 
 
 def answer(request: Message) -> dict[str, Any]:
-    """The message that answers one question, as a dictionary."""
+    """Return the ServerReflectionResponse of a request, as a dictionary."""
     if "list_services" in request:
         names = sorted(service.name for service in services())
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
@@ -38,12 +38,12 @@ def _with_needs(file: ProtoFile) -> Iterator[ProtoFile]:
         yield from _with_needs(descriptors().files[name])
 
 
-def _info(package: str) -> Stream:
-    async def info(_: Server, __: RpcCall, messages: Messages, ___: Single) -> AsyncIterator[bytes]:
+def _info(package: str) -> StreamHandler:
+    async def info(_: Server, __: GrpcRequest, messages: Messages, ___: UnaryCall) -> AsyncIterator[bytes]:
         async for message in messages:
             request = decode(f"{package}.ServerReflectionRequest", message)
-            told = {"valid_host": request.get("host", ""), "original_request": request, **answer(request)}
-            yield encode(f"{package}.ServerReflectionResponse", told)
+            response = {"valid_host": request.get("host", ""), "original_request": request, **answer(request)}
+            yield encode(f"{package}.ServerReflectionResponse", response)
 
     return info
 

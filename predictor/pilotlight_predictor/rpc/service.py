@@ -1,4 +1,4 @@
-"""What a gRPC service is made of: rows of methods, as a dialect is of routes. desk.py serves what stands in them."""
+"""Declaration of gRPC services as tables of methods, and the request that their handlers get."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -7,69 +7,70 @@ from typing import Any, NamedTuple, Protocol
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 
 
-def nobody_watches(_: Reply) -> None:
+def unobserved(_: HttpResponse) -> None:
     pass
 
 
-class Outlet(Protocol):
-    """Where a request that has any number of answers writes all but its last, out of the order of the others.
+class ResponseWriter(Protocol):
+    """Writer for all responses of a decoupled request but its last, independent of the order of other requests.
 
-    `turn` is held from the arrival of a message until it is read.
+    `read_lock` is held while the message is decoded.
     """
 
     @property
-    def turn(self) -> asyncio.Lock: ...
+    def read_lock(self) -> asyncio.Lock: ...
     def leave_order(self) -> None: ...
-    async def write(self, answer: bytes) -> None: ...
+    async def write(self, response: bytes) -> None: ...
 
 
-class RpcCall(Call):
-    """One message of a client. `served` is the version that it asked, once that is known: its metrics are of it.
+class GrpcRequest(HttpRequest):
+    """One message of a client.
 
-    `time_left` gives the seconds to the client's deadline, None without one. `status` is what an answer counts as: a
-    service whose messages tell of failures sets it. `outlet` is there within a stream, for more answers than one.
-    `lasts` is work in a thread that holds the message although the call was cancelled.
+    `served` is the model version, once known: its metrics count the request. `time_left` returns the seconds to the
+    client's deadline, None without one. `status` is the HTTP status for metrics; services that report errors within
+    messages set it. `writer` is set within a stream, for several responses. `pending_thread` is work in a thread that
+    still holds the message after the call was cancelled.
     """
 
-    __slots__ = ("lasts", "outlet", "served", "status", "time_left")
+    __slots__ = ("pending_thread", "served", "status", "time_left", "writer")
 
     def __init__(self, path: str, headers: Mapping[str, str], peer: str, time_left: Callable[[], float | None]) -> None:
-        super().__init__("POST", path, "", headers, b"", peer, nobody_watches, perf_counter())
-        self.served: ServedVersion | None = None
+        super().__init__("POST", path, "", headers, b"", peer, unobserved, perf_counter())
+        self.served: ModelVersion | None = None
         self.time_left = time_left
         self.status = 200
-        self.outlet: Outlet | None = None
-        self.lasts: asyncio.Future[Any] | None = None
+        self.writer: ResponseWriter | None = None
+        self.pending_thread: asyncio.Future[Any] | None = None
 
-    def another(self) -> "RpcCall":
-        """For the next message of the same client on the same stream."""
-        return RpcCall(self.path, self.headers, self.peer, self.time_left)
+    def next_message(self) -> "GrpcRequest":
+        """Return a request for the next message of the same stream."""
+        return GrpcRequest(self.path, self.headers, self.peer, self.time_left)
 
 
 Messages = AsyncIterator[Buffer]
-Answers = AsyncIterator[bytes]
-Answer = Callable[[Server, RpcCall], bytes | Awaitable[bytes]]
-Single = Callable[[RpcCall], Awaitable[bytes]]  # the row's `answer`, through gate and metrics
-Stream = Callable[[Server, RpcCall, Messages, Single], Answers]
+Responses = AsyncIterator[bytes]
+UnaryHandler = Callable[[Server, GrpcRequest], bytes | Awaitable[bytes]]
+UnaryCall = Callable[[GrpcRequest], Awaitable[bytes]]  # the method's `unary`, with admission and metrics
+StreamHandler = Callable[[Server, GrpcRequest, Messages, UnaryCall], Responses]
 
 
 class Method(NamedTuple):
-    """A row. `answer` takes one message, in `call.body`, and gives one. Where there is a `stream` too, that takes and
-    gives any number of messages, and may have each of them answered by `answer`."""
+    """Method of a service. `unary` takes one message, in `request.body`, and returns one; `stream` takes and returns
+    any number, and may call `unary` for each."""
 
     name: str
     action: Action
-    answer: Answer | None = None
-    stream: Stream | None = None
+    unary: UnaryHandler | None = None
+    stream: StreamHandler | None = None
 
 
 class Service(NamedTuple):
-    """`name` with its package; `protocol` is the label of its inferences in the metrics."""
+    """Service with its full name; `protocol` is the label of its requests in the metrics."""
 
     name: str
     protocol: str

@@ -1,17 +1,17 @@
-"""Our errors as gRPC statuses: one table, in which a test finds every class of errors.py."""
+"""gRPC status codes of the predictor's errors."""
 
 from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight_predictor import errors
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import error_reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import error_response
 from pilotlight_predictor.errors import PredictorError
 
 CODES: Final[dict[type[PredictorError], str]] = {
     errors.PredictorError: "INTERNAL",
     errors.BadRequest: "INVALID_ARGUMENT",
-    errors.Unreadable: "INTERNAL",  # as the protocol wants it
+    errors.Unreadable: "INTERNAL",  # as the gRPC specification demands
     errors.Unauthenticated: "UNAUTHENTICATED",
     errors.Forbidden: "PERMISSION_DENIED",
     errors.NotFound: "NOT_FOUND",
@@ -28,11 +28,11 @@ CODES: Final[dict[type[PredictorError], str]] = {
     errors.BackendFailed: "INTERNAL",
     errors.LoadFailed: "INVALID_ARGUMENT",
 }
-_TOLD: Final = (HEADER_REQUEST_ID, "Retry-After")
+_TRAILER_HEADERS: Final = (HEADER_REQUEST_ID, "Retry-After")
 
 
-class RpcRefusal(Reply):
-    """What a client is told instead of an answer."""
+class GrpcErrorResponse(HttpResponse):
+    """Status, message and trailers of a failed call."""
 
     __slots__ = ("code", "message")
 
@@ -43,22 +43,19 @@ class RpcRefusal(Reply):
 
     @property
     def trailers(self) -> tuple[tuple[str, str], ...]:
-        told = self.headers or {}
-        return tuple((name.lower(), told[name]) for name in _TOLD if name in told)
+        headers = self.headers or {}
+        return tuple((name.lower(), headers[name]) for name in _TRAILER_HEADERS if name in headers)
 
 
 def code_of(kind: type[PredictorError]) -> str:
-    """A class that a plug-in derived has the code of what it derives from."""
+    """Return the code of an error class; subclasses of plug-ins have that of their base."""
     return next(CODES[each] for each in kind.__mro__ if each in CODES)
 
 
-def refusal(error: Exception, call: Call) -> RpcRefusal:
-    """As over HTTP: our own errors in words, anything else opaque and in the log.
-
-    This is where an error ends. What it passed through knows it in turn and holds the message: a large one would stay
-    until the collector comes.
-    """
-    reply = error_reply(RpcRefusal, error, call)
-    assert isinstance(reply, RpcRefusal)
+def grpc_error(error: Exception, request: HttpRequest) -> GrpcErrorResponse:
+    """Return the error for the client, as over HTTP: unexpected exceptions are logged and reported as opaque."""
+    response = error_response(GrpcErrorResponse, error, request)
+    assert isinstance(response, GrpcErrorResponse)
+    # The traceback holds the request's memory in a reference cycle, until the garbage collector runs.
     error.__traceback__ = error.__context__ = None
-    return reply
+    return response

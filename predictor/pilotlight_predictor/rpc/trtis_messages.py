@@ -1,7 +1,7 @@
-"""InferRequest of the TensorRT Inference Server from bytes, and its responses to bytes. Pure.
+"""TRTIS protocol over gRPC: decode its InferRequest, encode its responses. Pure.
 
-One reader takes all generations, whose numbers agree and whose wire types differ: a version is text before 0.9 and a
-number since, field 2 of an input is a number of bytes before 0.11 and packed dims since.
+All generations have the same field numbers with different wire types: the version is text before 0.9 and a number
+since; field 2 of an input is a byte size before 0.11 and packed dims since.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import NEWEST
-from pilotlight_predictor.protocol.trtis_request import Header, header_of
+from pilotlight_predictor.protocol.trtis_request import Header, make_header
 from pilotlight_predictor.protocol.trtis_schema import (
     REQUEST_STATUS,
     RESPONSE_HEADER,
@@ -23,10 +23,10 @@ from pilotlight_predictor.rpc.infer_head import read_version
 
 STATUS_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "server_status": Field(2, SERVER_STATUS)})
 HEALTH_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "health": Field(2, "bool")})
-ONLY_STATUS = Message({"request_status": Field(1, REQUEST_STATUS)})  # of a profile, and of what failed
+ONLY_STATUS = Message({"request_status": Field(1, REQUEST_STATUS)})  # of profile responses and of errors
 
 
-class Asked(NamedTuple):
+class InferMessage(NamedTuple):
     model: str
     version: int
     header: Header
@@ -34,15 +34,15 @@ class Asked(NamedTuple):
 
 
 def read_text(message: Buffer, name: str) -> str:
-    """The one field that requests other than inferences have."""
-    found = ""
+    """Return field 1, the only one of requests other than inferences."""
+    text = ""
     for number, _, value in wire.fields(memoryview(message)):
         if number == 1:
-            found = wire.text(value, name)
-    return found
+            text = wire.text(value, name)
+    return text
 
 
-def read_infer(message: Buffer) -> Asked:
+def read_infer(message: Buffer) -> InferMessage:
     model, version, header = "", NEWEST, memoryview(b"")
     parts: list[memoryview] = []
     for number, _, value in wire.fields(memoryview(message)):
@@ -54,11 +54,11 @@ def read_infer(message: Buffer) -> Asked:
             header = wire.payload(value, "meta_data")
         elif number == 4:
             parts.append(wire.payload(value, "raw_input"))
-    return Asked(model, version, _header(header), parts)
+    return InferMessage(model, version, _header(header), parts)
 
 
 def _version(value: int | memoryview) -> int:
-    """-1 asks for the newest in every generation."""
+    """Return the version; -1 is the newest in every generation."""
     if isinstance(value, int):
         version = wire.signed(value)
         if version < NEWEST:
@@ -78,7 +78,7 @@ def _header(view: memoryview) -> Header:
             values["output"].append(_output(wire.payload(value, "output")))
         elif number in names:
             values[names[number]] = wire.number(value, names[number])
-    return header_of(values)
+    return make_header(values)
 
 
 def _input(view: memoryview) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _count(view: memoryview) -> dict[str, int]:
 
 
 def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[Buffer]) -> bytes:
-    """`raw_output` has an entry for each output, in their order; it is empty where classes were asked for."""
+    """Encode an InferResponse; `raw_output` has an entry for each output, empty for classifications."""
     table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
     pieces: list[Buffer] = [
         wire.delimited(1, write_binary(status, REQUEST_STATUS)),

@@ -1,4 +1,4 @@
-"""`inference.GRPCInferenceService`: V2 over gRPC with Triton's additions. What it says is what routes/v2.py says."""
+"""`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions."""
 
 from typing import Any, Final
 
@@ -8,27 +8,27 @@ from pilotlight_predictor.routes.v2 import EXTENSIONS
 from pilotlight_predictor.rpc import v2_infer, v2_logging, v2_repository, v2_shared_memory, v2_trace
 from pilotlight_predictor.rpc.infer_head import read_version
 from pilotlight_predictor.rpc.messages import Message, decode, encode
-from pilotlight_predictor.rpc.service import Method, RpcCall, Service
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.rpc.service import GrpcRequest, Method, Service
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.tensors import TensorSpec
 
 PACKAGE: Final = "inference"
 
 
-def server_live(_: Server, __: RpcCall) -> bytes:
+def server_live(_: Server, __: GrpcRequest) -> bytes:
     return encode("inference.ServerLiveResponse", {"live": True})
 
 
-def server_ready(server: Server, _: RpcCall) -> bytes:
+def server_ready(server: Server, _: GrpcRequest) -> bytes:
     return encode("inference.ServerReadyResponse", {"ready": server.readiness().ready})
 
 
-def model_ready(server: Server, call: RpcCall) -> bytes:
-    """A model that is unknown, loading or broken is not ready: an answer, and no error."""
-    request = decode("inference.ModelReadyRequest", call.body)
+def model_ready(server: Server, request: GrpcRequest) -> bytes:
+    """Report a model that is unknown, loading or broken as not ready, not as an error."""
+    message = decode("inference.ModelReadyRequest", request.body)
     try:
-        ready = _find(server, request).executor.alive
+        ready = _find(server, message).executor.alive
     except BadRequest:
         raise
     except PredictorError:
@@ -36,47 +36,47 @@ def model_ready(server: Server, call: RpcCall) -> bytes:
     return encode("inference.ModelReadyResponse", {"ready": ready})
 
 
-def server_metadata(server: Server, _: RpcCall) -> bytes:
-    told = {"name": server.name, "version": server.version, "extensions": EXTENSIONS}
-    return encode("inference.ServerMetadataResponse", told)
+def server_metadata(server: Server, _: GrpcRequest) -> bytes:
+    response = {"name": server.name, "version": server.version, "extensions": EXTENSIONS}
+    return encode("inference.ServerMetadataResponse", response)
 
 
-def model_metadata(server: Server, call: RpcCall) -> bytes:
-    request = decode("inference.ModelMetadataRequest", call.body)
-    served = _find(server, request)
-    versions = [served] if request.get("version") else server.registry.served(served.name)
-    told = {
+def model_metadata(server: Server, request: GrpcRequest) -> bytes:
+    message = decode("inference.ModelMetadataRequest", request.body)
+    served = _find(server, message)
+    versions = [served] if message.get("version") else server.registry.served(served.name)
+    response = {
         "name": served.name,
         "versions": [str(each.version) for each in versions],
         "platform": served.config.platform or served.config.backend,
         "inputs": [_tensor(spec) for spec in served.inputs],
         "outputs": [_tensor(spec) for spec in served.outputs],
     }
-    return encode("inference.ModelMetadataResponse", told)
+    return encode("inference.ModelMetadataResponse", response)
 
 
-def model_config(server: Server, call: RpcCall) -> bytes:
-    served = _find(server, decode("inference.ModelConfigRequest", call.body))
+def model_config(server: Server, request: GrpcRequest) -> bytes:
+    served = _find(server, decode("inference.ModelConfigRequest", request.body))
     return encode("inference.ModelConfigResponse", {"config": served.config.raw})
 
 
-def model_statistics(server: Server, call: RpcCall) -> bytes:
-    """Of a version, of all versions of a model, or of all models."""
-    request = decode("inference.ModelStatisticsRequest", call.body)
-    if request.get("name"):
-        served = _find(server, request)
-        versions = [served] if request.get("version") else server.registry.served(served.name)
-        told: dict[str, Any] = {"model_stats": [each.stats.as_v2() for each in versions]}
+def model_statistics(server: Server, request: GrpcRequest) -> bytes:
+    """Return statistics of one version, all versions of a model, or all models."""
+    message = decode("inference.ModelStatisticsRequest", request.body)
+    if message.get("name"):
+        served = _find(server, message)
+        versions = [served] if message.get("version") else server.registry.served(served.name)
+        response: dict[str, Any] = {"model_stats": [each.stats.as_v2() for each in versions]}
     else:
-        told = server.metrics.statistics()
-    return encode("inference.ModelStatisticsResponse", told)
+        response = server.metrics.statistics()
+    return encode("inference.ModelStatisticsResponse", response)
 
 
-def _find(server: Server, request: Message) -> ServedVersion:
-    name = request.get("name", "")
+def _find(server: Server, message: Message) -> ModelVersion:
+    name = message.get("name", "")
     if not name:
         raise NotFound("name is empty, must be that of a model")
-    return server.find(name, read_version(request.get("version", "")))
+    return server.find(name, read_version(message.get("version", "")))
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

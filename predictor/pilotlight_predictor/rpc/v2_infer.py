@@ -1,7 +1,6 @@
-"""ModelInfer and ModelStreamInfer: decode, hand to the model, encode when it answers.
+"""ModelInfer and ModelStreamInfer: decode, run the model, encode.
 
-A model that is quick enough for the event loop has answered before anything here would wait: then no future is made,
-and no other task has its turn between request and answer.
+A model that runs on the event loop responds synchronously: no future is created and no task switch happens.
 """
 
 import asyncio
@@ -13,137 +12,144 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import Cancelled, Unsupported
 from pilotlight_predictor.inference import InferRequest, InferResponse
-from pilotlight_predictor.rpc.answering import Outlet, in_order
+from pilotlight_predictor.rpc.answering import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.rpc.infer_head import EMPTY_FINAL
 from pilotlight_predictor.rpc.infer_request import decode_infer, peek_id
 from pilotlight_predictor.rpc.infer_response import FINAL, encode_infer, encode_stream_error, encode_streamed
-from pilotlight_predictor.rpc.service import Messages, RpcCall, Single
-from pilotlight_predictor.rpc.statuses import refusal
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.rpc.service import GrpcRequest, Messages, UnaryCall
+from pilotlight_predictor.rpc.statuses import grpc_error
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.server import Server
-from pilotlight_predictor.streaming import Reading
+from pilotlight_predictor.settings import Limits
+from pilotlight_predictor.streaming import ResponseReader
 
-LONG: Final = 4 << 20  # bytes; strings of that many are read in tenths of a second
-MAX_AHEAD: Final = 64  # requests of one stream that are under way
-MAX_ID: Final = 128  # of an id in a line of the log
-
-
-def infer(server: Server, call: RpcCall) -> bytes | Awaitable[bytes]:
-    if len(call.body) >= LONG:
-        return _infer_long(server, call)
-    request = decode_infer(call.body, server.shared_memory.find)
-    served = _found_single(server, call, request)
-    answer = served.infer_now(request, server.limits)
-    if answer is None:
-        return _infer_later(server, served, request)
-    if isinstance(answer, Exception):
-        raise answer
-    if _is_long(answer):
-        return _joined(server, answer, request.binary_output)
-    return b"".join(encode_infer(answer, request.binary_output))
+LONG: Final = 4 << 20  # bytes from which codecs run in a thread: strings of that size take tenths of a second
+MAX_AHEAD: Final = 64  # requests in flight of one stream
+MAX_ID: Final = 128  # characters of an id in the log
 
 
-async def _infer_later(server: Server, served: ServedVersion, request: InferRequest) -> bytes:
-    return await _joined(server, await run(server, served, request), request.binary_output)
+def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
+    if len(request.body) >= LONG:
+        return _infer_long(server, request)
+    infer_request = decode_infer(request.body, server.shared_memory.find)
+    served = _find_unary(server, request, infer_request)
+    result = served.infer_inline(infer_request, server.limits)
+    if result is None:
+        return _infer_later(server, served, infer_request)
+    if isinstance(result, Exception):
+        raise result
+    if _is_long(result):
+        return _encode(server, result, infer_request.binary_output)
+    return b"".join(encode_infer(result, infer_request.binary_output))
 
 
-async def _infer_long(server: Server, call: RpcCall) -> bytes:
-    request = await _decoded_long(server, call)
-    return await _infer_later(server, _found_single(server, call, request), request)
+async def _infer_later(server: Server, served: ModelVersion, infer_request: InferRequest) -> bytes:
+    return await _encode(server, await run(server, served, infer_request), infer_request.binary_output)
 
 
-def _found_single(server: Server, call: RpcCall, request: InferRequest) -> ServedVersion:
-    served = _found(server, call, request)
+async def _infer_long(server: Server, request: GrpcRequest) -> bytes:
+    infer_request = await _decode_long(server, request)
+    return await _infer_later(server, _find_unary(server, request, infer_request), infer_request)
+
+
+def _find_unary(server: Server, request: GrpcRequest, infer_request: InferRequest) -> ModelVersion:
+    served = _find(server, request, infer_request)
     if served.decoupled:
         raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-    if request.parameters:
-        request.parameters.pop(EMPTY_FINAL, None)
+    if infer_request.parameters:
+        infer_request.parameters.pop(EMPTY_FINAL, None)
     return served
 
 
-async def infer_streamed(server: Server, call: RpcCall) -> bytes:
-    """Every answer within a stream says whether it is the last to its request; this gives the last."""
-    async with call.outlet.turn if call.outlet is not None else nullcontext():
-        request, served = await _asked(server, call)
-    empty_final = request.parameters.pop(EMPTY_FINAL, False) is True
-    if not served.decoupled or call.outlet is None:
-        return await _streamed(server, request, await run(server, served, request), final=True)
-    call.outlet.leave_order()
+async def infer_streamed(server: Server, request: GrpcRequest) -> bytes:
+    """Run one request of a stream and return its last response; every response says whether it is final."""
+    async with request.writer.read_lock if request.writer is not None else nullcontext():
+        infer_request, served = await _decode_streamed(server, request)
+    empty_final = infer_request.parameters.pop(EMPTY_FINAL, False) is True
+    if not served.decoupled or request.writer is None:
+        return await _encode_streamed_response(
+            server, infer_request, await run(server, served, infer_request), final=True
+        )
+    request.writer.leave_order()
     server.metrics.in_flight += 1
     try:
-        return await _in_parts(server, served, request, call, empty_final)
+        return await _write_parts(server, served, infer_request, request, empty_final)
     finally:
         server.metrics.in_flight -= 1
 
 
-async def _in_parts(
-    server: Server, served: ServedVersion, request: InferRequest, call: RpcCall, empty_final: bool
+async def _write_parts(
+    server: Server, served: ModelVersion, infer_request: InferRequest, request: GrpcRequest, empty_final: bool
 ) -> bytes:
-    """Writes all answers but the last, and gives that. A final one without outputs is for those who asked for it."""
-    assert call.outlet is not None
-    async with Reading(lambda asked, part: served.stream(asked, part, server.limits), request) as answers:
-        async for result, final in answers:
+    """Write all responses but the last and return that one. An empty final response is sent only on request."""
+    assert request.writer is not None
+    async with ResponseReader(
+        lambda each, deliver: served.stream(each, deliver, server.limits), infer_request
+    ) as responses:
+        async for result, final in responses:
             if final and isinstance(result, Exception):
                 raise result
             if isinstance(result, Exception):
-                await call.outlet.write(encode_stream_error(refusal(result, call).message, request.id))
+                await request.writer.write(encode_stream_error(grpc_error(result, request).message, infer_request.id))
             elif not final:
-                await call.outlet.write(await _streamed(server, request, result, final=False))
+                await request.writer.write(await _encode_streamed_response(server, infer_request, result, final=False))
             elif result.outputs or result.parameters or empty_final:
-                return await _streamed(server, request, result, final=True)
+                return await _encode_streamed_response(server, infer_request, result, final=True)
     return b""
 
 
-async def _asked(server: Server, call: RpcCall) -> tuple[InferRequest, ServedVersion]:
-    if len(call.body) < LONG:
-        request = decode_infer(call.body, server.shared_memory.find)
+async def _decode_streamed(server: Server, request: GrpcRequest) -> tuple[InferRequest, ModelVersion]:
+    if len(request.body) < LONG:
+        infer_request = decode_infer(request.body, server.shared_memory.find)
     else:
-        request = await _decoded_long(server, call)
-    return request, _found(server, call, request)
+        infer_request = await _decode_long(server, request)
+    return infer_request, _find(server, request, infer_request)
 
 
-async def _decoded_long(server: Server, call: RpcCall) -> InferRequest:
-    """A thread that has begun reads to the end, and holds the message until then."""
-    message, find, begun = call.body, server.shared_memory.find, False
+async def _decode_long(server: Server, request: GrpcRequest) -> InferRequest:
+    """Decode in a thread. A started thread cannot be cancelled and holds the message until it ends."""
+    message, find, begun = request.body, server.shared_memory.find, False
 
-    def read() -> InferRequest:
+    def decode() -> InferRequest:
         nonlocal begun
         begun = True
         return decode_infer(message, find)
 
-    reading = asyncio.ensure_future(server.codecs.run(read))
+    decoding = asyncio.ensure_future(server.codecs.run(decode))
     try:
-        return await asyncio.shield(reading)
+        return await asyncio.shield(decoding)
     except asyncio.CancelledError:
         if begun:
-            call.lasts = reading
+            request.pending_thread = decoding
         else:
-            reading.cancel()
+            decoding.cancel()
         raise
 
 
-def _found(server: Server, call: RpcCall, request: InferRequest) -> ServedVersion:
-    call.params = {"model": request.model}
-    served = call.served = server.find(request.model, request.version)
+def _find(server: Server, request: GrpcRequest, infer_request: InferRequest) -> ModelVersion:
+    request.params = {"model": infer_request.model}
+    served = request.served = server.find(infer_request.model, infer_request.version)
     if server.settings.server.compat:
-        request.binary_output = True
-    request.request_id = call.headers.get(HEADER_REQUEST_ID) or request.id[:MAX_ID]
+        infer_request.binary_output = True
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
     return served
 
 
-async def run(server: Server, served: ServedVersion, request: InferRequest) -> InferResponse:
-    """A call that is cancelled, by its client or its deadline, gives its place back."""
-    answered: asyncio.Future[InferResponse | Exception] = asyncio.get_running_loop().create_future()
+async def run(
+    server: Server, served: ModelVersion, infer_request: InferRequest, limits: Limits | None = None
+) -> InferResponse:
+    """Run one inference, with the server's limits by default; cancelling the task removes it from the queue."""
+    future: asyncio.Future[InferResponse | Exception] = asyncio.get_running_loop().create_future()
 
     def done(result: InferResponse | Exception) -> None:
-        if not answered.done():
-            answered.set_result(result)
+        if not future.done():
+            future.set_result(result)
 
     server.metrics.in_flight += 1
     try:
-        ticket = served.infer(request, done, server.limits)
+        ticket = served.infer(infer_request, done, limits or server.limits)
         try:
-            result = await answered
+            result = await future
         except asyncio.CancelledError:
             ticket.cancel()
             raise
@@ -154,39 +160,45 @@ async def run(server: Server, served: ServedVersion, request: InferRequest) -> I
     return result
 
 
-async def _streamed(server: Server, request: InferRequest, response: InferResponse, *, final: bool) -> bytes:
+async def _encode_streamed_response(
+    server: Server, infer_request: InferRequest, response: InferResponse, *, final: bool
+) -> bytes:
     response.parameters = {**response.parameters, FINAL: final}
-    return await _joined(server, response, request.binary_output, streamed=True)
+    return await _encode(server, response, infer_request.binary_output, streamed=True)
 
 
-async def _joined(server: Server, response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
+async def _encode(server: Server, response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
     if _is_long(response):
-        return await server.codecs.run(lambda: _join(response, raw, streamed=streamed))
-    return _join(response, raw, streamed=streamed)
+        return await server.codecs.run(lambda: _encode_message(response, raw, streamed=streamed))
+    return _encode_message(response, raw, streamed=streamed)
 
 
 def _is_long(response: InferResponse) -> bool:
-    """Whether it is written in a thread."""
+    """Return whether to encode the response in a thread."""
     return sum(tensor.array.size for tensor in response.outputs.values()) > LONG // 4
 
 
-def _join(response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
-    """As one piece of memory."""
+def _encode_message(response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
+    """Encode as one piece of memory."""
     pieces: list[Buffer] = encode_infer(response, raw)
     return b"".join(encode_streamed(pieces) if streamed else pieces)
 
 
-def stream(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
-    """A request that fails does not end the stream."""
-    return in_order(messages, lambda message, outlet: _one(call, message, single, outlet), MAX_AHEAD)
+def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:
+    """Respond in order; a failed request does not end the stream."""
+    return in_request_order(
+        messages, lambda message, writer: _respond_streamed(request, message, call_unary, writer), MAX_AHEAD
+    )
 
 
-async def _one(call: RpcCall, message: Buffer, single: Single, outlet: Outlet) -> bytes:
-    asked = call.another()
-    asked.body, asked.outlet = message, outlet
+async def _respond_streamed(
+    request: GrpcRequest, message: Buffer, call_unary: UnaryCall, writer: OrderedResponseWriter
+) -> bytes:
+    part = request.next_message()
+    part.body, part.writer = message, writer
     try:
-        return await single(asked)
+        return await call_unary(part)
     except Exception as error:
         if isinstance(error, Cancelled):
             raise
-        return encode_stream_error(refusal(error, asked).message, peek_id(message))
+        return encode_stream_error(grpc_error(error, part).message, peek_id(message))

@@ -1,7 +1,6 @@
-"""The protobuf wire format: numbers, lengths and fields. Pure; what they mean is said by those who read them.
+"""The protobuf wire format: varints, lengths and fields. Pure.
 
-A library would copy every tensor out of the message and share one pool of names with the clients in its process. Here
-a field of bytes is a view of the message.
+Unlike the protobuf library, a bytes field is a view of the message, not a copy, and there is no global descriptor pool.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ def malformed(what: str) -> BadRequest:
 
 
 def varint(value: int) -> bytes:
-    """Negative numbers are written as 64 bits, as the format wants it."""
+    """Encode a number; negative ones as 64 bits, as the format demands."""
     if 0 <= value < 128:
         return bytes((value,))
     value &= _MASK
@@ -47,7 +46,7 @@ def delimited(number: int, payload: bytes) -> bytes:
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The number and where it ends."""
+    """Return the number and the position behind it."""
     value = shift = 0
     try:
         while True:
@@ -64,7 +63,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, int]:
-    """Number, wire type and value of the field at a place, and where it ends."""
+    """Return number, wire type and value of the field at a position, and the position behind it."""
     key, at = read_varint(view, at)
     number, wire_type = key >> 3, key & 7
     if not number:
@@ -85,7 +84,7 @@ def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, i
 
 
 def fields(view: memoryview, most: int | None = None) -> Iterator[Field]:
-    """`most` bounds those of a message in which there are never many: each costs as much as a kilobyte of a tensor."""
+    """Iterate over the fields; raise BadRequest after `most`, since each costs as much as a kilobyte of tensor data."""
     at, end, count = 0, len(view), 0
     while at < end:
         if count == most:
@@ -123,7 +122,7 @@ def signed(value: int) -> int:
 
 
 def unpack_varints(data: memoryview, where: str) -> Array:
-    """Packed numbers as uint64, all at once: a loop in Python would take a second for a million of them."""
+    """Return packed numbers as uint64, vectorised: a Python loop takes a second for a million of them."""
     raw = np.frombuffer(data, np.uint8)
     if not raw.size:
         return np.empty(0, np.uint64)

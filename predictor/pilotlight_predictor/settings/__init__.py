@@ -1,4 +1,4 @@
-"""The predictor's settings: flags, `INFERENCE_*` variables and a file, read once into one frozen object."""
+"""Settings of the predictor: flags, `INFERENCE_*` variables and a file, parsed once into one frozen object."""
 
 from pilotlight_predictor.settings.limits import Limits, limits
 from pilotlight_predictor.settings.model import (

@@ -1,4 +1,4 @@
-"""Prints docs/settings.md: `python -m pilotlight_predictor.settings > docs/settings.md`."""
+"""Generator of docs/settings.md: `python -m pilotlight_predictor.settings > docs/settings.md`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Command lines written for Triton or TensorRT Inference Server: what their flags mean here.
+"""Flags of Triton and TensorRT Inference Server.
 
-A flag with the same meaning is an alias in `model.py`. Those below say something that several settings express, say
-nothing here, or would be unsafe to ignore.
+Flags with the same meaning are aliases in `model.py`. Those here translate to several settings, have no effect, or
+would be unsafe to ignore.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from pilotlight import contract
 from pilotlight_predictor.settings.kinds import boolean, size
-from pilotlight_predictor.settings.reading import Reading
+from pilotlight_predictor.settings.reading import ParsedSource
 
 TRANSLATED = {
     "--allow-http": "HTTP is served; false is refused while it is the only protocol.",
@@ -58,7 +58,7 @@ IGNORED = frozenset({
 
 
 def implied_by(compat: str) -> dict[str, Any]:
-    """What `--compat` puts in place of the defaults."""
+    """Return the values that `--compat` sets in place of the defaults."""
     if not compat:
         return {}
     return {
@@ -71,75 +71,75 @@ def implied_by(compat: str) -> dict[str, Any]:
 
 
 def implied_by_dialect(dialect: str) -> dict[str, Any]:
-    """What `--dialect` puts in place of the defaults."""
+    """Return the values that `--dialect` sets in place of the defaults."""
     return {"server.grpc_port": contract.SERVING_GRPC_PORT} if dialect == "serving" else {}
 
 
-def ignore(flag: str, text: str, reading: Reading) -> None:
-    """Accepts a flag without effect; one that protects the server is refused unless it is off."""
+def ignore(flag: str, text: str, source: ParsedSource) -> None:
+    """Warn about a flag without effect; reject one that protects the server, unless it is off."""
     reason = REFUSED.get(flag)
     if reason and text.lower() not in ("false", "0"):
-        reading.problems.append(f"{flag}: is not offered here; {reason}")
+        source.problems.append(f"{flag}: is not offered here; {reason}")
     else:
-        reading.warnings.append(f"{flag} has no effect here and is ignored")
+        source.warnings.append(f"{flag} has no effect here and is ignored")
 
 
-def translate(given: Mapping[str, list[str]], reading: Reading) -> None:
-    """Turns the flags of `TRANSLATED` into values; `given` has every text per flag, in order."""
-    last = {flag: texts[-1] for flag, texts in given.items()}
-    switches = {flag: _switch(flag, text, reading) for flag, text in last.items() if flag in BOOLEANS}
-    _ports(switches, reading)
-    _log_level(switches, last.get("--log-verbose"), reading)
-    _control_mode(switches, given.get("--model-store", []), reading)
-    for text in given.get("--cache-config", []):
-        _cache(text, reading)
+def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
+    """Turn the flags of `TRANSLATED` into values; `arguments` has all values per flag, in order."""
+    last = {flag: texts[-1] for flag, texts in arguments.items()}
+    switches = {flag: _switch(flag, text, source) for flag, text in last.items() if flag in BOOLEANS}
+    _ports(switches, source)
+    _log_level(switches, last.get("--log-verbose"), source)
+    _control_mode(switches, arguments.get("--model-store", []), source)
+    for text in arguments.get("--cache-config", []):
+        _cache(text, source)
 
 
-def _switch(flag: str, text: str, reading: Reading) -> bool:
+def _switch(flag: str, text: str, source: ParsedSource) -> bool:
     try:
         return boolean(text)
     except ValueError:
-        reading.problems.append(f"{flag}: {flag[2:]} = {text}, must be true or false")
+        source.problems.append(f"{flag}: {flag[2:]} = {text}, must be true or false")
         return True
 
 
-def _ports(switches: Mapping[str, bool], reading: Reading) -> None:
+def _ports(switches: Mapping[str, bool], source: ParsedSource) -> None:
     if not switches.get("--allow-http", True):
-        reading.refuse("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
+        source.reject("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
     for name in ("grpc", "metrics"):
         if not switches.get(f"--allow-{name}", True):
-            reading.values[f"server.{name}_port"] = -1
-            reading.origins[f"server.{name}_port"] = f"--allow-{name}"
+            source.values[f"server.{name}_port"] = -1
+            source.origins[f"server.{name}_port"] = f"--allow-{name}"
 
 
-def _log_level(switches: Mapping[str, bool], verbose: str | None, reading: Reading) -> None:
+def _log_level(switches: Mapping[str, bool], verbose: str | None, source: ParsedSource) -> None:
     if verbose is not None and not verbose.isdigit():
-        reading.refuse("--log-verbose", "log-verbose", verbose, "a whole number, 0 or greater")
+        source.reject("--log-verbose", "log-verbose", verbose, "a whole number, 0 or greater")
     elif verbose and int(verbose) > 0:
-        reading.values.setdefault("observability.log_level", "debug")
+        source.values.setdefault("observability.log_level", "debug")
     elif switches.keys() & {"--log-info", "--log-warning", "--log-error"}:
         levels = [level for level in ("info", "warning") if switches.get(f"--log-{level}", True)]
-        reading.values.setdefault("observability.log_level", levels[0] if levels else "error")
+        source.values.setdefault("observability.log_level", levels[0] if levels else "error")
 
 
-def _control_mode(switches: Mapping[str, bool], stores: list[str], reading: Reading) -> None:
+def _control_mode(switches: Mapping[str, bool], stores: list[str], source: ParsedSource) -> None:
     if stores:
-        reading.values["model.repositories"] = (*reading.values.get("model.repositories", ()), *stores)
-        reading.origins["model.repositories"] = "--model-store"
-        reading.implied["model.control_mode"] = "versions"
+        source.values["model.repositories"] = (*source.values.get("model.repositories", ()), *stores)
+        source.origins["model.repositories"] = "--model-store"
+        source.implied["model.control_mode"] = "versions"
     if "--allow-poll-model-repository" in switches:
-        reading.implied["model.control_mode"] = "poll" if switches["--allow-poll-model-repository"] else "none"
+        source.implied["model.control_mode"] = "poll" if switches["--allow-poll-model-repository"] else "none"
     if switches.get("--allow-model-control"):
-        reading.implied["model.control_mode"] = "explicit"
+        source.implied["model.control_mode"] = "explicit"
 
 
-def _cache(text: str, reading: Reading) -> None:
+def _cache(text: str, source: ParsedSource) -> None:
     name, _, option = text.partition(",")
     key, _, value = option.partition("=")
     if name != "local" or key != "size":
-        reading.warnings.append(f"--cache-config {text} has no effect here and is ignored; local,size=BYTES has one")
+        source.warnings.append(f"--cache-config {text} has no effect here and is ignored; local,size=BYTES has one")
         return
     try:
-        reading.values["performance.response_cache_bytes"] = size(value)
+        source.values["performance.response_cache_bytes"] = size(value)
     except ValueError:
-        reading.refuse("--cache-config", "performance.response_cache_bytes", value, "a number of bytes")
+        source.reject("--cache-config", "performance.response_cache_bytes", value, "a number of bytes")

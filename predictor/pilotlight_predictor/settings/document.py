@@ -1,13 +1,13 @@
-"""Settings from a file, `inference.yaml`. Every complaint has its file:line:column.
+"""Settings from a file, `inference.yaml`; problems are reported with file:line:column.
 
-Only the structure is YAML's: a scalar's text is read by the setting's own kind, exactly as a flag's would be, so `8080`
-and `"8080"` are the same port. The YAML library is imported only when there is a file.
+Only the structure is YAML's: the text of a scalar is parsed by the setting's kind, as a flag's is, so `8080` and
+`"8080"` are the same port. The YAML library is imported only if there is a file.
 """
 
 from typing import Any
 
-from pilotlight_predictor.settings.reading import Reading, did_you_mean
-from pilotlight_predictor.settings.table import ROWS, Row
+from pilotlight_predictor.settings.reading import ParsedSource, did_you_mean
+from pilotlight_predictor.settings.table import ROWS, SettingRow
 
 API_VERSION = "pilotlight.dev/v1alpha1"
 PATHS = {path: row for row in ROWS for path in row.paths}
@@ -16,21 +16,21 @@ SERVICE_KIND = "InferenceService"
 NULL = "tag:yaml.org,2002:null"
 
 
-def read_document(file: str, origin: str) -> Reading:
-    """`origin` is the flag or variable that named the file."""
-    reading = Reading()
+def read_document(file: str, origin: str) -> ParsedSource:
+    """Parse a file. `origin`: the flag or variable that names it."""
+    source = ParsedSource()
     try:
         with open(file, encoding="utf-8") as stream:
             root = _compose(stream.read())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        reading.pass_over(f"{origin}: config = {file}, must be a readable file ({reason})")
+        source.skip(f"{origin}: config = {file}, must be a readable file ({reason})")
     except ValueError as error:
-        reading.pass_over(f"{file}:{error}")
+        source.skip(f"{file}:{error}")
     else:
         if root is not None:
-            _Visit(file, reading).document(root)
-    return reading
+            _DocumentReader(file, source).document(root)
+    return source
 
 
 def _compose(text: str) -> Any:
@@ -46,19 +46,19 @@ def _compose(text: str) -> Any:
         raise ValueError(f"1:1: is not YAML: {error}") from None
 
 
-class _Visit:
-    """Walks the nodes of one file and fills a reading."""
+class _DocumentReader:
+    """Walks the nodes of a YAML file and fills a ParsedSource."""
 
-    def __init__(self, file: str, reading: Reading) -> None:
+    def __init__(self, file: str, source: ParsedSource) -> None:
         self.file = file
-        self.reading = reading
+        self.source = source
 
     def document(self, root: Any) -> None:
-        """A service is told as one mistake: each of its keys would be another."""
+        """Report an InferenceService as one problem, instead of one for each of its keys."""
         if root.id == "mapping":
             for key, value in root.value:
                 if (key.value, value.value) == ("kind", SERVICE_KIND):
-                    self.reading.pass_over(
+                    self.source.skip(
                         f"{self.where(value)}: this is an InferenceService, which platformctl render reads;"
                         " --config wants a file of settings"
                     )
@@ -69,13 +69,13 @@ class _Visit:
         name = prefix.rstrip(".") or "the document"
         if node.id != "mapping":
             if node.tag != NULL:
-                self.reading.pass_over(f"{self.where(node)}: {name} must be a mapping of settings")
+                self.source.skip(f"{self.where(node)}: {name} must be a mapping of settings")
             return
         seen = set()
         for key, value in node.value:
             path = prefix + str(key.value).replace("-", "_")
             if path in seen:
-                self.reading.problems.append(f"{self.where(key)}: {path} stands here a second time")
+                self.source.problems.append(f"{self.where(key)}: {path} stands here a second time")
             seen.add(path)
             self.entry(key, value, path)
 
@@ -86,23 +86,23 @@ class _Visit:
             self.section(value, path + ".")
         elif path == "apiVersion":
             if value.value != API_VERSION:
-                self.reading.refuse(self.where(value), path, value.value, API_VERSION)
+                self.source.reject(self.where(value), path, value.value, API_VERSION)
         else:
             near = did_you_mean(path, [*PATHS, *SECTIONS])
-            self.reading.pass_over(f"{self.where(key)}: {path} is not a setting{near}")
+            self.source.skip(f"{self.where(key)}: {path} is not a setting{near}")
 
-    def setting(self, row: Row, node: Any) -> None:
+    def setting(self, row: SettingRow, node: Any) -> None:
         if node.id == "scalar":
             if node.tag != NULL:
-                self.reading.take(row, node.value, self.where(node))
+                self.source.add(row, node.value, self.where(node))
         elif node.id == "sequence" and row.kind.many == "list":
             for item in node.value:
-                self.reading.take(row, str(item.value), self.where(item))
+                self.source.add(row, str(item.value), self.where(item))
         elif node.id == "mapping" and row.kind.many == "map":
             for key, item in node.value:
-                self.reading.take(row, f"{key.value}={item.value}", self.where(item))
+                self.source.add(row, f"{key.value}={item.value}", self.where(item))
         else:
-            self.reading.refuse(self.where(node), row.key, f"a {node.id}", row.kind.must)
+            self.source.reject(self.where(node), row.key, f"a {node.id}", row.kind.must)
 
     def where(self, node: Any) -> str:
         return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

@@ -1,7 +1,7 @@
-"""What a group of settings is: a frozen dataclass, without the code that `dataclass` would write for each of them.
+"""Base of a group of settings: a frozen dataclass without generated methods.
 
-Writing and compiling six functions for each of eight groups took 8 ms of every start; those below do for all. Fields,
-`dataclasses.fields`, `replace` and what a type checker knows are as usual; fields are given by name.
+Generating and compiling six methods for each of eight groups took 8 ms of every start; these serve all groups. Fields,
+`dataclasses.fields`, `replace` and type checking work as usual; fields are keyword-only.
 """
 
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, dataclass_transform
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Group:
+class SettingsGroup:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
         dataclass(init=False, repr=False, eq=False, match_args=False)(cls)
 
-    if not TYPE_CHECKING:  # a type checker makes one for each class, of its fields
+    if not TYPE_CHECKING:  # type checkers derive it from the fields
 
-        def __init__(self, **given: Any) -> None:
+        def __init__(self, **values: Any) -> None:
             for name, item in self.__dataclass_fields__.items():
-                self.__dict__[name] = given.pop(name) if name in given else _default(item)
-            if given:
-                raise TypeError(f"{type(self).__name__} has no field {', '.join(given)}")
+                self.__dict__[name] = values.pop(name) if name in values else _default(item)
+            if values:
+                raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"

@@ -1,7 +1,6 @@
-"""What a setting's text may be: one `Kind` per type of value, read the same from a flag, a variable or a file.
+"""Kinds of setting values, parsed in the same way from a flag, a variable or a file.
 
-`read` raises ValueError for text that is not of the kind; the sentence for the user is made of `must` where the text's
-origin is known (`reading.py`).
+`read` raises ValueError for invalid text; `reading.py`, which knows the origin, builds the message from `must`.
 """
 
 import re
@@ -13,10 +12,10 @@ FALSE = frozenset({"false", "0", "no", "off"})
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
-class Kind(NamedTuple):
-    """`many` says how a setting that may be given several times gathers its values."""
+class ValueKind(NamedTuple):
+    """`many`: how a repeatable setting collects its values."""
 
-    shown: str
+    metavar: str
     must: str
     read: Callable[[str], Any]
     many: Literal["", "list", "map"] = ""
@@ -32,10 +31,10 @@ def boolean(text: str) -> bool:
 def port(text: str) -> int:
     if text.lower() in ("none", "off"):
         return -1
-    return whole(text, -1, 65535)
+    return integer(text, -1, 65535)
 
 
-def whole(text: str, least: int, most: int) -> int:
+def integer(text: str, least: int, most: int) -> int:
     number = int(text)
     if not least <= number <= most:
         raise ValueError
@@ -57,7 +56,7 @@ def size(text: str) -> int:
 
 
 def memory(text: str) -> str:
-    """Bytes as digits, or a percentage as it was written: what it is a share of is known where it is used."""
+    """Return bytes as digits, or a percentage, whose base is known where it is used."""
     if not text.strip().endswith("%"):
         return str(size(text))
     share = float(text.strip().removesuffix("%"))
@@ -89,8 +88,8 @@ def text(value: str) -> str:
     return value
 
 
-def choice(*words: str, also: dict[str, str] | None = None) -> Kind:
-    """One of `words`; `also` maps further spellings onto them."""
+def choice(*words: str, also: dict[str, str] | None = None) -> ValueKind:
+    """Return the kind of one of `words`; `also` maps alternative spellings to them."""
     allowed = {word: word for word in words} | (also or {})
 
     def read(value: str) -> str:
@@ -99,24 +98,24 @@ def choice(*words: str, also: dict[str, str] | None = None) -> Kind:
         return allowed[value.lower()]
 
     named = [word for word in words if word]
-    return Kind("|".join(named), f"one of {', '.join(named)}", read)
+    return ValueKind("|".join(named), f"one of {', '.join(named)}", read)
 
 
-def count(least: int = 0, most: int = 2**31 - 1) -> Kind:
+def count(least: int = 0, most: int = 2**31 - 1) -> ValueKind:
     bound = f"from {least} to {most}" if most < 2**31 - 1 else f"{least} or greater"
-    return Kind("N", f"a whole number {bound}", lambda value: whole(value, least, most))
+    return ValueKind("N", f"a whole number {bound}", lambda value: integer(value, least, most))
 
 
-BOOL = Kind("true|false", "true or false", boolean)
-BYTES = Kind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
-DEVICE = Kind("DEVICE", "auto, cpu, cuda or cuda:N", device)
-MEMORY = Kind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
-MILLISECONDS = Kind("MS", "a number of milliseconds, 0 or greater", amount)
-NETWORKS = Kind("CIDR", "a network such as 10.0.0.0/8", network, "list")
-PICKLES = Kind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
-PORT = Kind("PORT", "a port from 0 to 65535", lambda value: whole(value, 0, 65535))
-PORT_OR_OFF = Kind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
-SECONDS = Kind("SECONDS", "a number of seconds, 0 or greater", amount)
-MEGABYTES = Kind("MB", "a number of megabytes, 0 or greater", amount)
-TEXT = Kind("TEXT", "text", text)
-TEXTS = Kind("TEXT", "text", text, "list")
+BOOL = ValueKind("true|false", "true or false", boolean)
+BYTES = ValueKind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
+DEVICE = ValueKind("DEVICE", "auto, cpu, cuda or cuda:N", device)
+MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
+MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
+NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
+PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
+PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
+PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
+SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
+MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
+TEXT = ValueKind("TEXT", "text", text)
+TEXTS = ValueKind("TEXT", "text", text, "list")

@@ -1,7 +1,7 @@
-"""Every setting of the predictor, once: name, type, default, flags, variables and help stand in one row each.
+"""All settings of the predictor: name, type, default, flags, variables and help in one row each.
 
-The parser, `--help` and docs/settings.md are all made from these rows (`table.py`). The objects are frozen: they are
-parsed at start and passed down. Which value wins: flag > environment > file > what `--compat` implies > default.
+The parser, `--help` and docs/settings.md are generated from these rows (`table.py`). The objects are frozen: parsed at
+start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 from pilotlight import contract
 from pilotlight_predictor.settings import kinds, shares
-from pilotlight_predictor.settings.group import Group
+from pilotlight_predictor.settings.group import SettingsGroup
 from pilotlight_predictor.settings.kinds import (
     BOOL,
     BYTES,
@@ -20,7 +20,7 @@ from pilotlight_predictor.settings.kinds import (
     SECONDS,
     TEXT,
     TEXTS,
-    Kind,
+    ValueKind,
     choice,
     count,
 )
@@ -31,18 +31,23 @@ ANY = "0 lets the system choose."
 OFF = "0 lets the system choose, -1 or none is off."
 
 
-def setting(default: T, kind: Kind, flags: str, text: str, *, env: str = "", yaml: str = "", idle: str = "") -> T:
-    """One row. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add further names.
+def setting(
+    default: T, kind: ValueKind, flags: str, text: str, *, env: str = "", yaml: str = "", no_effect: str = ""
+) -> T:
+    """Define a setting. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add names.
 
-    `idle` says why the setting is accepted and has no effect.
+    `no_effect`: why the setting is accepted and has no effect.
     """
-    row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(), "idle": idle}
+    row = {
+        "kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(),
+        "no_effect": no_effect,
+    }  # fmt: skip
     if isinstance(default, dict):
         return cast(T, field(default_factory=dict, metadata=row))
     return field(default=default, metadata=row)
 
 
-class ServerSettings(Group):
+class ServerSettings(SettingsGroup):
     """Where the server listens, whom it trusts, how it stops."""
 
     host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
@@ -108,8 +113,8 @@ class ServerSettings(Group):
         (), kinds.NETWORKS, "--trusted-proxies",
         "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
     )  # fmt: skip
-    behind_proxy: bool = False  # the environment says so: every request comes from a proxy's address
-    reached_port: int = 0  # the environment says so: requests come to no other, as in a Knative pod; 0: to any
+    behind_proxy: bool = False  # from the environment: every request comes from a proxy's address
+    reached_port: int = 0  # from the environment: the only port that clients reach, as in a Knative pod; 0: any
     allow_shared_memory: bool = setting(
         False, BOOL, "--allow-shared-memory --allow-client-shm",
         "Admins may register regions of shared memory that tensors are read from and written to.",
@@ -126,11 +131,11 @@ class ServerSettings(Group):
 
     @property
     def not_ready_status(self) -> int:
-        """Triton and its ancestor answer 400 where a load balancer expects 503."""
+        """HTTP status of a server that is not ready: 400 for Triton and TRTIS, 503 for load balancers."""
         return 400 if self.compat else 503
 
 
-class ModelSettings(Group):
+class ModelSettings(SettingsGroup):
     """What is served, from where, and on which device."""
 
     path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
@@ -199,7 +204,7 @@ class ModelSettings(Group):
         return self.park_memory not in {"0", "0%"}
 
 
-class PerformanceSettings(Group):
+class PerformanceSettings(SettingsGroup):
     """Batching, queues and time limits; a model's own configuration wins over these."""
 
     max_batch_size: int = setting(
@@ -232,7 +237,7 @@ class PerformanceSettings(Group):
     )
 
 
-class RateLimitSettings(Group):
+class RateLimitSettings(SettingsGroup):
     """Off until it is set."""
 
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
@@ -244,7 +249,7 @@ class RateLimitSettings(Group):
     )
 
 
-class InputValidationSettings(Group):
+class InputValidationSettings(SettingsGroup):
     """Off until it is set."""
 
     enabled: bool | None = setting(
@@ -253,7 +258,7 @@ class InputValidationSettings(Group):
     max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Longest sequence of numbers or tokens.")
 
 
-class SafeguardSettings(Group):
+class SafeguardSettings(SettingsGroup):
     """Limits per client and request, off until they are set; then they bind every dialect."""
 
     max_request_size_mb: float | None = setting(
@@ -266,7 +271,7 @@ class SafeguardSettings(Group):
     input_validation: InputValidationSettings = InputValidationSettings()
 
 
-class ObservabilitySettings(Group):
+class ObservabilitySettings(SettingsGroup):
     """Logs, metrics and traces."""
 
     log_format: str = setting(
@@ -304,7 +309,7 @@ class ObservabilitySettings(Group):
     )
 
 
-class Settings(Group):
+class Settings(SettingsGroup):
     """All of it. `warnings` are sentences for the log, about what was accepted but has no effect here."""
 
     server: ServerSettings = ServerSettings()

@@ -1,4 +1,4 @@
-"""All sources together: flag > environment > file > implied > default, every mistake reported at once."""
+"""Merges all sources into Settings: flag > environment > file > implied > default. Reports all problems at once."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from pilotlight import contract
 from pilotlight_predictor.settings.compat import implied_by, implied_by_dialect
 from pilotlight_predictor.settings.document import read_document
 from pilotlight_predictor.settings.environment import read_environment
-from pilotlight_predictor.settings.flags import ANSWERED, read_flags
+from pilotlight_predictor.settings.flags import INFO_FLAGS, read_flags
 from pilotlight_predictor.settings.limits import limits
 from pilotlight_predictor.settings.model import Settings
-from pilotlight_predictor.settings.reading import Reading
-from pilotlight_predictor.settings.shares import wrong_shares
+from pilotlight_predictor.settings.reading import ParsedSource
+from pilotlight_predictor.settings.shares import check_weights
 from pilotlight_predictor.settings.table import CONFIG, ROWS, build
 
 EXIT_USAGE = 2
@@ -20,7 +20,7 @@ PROGRAM = "python -m pilotlight_predictor"
 
 
 class SettingsError(ValueError):
-    """Settings that cannot hold; `problems` has one sentence each, with where it was found."""
+    """Invalid settings; `problems` has one sentence each, with its origin."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -28,26 +28,26 @@ class SettingsError(ValueError):
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """`argv` without the program's name. Raises SettingsError with all that is wrong."""
+    """Parse all sources; `argv` without the program's name. Raises SettingsError with all problems."""
     flags, variables = read_flags(argv), read_environment(environ)
     document = _document(flags, variables)
-    readings = (document, variables, flags)
-    merged = _merge(readings)
-    problems = [problem for reading in reversed(readings) for problem in reading.problems]
-    problems += _contradictions(merged)
+    sources = (document, variables, flags)
+    merged = _merge(sources)
+    problems = [problem for source in reversed(sources) for problem in source.problems]
+    problems += _conflicts(merged)
     if problems:
         raise SettingsError(problems)
     settings = build(merged.values, ())
-    return build(merged.values, (*merged.warnings, *_idle(merged), *_cautions(settings)))
+    return build(merged.values, (*merged.warnings, *_without_effect(merged), *_cautions(settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """What a program's start calls: answers --help and --version, and ends with 2 after naming every mistake."""
-    asked = next((word for word in argv if word in ANSWERED), None)
-    if asked:
-        from pilotlight_predictor.settings.text import answer
+    """Parse for a program: print --help and --version, exit with 2 after printing all problems."""
+    flag = next((word for word in argv if word in INFO_FLAGS), None)
+    if flag:
+        from pilotlight_predictor.settings.text import info_text
 
-        sys.stdout.write(answer(asked, environ.get(contract.ENV_PROGRAM, PROGRAM)))
+        sys.stdout.write(info_text(flag, environ.get(contract.ENV_PROGRAM, PROGRAM)))
         raise SystemExit(0)
     try:
         return parse(argv, environ)
@@ -56,50 +56,49 @@ def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         raise SystemExit(EXIT_USAGE) from None
 
 
-def _document(flags: Reading, variables: Reading) -> Reading:
+def _document(flags: ParsedSource, variables: ParsedSource) -> ParsedSource:
     for source in (flags, variables):
         if CONFIG.key in source.values:
             return read_document(source.values[CONFIG.key], source.origins[CONFIG.key])
-    return Reading()
+    return ParsedSource()
 
 
-def _merge(readings: Sequence[Reading]) -> Reading:
-    """`readings` from the weakest to the strongest."""
-    given = Reading()
-    for reading in readings:
-        given.values |= reading.values
-        given.implied |= reading.implied
-        given.origins |= reading.origins
-        given.warnings += reading.warnings
-        given.incomplete |= reading.incomplete
-    ports = implied_by(given.values.get("server.compat", "")) | implied_by_dialect(
-        given.values.get("server.dialect", "")
-    )
-    given.implied = ports | given.implied | _enabled(given.values)
-    given.values = given.implied | given.values
-    return given
+def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
+    """Merge sources, in order of rising precedence."""
+    merged = ParsedSource()
+    for source in sources:
+        merged.values |= source.values
+        merged.implied |= source.implied
+        merged.origins |= source.origins
+        merged.warnings += source.warnings
+        merged.incomplete |= source.incomplete
+    ports = implied_by(merged.values.get("server.compat", ""))
+    ports |= implied_by_dialect(merged.values.get("server.dialect", ""))
+    merged.implied = ports | merged.implied | _enabled(merged.values)
+    merged.values = merged.implied | merged.values
+    return merged
 
 
 def _enabled(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Who writes down a limit wants it, also without `enabled: true`."""
+    """A limit that is set is enabled, also without `enabled: true`."""
     limits = {"rate_limit": "requests_per_minute", "input_validation": "max_sequence_length"}
     return {
         f"safeguards.{name}.enabled": True for name, limit in limits.items() if f"safeguards.{name}.{limit}" in values
     }
 
 
-def _contradictions(given: Reading) -> list[str]:
-    """Values that are right alone and wrong together."""
-    settings = build(given.values, ())
-    missing = [] if given.incomplete else _missing(settings)
-    together = (*_load_models(settings, given.origins), *_weights(given), *_parking(settings, given.origins))
-    return [*missing, *together, *_ports(settings, given.origins)]
+def _conflicts(merged: ParsedSource) -> list[str]:
+    """Return problems of values that are valid alone and not together."""
+    settings = build(merged.values, ())
+    missing = [] if merged.incomplete else _missing(settings)
+    together = (*_load_models(settings, merged.origins), *_weights(merged), *_parking(settings, merged.origins))
+    return [*missing, *together, *_ports(settings, merged.origins)]
 
 
-def _weights(given: Reading) -> Iterator[str]:
-    weights, labels = (given.values.get(f"model.version_{name}", {}) for name in ("weights", "labels"))
-    for problem in wrong_shares(weights, labels):
-        yield f"{given.origins['model.version_weights']}: {problem}"
+def _weights(merged: ParsedSource) -> Iterator[str]:
+    weights, labels = (merged.values.get(f"model.version_{name}", {}) for name in ("weights", "labels"))
+    for problem in check_weights(weights, labels):
+        yield f"{merged.origins['model.version_weights']}: {problem}"
 
 
 def _missing(settings: Settings) -> list[str]:
@@ -127,7 +126,7 @@ def _parking(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
 
 
 def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
-    """0 and -1 are no port yet, so they may stand more than once."""
+    """Yield ports that are used twice. 0 (any) and -1 (off) may be repeated."""
     taken: dict[int, str] = {}
     for name in ("http_port", "grpc_port", "metrics_port"):
         port = getattr(settings.server, name)
@@ -137,15 +136,15 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         taken.setdefault(port, name)
 
 
-def _idle(given: Reading) -> Iterator[str]:
-    """Who sets what has no effect is told; who switches it off has what he wants."""
+def _without_effect(merged: ParsedSource) -> Iterator[str]:
+    """Yield warnings about settings without effect, unless they disable something."""
     for row in ROWS:
-        if row.idle and row.key in given.origins and given.values[row.key] != -1:
-            yield f"{given.origins[row.key]}: {row.key} = {given.values[row.key]} has no effect: {row.idle}"
+        if row.no_effect and row.key in merged.origins and merged.values[row.key] != -1:
+            yield f"{merged.origins[row.key]}: {row.key} = {merged.values[row.key]} has no effect: {row.no_effect}"
 
 
 def _cautions(settings: Settings) -> Iterator[str]:
-    """What is valid and yet not what its author may think."""
+    """Yield warnings about valid settings that may not do what is expected."""
     server = settings.server
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (

@@ -1,16 +1,16 @@
-"""What one source of settings said: values that hold, values it only implies, and what is wrong with it.
+"""Result of parsing one source of settings: values, implied values, problems and warnings.
 
-Each of `flags.py`, `environment.py` and `document.py` fills a `Reading`; `parse.py` merges them.
+Each of `flags.py`, `environment.py` and `document.py` fills a ParsedSource; `parse.py` merges them.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from pilotlight_predictor.settings.table import Row
+from pilotlight_predictor.settings.table import SettingRow
 
 
-class Reading:
-    """`origins` remembers, per key, the flag, variable or file:line:column that it came from."""
+class ParsedSource:
+    """`origins`: the flag, variable or file:line:column of each key."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -18,14 +18,14 @@ class Reading:
         self.origins: dict[str, str] = {}
         self.problems: list[str] = []
         self.warnings: list[str] = []
-        self.incomplete = False  # part of the source was passed over, so what is missing may have stood there
+        self.incomplete = False  # a part was skipped, which may have contained settings that seem to be missing
 
-    def take(self, row: Row, text: str, origin: str) -> None:
-        """Reads one value; a setting that may be repeated gathers, any other keeps the last."""
+    def add(self, row: SettingRow, text: str, origin: str) -> None:
+        """Parse one value; repeatable settings collect their values, for others the last one wins."""
         try:
             value = row.kind.read(text)
         except ValueError:
-            self.refuse(origin, row.key, text, row.kind.must)
+            self.reject(origin, row.key, text, row.kind.must)
             return
         if row.kind.many == "list":
             value = (*self.values.get(row.key, ()), value)
@@ -34,17 +34,17 @@ class Reading:
         self.values[row.key] = value
         self.origins[row.key] = origin
 
-    def refuse(self, origin: str, name: str, text: object, must: str) -> None:
+    def reject(self, origin: str, name: str, text: object, must: str) -> None:
         self.problems.append(f"{origin}: {name} = {text}, must be {must}")
 
-    def pass_over(self, sentence: str) -> None:
-        """Something that cannot be read as a setting at all, whatever its author meant to set."""
+    def skip(self, sentence: str) -> None:
+        """Report a part of the source that cannot be parsed as a setting."""
         self.problems.append(sentence)
         self.incomplete = True
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: the nearest of `known`, or nothing."""
+    """Return a suffix for a message: the closest of `known`, or an empty string."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -1,48 +1,48 @@
-"""The rows of `model.py` as a table, and the way back: a mapping of values becomes one `Settings`."""
+"""The settings of `model.py` as a table of rows, and construction of `Settings` from a mapping of values."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from pilotlight import contract
-from pilotlight_predictor.settings.kinds import TEXT, Kind
+from pilotlight_predictor.settings.kinds import TEXT, ValueKind
 from pilotlight_predictor.settings.model import Settings
 
 
-class Row(NamedTuple):
-    """One setting: its `key` is the path in the objects, `paths` are those in the file, the first one canonical."""
+class SettingRow(NamedTuple):
+    """A setting. `key`: its path in Settings; `paths`: those in the file, the first one canonical."""
 
     key: str
-    kind: Kind
+    kind: ValueKind
     default: Any
     flags: tuple[str, ...]
     variables: tuple[str, ...]
     paths: tuple[str, ...]
     help: str
-    idle: str = ""  # why it has no effect
+    no_effect: str = ""  # why it has no effect
 
 
 def variable(flag: str) -> str:
     return contract.ENV_SETTINGS_PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
-def _row(prefix: str, item: "Field[Any]") -> Row:
+def _row(prefix: str, item: "Field[Any]") -> SettingRow:
     row = item.metadata
     default = item.default if item.default is not MISSING else {}
     flags = tuple(row["flags"])
-    return Row(
+    return SettingRow(
         key=prefix + item.name,
         kind=row["kind"],
         default=default,
         flags=flags,
         variables=(variable(flags[0]), *row["env"]),
         paths=(prefix + item.name, *(prefix + name for name in row["yaml"])),
-        help=f"{row['help']} No effect: {row['idle']}." if row["idle"] else row["help"],
-        idle=row["idle"],
+        help=f"{row['help']} No effect: {row['no_effect']}." if row["no_effect"] else row["help"],
+        no_effect=row["no_effect"],
     )
 
 
-def _walk(cls: Any, prefix: str) -> Iterator[Row]:
+def _walk(cls: Any, prefix: str) -> Iterator[SettingRow]:
     for item in fields(cls):
         if "kind" in item.metadata:
             yield _row(prefix, item)
@@ -51,21 +51,23 @@ def _walk(cls: Any, prefix: str) -> Iterator[Row]:
 
 
 ROWS = tuple(_walk(Settings, ""))
-CONFIG = Row("config", TEXT, "", ("--config",), (variable("--config"),), (), "File with settings, inference.yaml.")
+CONFIG = SettingRow(
+    "config", TEXT, "", ("--config",), (variable("--config"),), (), "File with settings, inference.yaml."
+)
 
 
 def build(values: Mapping[str, Any], warnings: tuple[str, ...]) -> Settings:
-    """Defaults where `values` has no entry for a row's key."""
-    made: Settings = _build(Settings, "", {**values, "warnings": warnings})
-    return made
+    """Build Settings; keys without a value get their default."""
+    settings: Settings = _build(Settings, "", {**values, "warnings": warnings})
+    return settings
 
 
 def _build(cls: Any, prefix: str, values: Mapping[str, Any]) -> Any:
-    given = {}
+    arguments = {}
     for item in fields(cls):
         key = prefix + item.name
         if key in values:
-            given[item.name] = values[key]
+            arguments[item.name] = values[key]
         elif is_dataclass(item.default):
-            given[item.name] = _build(type(item.default), f"{key}.", values)
-    return cls(**given)
+            arguments[item.name] = _build(type(item.default), f"{key}.", values)
+    return cls(**arguments)

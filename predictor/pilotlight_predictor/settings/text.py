@@ -1,4 +1,4 @@
-"""`--help` and docs/settings.md, both made from the table."""
+"""`--help` and docs/settings.md, both generated from the table."""
 
 from collections.abc import Iterator
 from dataclasses import Field, fields
@@ -10,7 +10,7 @@ from pilotlight_predictor import __version__
 from pilotlight_predictor.settings import compat
 from pilotlight_predictor.settings.document import API_VERSION
 from pilotlight_predictor.settings.model import Settings
-from pilotlight_predictor.settings.table import CONFIG, ROWS, Row
+from pilotlight_predictor.settings.table import CONFIG, ROWS, SettingRow
 
 USAGE = """usage: {program} --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
 
@@ -33,9 +33,9 @@ second on a stream ([page](predict.md)).
 """
 
 
-def answer(asked: str, program: str) -> str:
-    """What --help or --version prints; `program` is what was typed to start it."""
-    if asked == "--version":
+def info_text(flag: str, program: str) -> str:
+    """Return the output of --help or --version; `program` is the command that started it."""
+    if flag == "--version":
         return f"pilotlight {__version__}\n"
     return "\n".join([USAGE.format(program=program), *_help_lines(), "  --help, --version", ""])
 
@@ -44,13 +44,13 @@ def _help_lines() -> Iterator[str]:
     for name, rows in groupby((*ROWS, CONFIG), key=lambda row: row.key.partition(".")[0]):
         yield f"{name if name != CONFIG.key else 'file'}:"
         for row in rows:
-            yield f"  {', '.join(row.flags)} {row.kind.shown}"
+            yield f"  {', '.join(row.flags)} {row.kind.metavar}"
             for line in wrap(f"{row.help}{_default(row)}", 100):
                 yield f"        {line}"
         yield ""
 
 
-def _default(row: Row) -> str:
+def _default(row: SettingRow) -> str:
     return f" [{_shown(row.default)}]" if row.default not in ("", None, (), {}) else ""
 
 
@@ -61,7 +61,7 @@ def _shown(value: Any) -> str:
 
 
 def page() -> str:
-    """docs/settings.md."""
+    """Return docs/settings.md."""
     sections = [item for item in fields(Settings) if item.name != "warnings"]
     foreign = "\n## Flags of Triton and TensorRT Inference Server\n\n"
     return "".join([PAGE, *map(_section, sections), foreign, *_foreign()])
@@ -73,7 +73,7 @@ def _section(item: "Field[Any]") -> str:
     return f"\n## {item.name}\n\n{type(item.default).__doc__}\n{note}\n{''.join(_rows(rows))}"
 
 
-def _rows(rows: list[Row]) -> Iterator[str]:
+def _rows(rows: list[SettingRow]) -> Iterator[str]:
     yield "| key | flags | variables | value | default | what it does |\n|---|---|---|---|---|---|\n"
     for row in rows:
         default = f"`{_shown(row.default)}`" if _default(row) else ""

@@ -1,8 +1,8 @@
-"""Model URIs to local files. Everything that others may use is named here.
+"""Download of models: from URIs to local files. The public names of the package.
 
     uri ─> stores (one module per kind, one table) ─> transfer (parallel parts, resume) ─> cache | into | sync
 
-A server whose models are on its disk asks only `is_remote`: what downloads is imported when it is first used.
+A server with local models calls only `is_remote`: downloading modules are imported on first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Which addresses a download may talk to: loopback is trusted, metadata services are refused. Pure."""
+"""Address rules of downloads: loopback is trusted, metadata services are refused (SSRF). Pure."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ def is_loopback_url(url: str) -> bool:
 
 
 def is_refused(host: str) -> bool:
-    """Whether an address (a name is not one) belongs to a metadata service or is link-local."""
+    """Whether an IP address belongs to a metadata service or is link-local; False for a host name."""
     address = _address(host)
     return address is not None and (address.is_link_local or str(address) in _METADATA)
 

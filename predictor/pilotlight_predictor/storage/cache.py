@@ -1,9 +1,9 @@
-"""The cache that processes share: one directory per URI and version of what it names, complete or not there at all.
+"""Cache shared by processes: one directory per URI and revision, complete or absent.
 
-    <cache>/models/<key>/.source.json   what it is (the URI without secrets) and the name of its content
+    <cache>/models/<key>/.source.json   the URI without secrets, and the name of the content
     <cache>/models/<key>/<name>        the model: a file or a directory
-    <cache>/partial/<key>/             a download on its way, taken up again after an interruption
-    <cache>/locks/<key>.lock           held by the one process that downloads
+    <cache>/partial/<key>/             a download in progress, resumed after an interruption
+    <cache>/locks/<key>.lock           held by the downloading process
 
 The key is a hash of the URI and a hash of its revision: the pinned hash or commit, else all etags and sizes.
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilotlight_predictor.storage.interface import Contents
-from pilotlight_predictor.storage.lock import locked
+from pilotlight_predictor.storage.lock import file_lock
 from pilotlight_predictor.storage.uri import Location
 
 UNVERSIONED = "unversioned-"
@@ -27,7 +27,7 @@ _COMMIT = re.compile(r"[@:]([0-9a-f]{40})(/|$)")
 
 
 def pinned_revision(location: Location) -> str:
-    """What makes a URI immutable, so that a cached copy needs no question to the store; empty when nothing does."""
+    """Return the hash or commit that makes a URI immutable, so that a cached copy needs no listing; else empty."""
     if location.sha256:
         return f"sha256:{location.sha256}"
     commit = _COMMIT.search(location.rest) if location.scheme == "hf" else None
@@ -35,7 +35,8 @@ def pinned_revision(location: Location) -> str:
 
 
 def revision_of(contents: Contents, now_ns: int) -> str:
-    """All paths, sizes and etags. A server that gives no etag cannot say that nothing changed: each time is another."""
+    """Return a hash of paths, sizes and etags; without etags changes are undetectable, so each call returns another
+    one."""
     if any(not entry.etag and not entry.digest for entry in contents.entries):
         return f"{UNVERSIONED}{now_ns}"
     lines = (f"{entry.path}\0{entry.size}\0{entry.etag}\0{entry.digest}" for entry in contents.entries)
@@ -43,7 +44,8 @@ def revision_of(contents: Contents, now_ns: int) -> str:
 
 
 def cache_key(location: Location, revision: str) -> str:
-    """A signed URL has another query each time; with a pinned hash the query says nothing about the content."""
+    """Return the key of a URI and revision. With a pinned hash the query is left out: a signed URL has another one each
+    time."""
     text = location.text.partition("?")[0] if location.sha256 else location.text
     return f"{_short_hash(text)}-{_short_hash(revision)}"
 
@@ -60,22 +62,21 @@ def cached(cache: Path, key: str) -> Path | None:
 
 def _source(home: Path) -> dict[str, str]:
     try:
-        found: dict[str, str] = json.loads((home / ".source.json").read_text())
+        source: dict[str, str] = json.loads((home / ".source.json").read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return source
 
 
-def build_once(cache: Path, key: str, source: dict[str, str], build: Build, waiting: Callable[[], None]) -> Path:
-    """Returns the cached content; the first process to come builds it in `partial/` and moves it in with one rename.
+def get_or_build(cache: Path, key: str, source: dict[str, str], build: Build, on_wait: Callable[[], None]) -> Path:
+    """Return the cached content. The first process builds it in `partial/` and publishes it with one rename.
 
-    `build` fills the directory it is given, may find the leavings of an earlier run there, and returns the name of
-    the content.
+    `build` fills the given directory, which may hold files of an interrupted run, and returns the name of the content.
     """
-    with locked(cache / "locks" / f"{key}.lock", waiting):
-        found = cached(cache, key)
-        if found is not None:
-            return found
+    with file_lock(cache / "locks" / f"{key}.lock", on_wait):
+        content = cached(cache, key)
+        if content is not None:
+            return content
         partial = cache / "partial" / key
         partial.mkdir(parents=True, exist_ok=True)
         name = build(partial)
@@ -90,15 +91,15 @@ def build_once(cache: Path, key: str, source: dict[str, str], build: Build, wait
 
 
 def _discard_superseded(cache: Path, key: str) -> None:
-    """Unfinished downloads of other versions of the same URI, and copies that no later fetch can ever find."""
+    """Remove unfinished downloads of other revisions of the URI, and unversioned copies, which no fetch can reuse."""
     same_uri = f"{key.partition('-')[0]}-*"
     for home in (cache / "models").glob(same_uri):
         if home.name != key and _source(home).get("revision", "").startswith(UNVERSIONED):
             shutil.rmtree(home, ignore_errors=True)
     for other in (cache / "partial").glob(same_uri):
-        with suppress(BlockingIOError), locked(cache / "locks" / f"{other.name}.lock", _give_up):
+        with suppress(BlockingIOError), file_lock(cache / "locks" / f"{other.name}.lock", _raise_locked):
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _give_up() -> None:
+def _raise_locked() -> None:
     raise BlockingIOError

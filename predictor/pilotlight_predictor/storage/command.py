@@ -1,6 +1,6 @@
-"""`python -m pilotlight_predictor fetch URI DIR`: what an init container runs before a server that cannot fetch.
+"""`python -m pilotlight_predictor fetch URI DIR`: the init container of servers that cannot download.
 
-Exit codes: 0 the model is there, 1 it failed, 2 wrong usage, 3 nothing is stored under the URI, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 nothing is stored under the URI, 130 interrupted.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import NoReturn
 from pilotlight import contract
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions, Progress, UriNotFound
-from pilotlight_predictor.storage.into import fetch_into, held
+from pilotlight_predictor.storage.into import fetch_into, fetched_files
 from pilotlight_predictor.storage.uri import redact
 
 MIB = 1024 * 1024
@@ -45,10 +45,8 @@ def main(argv: list[str]) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the process at once: threads that wait for a stalled server would hold an exception up for long.
-
-    Nothing is lost by that, since the next run takes up what a killed one left. An ignored signal stays ignored.
-    """
+    """Let Ctrl-C end the process at once: threads waiting for a stalled server would delay an exception. The next run
+    resumes the download. An ignored signal stays ignored."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
         yield
@@ -61,27 +59,27 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Writes past `sys.stderr`, which the signal may have found in the middle of a write."""
+    """Exit with a message on fd 2; the signal may have interrupted a write to `sys.stderr`."""
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
     os.write(2, f"{start}interrupted; the same command goes on where it stopped\n".encode())
     os._exit(EXIT_INTERRUPTED)
 
 
 class ProgressLine:
-    """Rewrites one line on a terminal; writes a line every few seconds into a log."""
+    """Progress: one rewritten line on a terminal, a line every few seconds in a log."""
 
     def __init__(self, terminal: bool, started: float) -> None:
         self.latest = Progress(0, 0, 0, 0)
         self._terminal = terminal
-        self._told = started
+        self._reported_at = started
         self._started = started
 
     def __call__(self, progress: Progress) -> None:
         self.latest = progress
         now = monotonic()
-        if now - self._told < (TERMINAL_SECONDS if self._terminal else LOG_SECONDS):
+        if now - self._reported_at < (TERMINAL_SECONDS if self._terminal else LOG_SECONDS):
             return
-        self._told = now
+        self._reported_at = now
         line = progress_text(progress, now - self._started)
         sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
@@ -96,9 +94,9 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 def _print_result(arguments: argparse.Namespace, path: Path, progress: Progress) -> None:
     if arguments.output == "json":
-        there = held(Path(arguments.directory))
-        facts = {"uri": redact(arguments.uri), "path": str(path), "bytes": there.bytes, "files": there.files}
-        sys.stdout.write(json.dumps({**facts, "copied_bytes": progress.done_bytes}) + "\n")
+        fetched = fetched_files(Path(arguments.directory))
+        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": fetched.bytes, "files": fetched.files}
+        sys.stdout.write(json.dumps({**result, "copied_bytes": progress.done_bytes}) + "\n")
     else:
         sys.stdout.write(f"{path}\n")
 

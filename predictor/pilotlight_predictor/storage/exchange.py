@@ -1,4 +1,4 @@
-"""Puts a finished file or directory in the place of another so that no reader finds the place empty."""
+"""Atomic replacement of a file or directory."""
 
 import os
 import shutil
@@ -8,25 +8,25 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def exchange(fresh: Path, place: Path) -> None:
-    """`fresh` moves to `place`; what was there is removed. Both are on one file system."""
-    if not place.exists() or (fresh.is_file() and place.is_file()):
-        os.replace(fresh, place)
+def replace_path(fresh: Path, target: Path) -> None:
+    """Move `fresh` to `place` and remove the old content. Both must be on one file system."""
+    if not target.exists() or (fresh.is_file() and target.is_file()):
+        os.replace(fresh, target)
         return
-    if not _swapped(fresh, place):
-        # A file system without the exchange (some network ones): for an instant the place is empty.
-        aside = fresh.with_name(fresh.name + ".old")
-        os.rename(place, aside)
-        os.rename(fresh, place)
-        fresh = aside
+    if not _swap(fresh, target):
+        # No exchange on this file system (some network ones): the path is missing for an instant.
+        old = fresh.with_name(fresh.name + ".old")
+        os.rename(target, old)
+        os.rename(fresh, target)
+        fresh = old
     if fresh.is_dir():
         shutil.rmtree(fresh)
     else:
         fresh.unlink()
 
 
-def _swapped(first: Path, second: Path) -> bool:
-    """Linux swaps two names in one step (renameat2); elsewhere there is no such call."""
+def _swap(first: Path, second: Path) -> bool:
+    """Swap two names atomically with renameat2; False if the system or file system lacks it."""
     import ctypes
 
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,4 +1,4 @@
-"""What every kind of store is to the rest: a listing and ranged reads. Types only; no store and no library here.
+"""Interface of stores: a listing and ranged reads. Types only.
 
 URI ── uri.parse ──> Location ── stores.open_store ──> Store ── transfer.download ──> files ── cache ──> path
 """
@@ -14,39 +14,39 @@ UNKNOWN_SIZE = -1
 
 
 class UriNotFound(LoadFailed):
-    """Nothing is stored under the URI: the one failure that a retry or another setting cannot mend."""
+    """Nothing is stored under the URI: the only failure that retries and settings cannot fix."""
 
 
-class Transient(Exception):
-    """A read that may succeed when it is tried again; the text is safe to show."""
+class TransientError(Exception):
+    """Read error that may succeed when retried; the text is safe to show."""
 
 
-class Changed(Exception):
-    """The object is not the one that was listed: list again and start over."""
+class ContentChanged(Exception):
+    """The object differs from the listed one: list again and restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a listing. `etag` changes when the content does; `digest` is `sha256:…` or `git-sha1:…`."""
+    """One file of a listing. `etag` changes with the content; `digest` is `sha256:…` or `git-sha1:…`."""
 
-    path: str  # relative to the URI; the file's own name when the URI names one file
+    path: str  # relative to the URI; the file name if the URI is one file
     size: int
     etag: str = ""
     digest: str = ""
-    key: str = ""  # what the store calls it
+    key: str = ""  # name in the store
     ranges: bool = True  # whether a read may start in the middle
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a URI names: one file, or all files below a prefix."""
+    """Listing of a URI: one file, or all files below a prefix."""
 
     entries: tuple[Entry, ...]
     single: bool = False
 
 
 class Progress(NamedTuple):
-    """How far a fetch is. `total_bytes` is -1 while a server does not say the size."""
+    """Progress of a fetch. `total_bytes` is -1 while a server does not report the size."""
 
     done_bytes: int
     total_bytes: int
@@ -59,10 +59,10 @@ ProgressCallback = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How to fetch. An exception out of the progress callback abandons the download; what has come is kept."""
+    """Options of a fetch. An exception from the progress callback cancels the download; finished parts are resumed."""
 
-    sha256: str = ""  # of the one file that the URI names; also `#sha256=…` at the end of the URI
-    size: int | None = None  # total bytes that the URI must name
+    sha256: str = ""  # of a single file; also `#sha256=…` at the end of the URI
+    size: int | None = None  # expected total bytes
     concurrency: int = 8
     part_bytes: int = 16 * MIB
     retries: int = 5  # consecutive failures of one part without a byte of progress
@@ -73,14 +73,14 @@ class FetchOptions:
     unpack: bool = True  # .tar, .tar.gz, .tgz and .zip become directories
     max_unpacked_bytes: int = 256 * 1024 * MIB
     max_members: int = 100_000
-    spare_bytes: int = 64 * MIB  # disk space that a download must leave free
+    spare_bytes: int = 64 * MIB  # disk space to leave free
 
 
 class Store(Protocol):
     """One opened URI. Both methods block, are called from several threads, and raise LoadFailed or Transient."""
 
     def contents(self) -> Contents:
-        """Everything that the URI names; raises UriNotFound when that is nothing."""
+        """Return the listing. Raise UriNotFound if it is empty."""
 
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
-        """The bytes [start, end) in pieces of a megabyte or so; `end` -1 reads to the end of the file."""
+        """Yield the bytes [start, end) in pieces of about a megabyte; `end` -1 reads to the end of the file."""

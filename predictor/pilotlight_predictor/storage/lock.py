@@ -1,4 +1,4 @@
-"""A lock that processes share: `flock` on a file that stays, or on a directory. The system frees a dead holder's."""
+"""Lock between processes by `flock` on a file or directory; the kernel releases it when the holder dies."""
 
 import fcntl
 import os
@@ -11,13 +11,13 @@ POLL_SECONDS = 0.05
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the lock; `waiting` is called while another process does, and may raise to give up."""
+def file_lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock; `waiting` is called while another process holds it, and may raise to cancel."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while not _try(handle):
-            waiting()
+            on_wait()
             sleep(POLL_SECONDS)
         yield
     finally:

@@ -1,8 +1,8 @@
-"""One file on its way: which parts are there, in a log that survives the process, and the hash that follows them.
+"""Parts of one file during its download: which are finished, in a log that survives the process, and the running hash.
 
-In a scratch directory, `<hash of the path>.bytes` holds what has come and `….log` says what that is: a first line
-with the object that the parts belong to, then one line per finished part. A log of another object, part size or boot
-is not believed: after a crash of the machine, the log may have reached the disk when the bytes had not.
+In a scratch directory, `<hash of the path>.bytes` has the data and `….log` a header line with the identity of the
+object, then one line per finished part. A log of another object, part size or boot is discarded: after a crash of the
+machine the log may be on disk while the data is not.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ def part_ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
 
 
 class PartFile:
-    """Created by one thread; `finish_part` may then be called by many."""
+    """File in parts. Created by one thread; `finish_part` may be called by many."""
 
-    def __init__(self, entry: Entry, directory: Path, scratch: Path, part_bytes: int, shown: str) -> None:
+    def __init__(self, entry: Entry, directory: Path, scratch: Path, part_bytes: int, redacted: str) -> None:
         self.entry = entry
         name = hashlib.sha256(entry.path.encode()).hexdigest()[:24]
         self.target = directory / entry.path
@@ -37,15 +37,15 @@ class PartFile:
         self.ranges = part_ranges(entry.size, part_bytes) if entry.ranges else [(0, entry.size)]
         self._log = scratch / f"{name}.log"
         self._header = f"{entry.size} {part_bytes} {boot_id()} {entry.etag}".replace("\n", " ")
-        self._shown = shown
+        self._redacted = redacted
         self._done: set[int] = set()
         self._state = Lock()
         self._hash = new_hash(entry.digest, entry.size)
         self._hash_lock = Lock()
-        self._hashed = 0  # parts that the running hash has seen, always a prefix of the file
+        self._hashed = 0  # parts in the running hash, always a prefix of the file
 
-    def begin(self) -> None:
-        """Takes up what an interrupted run left behind, or starts from nothing."""
+    def resume(self) -> None:
+        """Resume an interrupted download, or start a new one."""
         lines = self._log.read_text().splitlines() if self._log.exists() and self.part.exists() else []
         if self.entry.ranges and self.entry.etag and lines[:1] == [self._header]:
             self._done = {int(line) for line in lines[1:] if line.isdigit() and int(line) < len(self.ranges)}
@@ -54,14 +54,14 @@ class PartFile:
         self.part.touch()
         self._log.write_text(self._header + "\n")
 
-    def missing(self) -> list[int]:
+    def missing_parts(self) -> list[int]:
         return [index for index in range(len(self.ranges)) if index not in self._done]
 
     def done_bytes(self) -> int:
         return sum(end - start for index, (start, end) in enumerate(self.ranges) if index in self._done)
 
     def finish_part(self, index: int) -> bool:
-        """Notes a part; whoever notes the last one is told so and has to call `complete`."""
+        """Record a part; return True for the last one, after which the caller must call `complete`."""
         with self._state:
             with self._log.open("a") as log:
                 log.write(f"{index}\n")
@@ -69,17 +69,17 @@ class PartFile:
             last = len(self._done) == len(self.ranges)
         if self._hash is not None and self._hash_lock.acquire(blocking=False):
             try:
-                self._follow()
+                self._update_hash()
             finally:
                 self._hash_lock.release()
         return last
 
     def complete(self) -> None:
-        """Checks the whole and gives it its name; a file with a wrong hash is thrown away."""
+        """Check the hash and move the file to its target; a file with a wrong hash is removed."""
         with self._hash_lock:
-            self._follow()
+            self._update_hash()
         try:
-            check_digest(self._hash, self.entry, self._shown)
+            check_digest(self._hash, self.entry, self._redacted)
         except BaseException:
             self.part.unlink()
             self._log.unlink()
@@ -88,8 +88,8 @@ class PartFile:
         self.part.replace(self.target)
         self._log.unlink()
 
-    def _follow(self) -> None:
-        """Hashes finished parts in order while later ones still arrive, out of the page cache they were written to."""
+    def _update_hash(self) -> None:
+        """Hash finished parts in order while later ones still arrive: their data is still in the page cache."""
         if self._hash is None:
             return
         with self.part.open("rb") as file:

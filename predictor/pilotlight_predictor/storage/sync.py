@@ -1,8 +1,7 @@
-"""`sync_repository`: keeps a directory like a repository in a store, so that a server can poll it as if it were local.
+"""`sync_repository`: mirror a repository of a store into a directory, which a server polls like a local one.
 
-A model is replaced as a whole: its next state is put together beside it, out of downloads and hard links to the files
-that stay, and takes its place in one exchange. A reader sees the old model or the next one, never a mixture. What is
-ours begins with `.pilotlight-` and is no model.
+A model is replaced as a whole: its next state is staged from downloads and hard links to unchanged files, and swapped
+in atomically. A reader sees the old model or the new one, never a mixture. Names with `.pilotlight-` are internal.
 """
 
 import hashlib
@@ -14,45 +13,46 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.exchange import exchange
-from pilotlight_predictor.storage.fetching import DEFAULTS, listed, located, until_stable
+from pilotlight_predictor.storage.exchange import replace_path
+from pilotlight_predictor.storage.fetching import DEFAULTS, locate, open_and_list, retry_while_changing
 from pilotlight_predictor.storage.interface import Entry, FetchOptions, ProgressCallback, Store
-from pilotlight_predictor.storage.lock import locked
+from pilotlight_predictor.storage.lock import file_lock
 from pilotlight_predictor.storage.transfer import download
 from pilotlight_predictor.storage.uri import Location
 
 PARTIAL, STATE = ".pilotlight-partial", ".pilotlight-sync.json"
-State = Mapping[str, str]  # path → what identifies its content
+SyncState = Mapping[str, str]  # path → identity of its content
 
 
-class Plan(NamedTuple):
-    """Top-level names, models or plain files, to bring up to date and to remove."""
+class SyncPlan(NamedTuple):
+    """Top-level names (models or plain files) to update and to remove."""
 
     changed: list[str]
     removed: list[str]
 
 
-def plan(before: State, after: State) -> Plan:
+def plan_sync(before: SyncState, after: SyncState) -> SyncPlan:
     differing = {path for path in {*before, *after} if before.get(path) != after.get(path)}
-    staying = {_unit(path) for path in after}
-    touched = {_unit(path) for path in differing}
-    return Plan(sorted(touched & staying), sorted(touched - staying))
+    staying = {_top_level(path) for path in after}
+    touched = {_top_level(path) for path in differing}
+    return SyncPlan(sorted(touched & staying), sorted(touched - staying))
 
 
 def sync_repository(
     uri: str, directory: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS
 ) -> bool:
-    """Makes `directory` like the URI; whether anything changed. A store that cannot be read changes nothing."""
-    location = located(uri, options)
+    """Make `directory` equal to the URI; return whether anything changed. If the store cannot be read, nothing
+    changes."""
+    location = locate(uri, options)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):
-            return until_stable(lambda: _Sync(location, directory, options, progress).run(), location)
+        with file_lock(directory):
+            return retry_while_changing(lambda: _RepositorySync(location, directory, options, progress).run(), location)
     except OSError as error:
-        raise LoadFailed(f"{location.shown}: cannot be put into {directory} ({error})") from error
+        raise LoadFailed(f"{location.redacted}: cannot be put into {directory} ({error})") from error
 
 
-class _Sync:
+class _RepositorySync:
     def __init__(
         self, location: Location, directory: Path, options: FetchOptions, progress: ProgressCallback | None
     ) -> None:
@@ -60,19 +60,19 @@ class _Sync:
         self._directory = directory
         self._options = options
         self._progress = progress
-        self._state = dict(_read_state(directory, location.shown))
+        self._state = dict(_read_state(directory, location.redacted))
 
     def run(self) -> bool:
-        store, contents = listed(self._location, self._options)
+        store, contents = open_and_list(self._location, self._options)
         if contents.single:
             raise LoadFailed(
-                f"{self._location.shown}: is one file, a repository is a directory of models; drop the name"
+                f"{self._location.redacted}: is one file, a repository is a directory of models; drop the name"
             )
         entries = [entry for entry in contents.entries if not entry.path.startswith(".")]
         after = {entry.path: _identity(entry) for entry in entries}
-        todo = plan(self._state, after)
+        todo = plan_sync(self._state, after)
         for name in todo.changed:
-            self._replace(store, name, [entry for entry in entries if _unit(entry.path) == name])
+            self._replace(store, name, [entry for entry in entries if _top_level(entry.path) == name])
         for name in todo.removed:
             self._remove(name)
         if todo.changed or todo.removed:
@@ -81,19 +81,20 @@ class _Sync:
 
     def _replace(self, store: Store, name: str, entries: Sequence[Entry]) -> None:
         after = {entry.path: _identity(entry) for entry in entries}
-        stage = self._directory / PARTIAL / _stage_name(after)
+        digest = hashlib.sha256(json.dumps(after, sort_keys=True).encode()).hexdigest()
+        stage = self._directory / PARTIAL / digest[:20]
         files = stage / "files"
         for entry in entries:
             if self._state.get(entry.path) == after[entry.path]:
                 _link(self._directory / entry.path, files / entry.path)
-        download(store, entries, files, stage / "parts", self._location.shown, self._options, self._progress)
-        self._keep_times(files, name, after)
-        exchange(files / name, self._directory / name)
+        download(store, entries, files, stage / "parts", self._location.redacted, self._options, self._progress)
+        self._copy_times(files, name, after)
+        replace_path(files / name, self._directory / name)
         shutil.rmtree(stage)
-        self._note(name, after)
+        self._save_state(name, after)
 
-    def _keep_times(self, files: Path, name: str, after: State) -> None:
-        """A directory with nothing new keeps its time: pollers reload a version when its time differs."""
+    def _copy_times(self, files: Path, name: str, after: SyncState) -> None:
+        """Preserve the times of unchanged directories: pollers reload a version whose time differs."""
         for staged in (path for path in (files / name).rglob("*") if path.is_dir()):
             prefix = staged.relative_to(files).as_posix() + "/"
             current = self._directory / prefix
@@ -106,27 +107,27 @@ class _Sync:
         if (self._directory / name).exists():
             os.rename(self._directory / name, trash / name)
         shutil.rmtree(trash)
-        self._note(name, {})
+        self._save_state(name, {})
 
-    def _note(self, name: str, after: State) -> None:
-        self._state = {path: etag for path, etag in self._state.items() if _unit(path) != name} | dict(after)
-        text = json.dumps({"uri": self._location.shown, "entries": self._state})
+    def _save_state(self, name: str, after: SyncState) -> None:
+        self._state = {path: etag for path, etag in self._state.items() if _top_level(path) != name} | dict(after)
+        text = json.dumps({"uri": self._location.redacted, "entries": self._state})
         fresh = self._directory / f"{STATE}.next"
         fresh.write_text(text)
         fresh.replace(self._directory / STATE)
 
 
-def _read_state(directory: Path, shown: str) -> State:
-    """Nothing when the directory was filled from elsewhere: then each model is fetched and replaced."""
+def _read_state(directory: Path, redacted: str) -> SyncState:
+    """Return the state; for another URI with empty identities, so that each model is fetched and replaced."""
     try:
         state = json.loads((directory / STATE).read_text())
     except (OSError, ValueError):
         return {}
     entries: dict[str, str] = state["entries"]
-    return {path: etag if state["uri"] == shown else "" for path, etag in entries.items()}
+    return {path: etag if state["uri"] == redacted else "" for path, etag in entries.items()}
 
 
-def _unit(path: str) -> str:
+def _top_level(path: str) -> str:
     return path.partition("/")[0]
 
 
@@ -134,12 +135,8 @@ def _identity(entry: Entry) -> str:
     return f"{entry.size}:{entry.etag}:{entry.digest}"
 
 
-def _below(prefix: str, state: State) -> dict[str, str]:
+def _below(prefix: str, state: SyncState) -> dict[str, str]:
     return {path: etag for path, etag in state.items() if path.startswith(prefix)}
-
-
-def _stage_name(after: State) -> str:
-    return hashlib.sha256(json.dumps(after, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _link(source: Path, target: Path) -> None:

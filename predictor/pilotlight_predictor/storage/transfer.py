@@ -1,7 +1,7 @@
-"""Runs a download: every missing part of every file, in a bounded number of threads, into one directory.
+"""Parallel download: every missing part of every file, in a bounded number of threads, into one directory.
 
-Where it stands: `cache` and `into` hand it a store, a listing and a directory of their own; it returns when each file
-is whole and checked, or raises with all that has come kept for the next attempt.
+Called with a store and its listing; it returns when each file is complete and checked, or raises with the finished
+parts left for the next attempt.
 """
 
 import os
@@ -13,15 +13,22 @@ from time import monotonic
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.checks import check_space, total_size
-from pilotlight_predictor.storage.interface import Entry, FetchOptions, Progress, ProgressCallback, Store, Transient
+from pilotlight_predictor.storage.interface import (
+    Entry,
+    FetchOptions,
+    Progress,
+    ProgressCallback,
+    Store,
+    TransientError,
+)
 from pilotlight_predictor.storage.parts import PartFile
-from pilotlight_predictor.storage.retry import delay, gave_up, jitter
+from pilotlight_predictor.storage.retry import backoff_delay, jitter, retries_exhausted
 
 REPORT_SECONDS = 0.1
 
 
-class Meter:
-    """Counts bytes over all threads and tells the caller ten times a second at most."""
+class ProgressMeter:
+    """Progress over all threads, reported at most ten times a second."""
 
     def __init__(self, entries: Sequence[Entry], callback: ProgressCallback | None) -> None:
         self._total = total_size(entries)
@@ -29,7 +36,7 @@ class Meter:
         self._callback = callback
         self._bytes = 0
         self._files_done = 0
-        self._told = 0.0
+        self._reported_at = 0.0
         self._lock = Lock()
 
     def add(self, count: int, files: int = 0) -> None:
@@ -38,24 +45,24 @@ class Meter:
             self._files_done += files
             now = monotonic()
             last = self._files_done == self._files
-            if self._callback is None or (now - self._told < REPORT_SECONDS and not last):
+            if self._callback is None or (now - self._reported_at < REPORT_SECONDS and not last):
                 return
-            self._told = now
+            self._reported_at = now
             self._callback(Progress(self._bytes, self._total, self._files_done, self._files))
 
 
 class Download:
-    """One run over one listing."""
+    """One download of one listing."""
 
-    def __init__(self, store: Store, shown: str, options: FetchOptions, meter: Meter) -> None:
+    def __init__(self, store: Store, redacted: str, options: FetchOptions, meter: ProgressMeter) -> None:
         self._store = store
-        self._shown = shown
+        self._redacted = redacted
         self._options = options
         self._meter = meter
         self._stop = Event()
 
     def run(self, files: Sequence[PartFile]) -> None:
-        work = [(file, index) for file in files for index in file.missing()]
+        work = [(file, index) for file in files for index in file.missing_parts()]
         with ThreadPoolExecutor(self._options.concurrency, thread_name_prefix="fetch") as pool:
             futures = [pool.submit(self._part, file, index) for file, index in work]
             try:
@@ -78,35 +85,39 @@ class Download:
             self._meter.add(0, files=1)
 
     def _read(self, entry: Entry, handle: int, start: int, end: int) -> None:
-        """Reads one part to its end, through as many broken connections as it takes while bytes keep coming."""
+        """Read one part to its end; reconnects without limit as long as bytes keep arriving."""
         position, failures = start, 0
         while position != end:
             before = position
             try:
                 for piece in self._store.read(entry, position, end):
-                    position = self._keep(piece, handle, position, end, entry)
+                    position = self._write(piece, handle, position, end, entry)
                 if end < 0 or position == end:
                     return
-                raise Transient("the connection was closed too early")
-            except Transient as error:
+                raise TransientError("the connection was closed too early")
+            except TransientError as error:
+                # Only failures without progress count; without ranges every attempt starts over and counts.
                 failures = 0 if position > before and entry.ranges else failures + 1
-                if failures > self._options.retries or self._stop.wait(delay(failures, self._options, jitter())):
-                    raise gave_up(self._shown, error, failures) from error
+                pause = backoff_delay(failures, self._options, jitter())
+                if failures > self._options.retries or self._stop.wait(pause):
+                    raise retries_exhausted(self._redacted, error, failures) from error
                 if not entry.ranges:
                     self._meter.add(start - position)
                     os.ftruncate(handle, start)
                     position = start
 
-    def _keep(self, piece: bytes, handle: int, position: int, end: int, entry: Entry) -> int:
+    def _write(self, piece: bytes, handle: int, position: int, end: int, entry: Entry) -> int:
         if self._stop.is_set():
-            raise LoadFailed(f"{self._shown}: the download was stopped")
+            raise LoadFailed(f"{self._redacted}: the download was stopped")
         if 0 <= end < position + len(piece):
-            raise LoadFailed(f"{self._shown}: {entry.path} is longer than the {entry.size} bytes that were announced")
+            raise LoadFailed(
+                f"{self._redacted}: {entry.path} is longer than the {entry.size} bytes that were announced"
+            )
         try:
             os.pwrite(handle, piece, position)
         except OSError as error:
             raise LoadFailed(
-                f"{self._shown}: {entry.path} cannot be written ({error.strerror}); check the disk"
+                f"{self._redacted}: {entry.path} cannot be written ({error.strerror}); check the disk"
             ) from error
         self._meter.add(len(piece))
         return position + len(piece)
@@ -117,28 +128,28 @@ def download(
     entries: Sequence[Entry],
     directory: Path,
     scratch: Path,
-    shown: str,
+    redacted: str,
     options: FetchOptions,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Brings `entries` into `directory`, which is ours alone: a file that is there under its own name is whole.
+    """Download `entries` into `directory`, which is private to the caller: a file under its own name is complete.
 
-    Unfinished files are in `scratch` until they are; both are on one file system.
+    Unfinished files are in `scratch`, on the same file system.
     """
     directory.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
-    meter = Meter(entries, progress)
-    files = [PartFile(entry, directory, scratch, options.part_bytes, shown) for entry in entries]
+    meter = ProgressMeter(entries, progress)
+    files = [PartFile(entry, directory, scratch, options.part_bytes, redacted) for entry in entries]
     open_files = [file for file in files if not file.target.exists()]
     for file in open_files:
-        file.begin()
-    check_space(sum(max(file.entry.size, 0) - file.done_bytes() for file in open_files), directory, options, shown)
+        file.resume()
+    check_space(sum(max(file.entry.size, 0) - file.done_bytes() for file in open_files), directory, options, redacted)
     for file in files:
         if file.target.exists():
             meter.add(file.entry.size, files=1)
-        elif not file.missing():
+        elif not file.missing_parts():
             file.complete()
             meter.add(file.entry.size, files=1)
         else:
             meter.add(file.done_bytes())
-    Download(store, shown, options, meter).run([file for file in open_files if file.missing()])
+    Download(store, redacted, options, meter).run([file for file in open_files if file.missing_parts()])

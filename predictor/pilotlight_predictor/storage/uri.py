@@ -1,4 +1,4 @@
-"""Model URIs as text: taking them apart, and hiding what must not be shown. The first step of a fetch. Pure."""
+"""Model URIs as text: parsing, and redaction of secrets. The first step of a fetch. Pure."""
 
 import re
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from pilotlight_predictor.errors import LoadFailed
 ALIASES = {"hf_model": "hf", "azure": "az", "gcs": "gs"}
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
-# Text, not patterns: a start whose model lies on its disk compiles none of them.
+# Strings instead of compiled patterns: a start with a local model compiles none of them.
 _SCHEME = r"^([A-Za-z][A-Za-z0-9+._-]*)://"
 _PIN = r"#sha256=([^#]*)$"
 _AZURE_BLOB = r"(?i)^[a-z0-9]+\.blob\.(core\.|storage\.)"
@@ -16,7 +16,7 @@ _URL_IN_TEXT = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>)\]},]+"
 
 
 class Location(NamedTuple):
-    """A URI taken apart: `scheme` is a key of the table of stores, `rest` all behind `://` without the pin."""
+    """Parsed URI: `scheme` is a key of the table of stores, `rest` all after `://` without the pin."""
 
     scheme: str
     rest: str
@@ -27,12 +27,12 @@ class Location(NamedTuple):
         return f"{self.scheme}://{self.rest}" if self.scheme != "file" else self.rest
 
     @property
-    def shown(self) -> str:
+    def redacted(self) -> str:
         return redact(self.text)
 
     @property
     def filename(self) -> str:
-        """The last segment: of the path, or of the bucket when there is no path."""
+        """Last segment of the path, or the bucket if there is no path."""
         path = self.rest.partition("?")[0] if self.scheme in {"http", "https"} else self.rest
         last = path.rstrip("/").rpartition("/")[2]
         return last.partition("@")[0] if self.scheme == "hf" else last
@@ -40,18 +40,18 @@ class Location(NamedTuple):
 
 def is_remote(uri: str) -> bool:
     """Whether the URI needs a fetch; a path and `file://` do not."""
-    found = re.match(_SCHEME, uri) if "://" in uri else None
-    return found is not None and found[1].lower() != "file"
+    scheme = re.match(_SCHEME, uri) if "://" in uri else None
+    return scheme is not None and scheme[1].lower() != "file"
 
 
 def parse(uri: str) -> Location:
     pin = re.search(_PIN, uri)
-    sha256 = _checked_sha256(pin[1], uri) if pin else ""
+    sha256 = validate_sha256(pin[1], redact(uri.partition("#")[0])) if pin else ""
     body = uri[: pin.start()] if pin else uri
-    found = re.match(_SCHEME, body)
-    if found is None:
+    match = re.match(_SCHEME, body)
+    if match is None:
         return Location("file", body, sha256)
-    scheme, rest = found[1].lower(), body[found.end() :]
+    scheme, rest = match[1].lower(), body[match.end() :]
     if scheme == "file":
         return Location("file", _file_path(rest, uri), sha256)
     if scheme == "https" and re.match(_AZURE_BLOB, rest) and "?" not in rest:
@@ -59,14 +59,10 @@ def parse(uri: str) -> Location:
     return Location(ALIASES.get(scheme, scheme), rest, sha256)
 
 
-def checked_sha256(value: str, where: str) -> str:
+def validate_sha256(value: str, where: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
         raise LoadFailed(f"{where}: sha256 = {value!r}, must be 64 hexadecimal digits")
     return value.lower()
-
-
-def _checked_sha256(value: str, uri: str) -> str:
-    return checked_sha256(value, redact(uri.partition("#")[0]))
 
 
 def _file_path(rest: str, uri: str) -> str:
@@ -79,21 +75,19 @@ def _file_path(rest: str, uri: str) -> str:
 
 
 def redact(uri: str) -> str:
-    """The URI without user, password and query: signatures and tokens travel there."""
-    found = re.match(_SCHEME, uri)
-    if found is None:
+    """Return the URI without user, password and query, where signatures and tokens are."""
+    match = re.match(_SCHEME, uri)
+    if match is None:
         return uri
-    head, _, query = uri[found.end() :].partition("?")
+    head, _, query = uri[match.end() :].partition("?")
     authority, slash, path = head.partition("/")
     user, at, host = authority.rpartition("@")
-    return f"{found[0]}{'***@' if user and at else ''}{host}{slash}{path}{'?***' if query else ''}"
+    return f"{match[0]}{'***@' if user and at else ''}{host}{slash}{path}{'?***' if query else ''}"
 
 
 def redact_text(text: str) -> str:
-    """A library's message with every URI in it redacted, on one line, without its debug dump and a server's page.
-
-    The page of a refused request may repeat what was signed.
-    """
+    """Return a library's message on one line, URIs redacted, without its debug output and the server's page: the page
+    of a refused request may repeat the signature."""
     first = " ".join(re.split(r"\n\nDebug source|<\?xml|<!doctype|<html", text, flags=re.IGNORECASE)[0].split())
     return re.sub(_URL_IN_TEXT, lambda match: redact(match[0]), first)[:300]
 
@@ -108,6 +102,6 @@ def without_archive_ending(name: str) -> str:
 
 
 def safe_relative(path: str) -> bool:
-    """Whether a name from outside may become a path below a directory of ours."""
+    """Whether an untrusted name is safe as a path below a directory."""
     parts = path.split("/")
     return all(part not in {"", ".", ".."} and "\0" not in part and "\\" not in part for part in parts)

@@ -1,7 +1,7 @@
-"""GET over HTTP(S) for downloads: redirects counted and checked hop by hop, connections kept from part to part.
+"""HTTP(S) client for downloads: redirects counted and checked hop by hop, connections pooled.
 
-The standard library's client is used rather than a larger one: a part is one GET of one range, import time counts on
-a cold start, and the address that was really connected to must be seen before a request is sent.
+http.client rather than a larger library: a part is one GET of one range, import time counts in a cold start, and the
+connected address must be checked before a request is sent.
 """
 
 import http.client
@@ -13,19 +13,19 @@ from types import TracebackType
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.addresses import is_refused
-from pilotlight_predictor.storage.interface import FetchOptions, Transient
+from pilotlight_predictor.storage.interface import FetchOptions, TransientError
 from pilotlight_predictor.storage.uri import redact
-from pilotlight_predictor.storage.web_request import Request, next_hop, plan_request, proxy_auth, same_origin
+from pilotlight_predictor.storage.web_request import DownloadRequest, next_hop, plan_request, proxy_auth, same_origin
 
 MAX_REDIRECTS = 5
-SMALL_BODY = 64 * 1024  # what is read of an unwanted body to keep its connection
+SMALL_BODY = 64 * 1024  # bytes of an unneeded body to read so that its connection can be reused
 _REDIRECTS = {301, 302, 303, 307, 308}
 _Failure = (OSError, http.client.HTTPException)
 _Idle = dict[tuple[bool, str, int, str], list[http.client.HTTPConnection]]
 
 
 class WebClient:
-    """Shared by the threads of one download. Idle connections are closed when it is no longer used."""
+    """Client shared by the threads of one download. Idle connections are closed when it is garbage collected."""
 
     def __init__(self, options: FetchOptions) -> None:
         self._options = options
@@ -33,59 +33,60 @@ class WebClient:
         self._lock = Lock()
         weakref.finalize(self, _close_all, self._idle)
 
-    def get(self, url: str, headers: Mapping[str, str]) -> "Reply":
-        """Follows redirects to the first other answer, whatever its status; credentials stay with their origin."""
-        sent, here = dict(headers), url
+    def get(self, url: str, headers: Mapping[str, str]) -> "StreamedResponse":
+        """Return the first response that is no redirect, whatever its status; credentials are sent to their origin
+        only."""
+        request_headers, current = dict(headers), url
         for _ in range(MAX_REDIRECTS + 1):
-            request = plan_request(here, sent, _proxy_for(here), allow_http=self._options.allow_http)
+            request = plan_request(current, request_headers, _proxy_for(current), allow_http=self._options.allow_http)
             reply = self._send(request)
             target = reply.response.headers.get("Location")
             if reply.response.status not in _REDIRECTS or not target:
                 return reply
             with reply:
                 reply.read(SMALL_BODY)
-                here = next_hop(here, target, url)
-            if not same_origin(here, url):
-                sent.pop("Authorization", None)
+                current = next_hop(current, target, url)
+            if not same_origin(current, url):
+                request_headers.pop("Authorization", None)
         raise LoadFailed(f"{redact(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
 
-    def _send(self, request: Request) -> "Reply":
-        kept = self._take(request)
-        if kept is not None:
+    def _send(self, request: DownloadRequest) -> "StreamedResponse":
+        idle = self._take_idle(request)
+        if idle is not None:
             try:
-                return Reply(_exchange(kept, request), kept, request, self)
-            except _Failure:  # the server has closed it in the meantime, which is no reason to wait
-                kept.close()
+                return StreamedResponse(_exchange(idle, request), idle, request, self)
+            except _Failure:  # closed by the server while idle: retry at once on a new connection
+                idle.close()
         connection = _connection(request, self._options.timeout)
         try:
             connection.connect()
             _check_peer(connection, request)
-            return Reply(_exchange(connection, request), connection, request, self)
+            return StreamedResponse(_exchange(connection, request), connection, request, self)
         except _Failure as error:
             connection.close()
-            raise _named(error, request.url) from error
+            raise _translate_error(error, request.url) from error
         except BaseException:
             connection.close()
             raise
 
-    def _take(self, request: Request) -> http.client.HTTPConnection | None:
+    def _take_idle(self, request: DownloadRequest) -> http.client.HTTPConnection | None:
         with self._lock:
             idle = self._idle.get(request.route)
             return idle.pop() if idle else None
 
-    def keep(self, connection: http.client.HTTPConnection, request: Request) -> None:
+    def release(self, connection: http.client.HTTPConnection, request: DownloadRequest) -> None:
         with self._lock:
             self._idle.setdefault(request.route, []).append(connection)
 
 
-class Reply:
-    """An answer whose body is still to be read. Read to its end, it leaves its connection to the next request."""
+class StreamedResponse:
+    """Response whose body is still to be read. After its end the connection returns to the pool."""
 
     def __init__(
         self,
         response: http.client.HTTPResponse,
         connection: http.client.HTTPConnection,
-        request: Request,
+        request: DownloadRequest,
         client: WebClient,
     ) -> None:
         self.response = response
@@ -93,7 +94,7 @@ class Reply:
         self._request = request
         self._client = client
 
-    def __enter__(self) -> "Reply":
+    def __enter__(self) -> "StreamedResponse":
         return self
 
     def __exit__(
@@ -102,7 +103,7 @@ class Reply:
         finished = self.response.isclosed() and not self.response.will_close and error is None
         self.response.close()
         if finished:
-            self._client.keep(self._connection, self._request)
+            self._client.release(self._connection, self._request)
         else:
             self._connection.close()
 
@@ -110,10 +111,10 @@ class Reply:
         try:
             return self.response.read(size)
         except _Failure as error:
-            raise Transient(f"the connection broke ({type(error).__name__})") from error
+            raise TransientError(f"the connection broke ({type(error).__name__})") from error
 
 
-def _exchange(connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+def _exchange(connection: http.client.HTTPConnection, request: DownloadRequest) -> http.client.HTTPResponse:
     connection.putrequest("GET", request.target, skip_host=True, skip_accept_encoding=True)
     for name, value in request.headers.items():
         connection.putheader(name, value)
@@ -121,7 +122,7 @@ def _exchange(connection: http.client.HTTPConnection, request: Request) -> http.
     return connection.getresponse()
 
 
-def _connection(request: Request, timeout: float) -> http.client.HTTPConnection:
+def _connection(request: DownloadRequest, timeout: float) -> http.client.HTTPConnection:
     kind = http.client.HTTPSConnection if request.secure else http.client.HTTPConnection
     if request.proxy is None:
         return kind(request.host, request.port, timeout=timeout)
@@ -131,12 +132,12 @@ def _connection(request: Request, timeout: float) -> http.client.HTTPConnection:
     return connection
 
 
-def _check_peer(connection: http.client.HTTPConnection, request: Request) -> None:
-    """A name may resolve to what a literal address would be refused for. A proxy's address is the operator's choice."""
+def _check_peer(connection: http.client.HTTPConnection, request: DownloadRequest) -> None:
+    """Refuse a name that resolves to a refused address. The address of a proxy is the choice of the operator."""
     peer = str(connection.sock.getpeername()[0])
     if request.proxy is None and is_refused(peer):
-        shown = redact(request.url)
-        raise LoadFailed(f"{shown}: the name resolves to {peer}, a link-local or metadata address, which is refused")
+        redacted = redact(request.url)
+        raise LoadFailed(f"{redacted}: the name resolves to {peer}, a link-local or metadata address, which is refused")
 
 
 def _proxy_for(url: str) -> str | None:
@@ -145,22 +146,22 @@ def _proxy_for(url: str) -> str | None:
 
     try:
         parts = urlsplit(url)
-    except ValueError:  # told by the plan, with the URL
+    except ValueError:  # plan_request reports it with the URL
         return None
-    found = getproxies().get(parts.scheme) or getproxies().get("all")
-    return found if found and not proxy_bypass(parts.hostname or "") else None
+    proxy = getproxies().get(parts.scheme) or getproxies().get("all")
+    return proxy if proxy and not proxy_bypass(parts.hostname or "") else None
 
 
-def _named(error: Exception, url: str) -> Exception:
+def _translate_error(error: Exception, url: str) -> Exception:
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
         advice = "set SSL_CERT_FILE to its authority"
         return LoadFailed(f"{redact(url)}: its certificate is not trusted ({error.verify_message}); {advice}")
     if isinstance(error, socket.gaierror):
-        return Transient(f"the host name cannot be resolved ({error.strerror})")
+        return TransientError(f"the host name cannot be resolved ({error.strerror})")
     strerror = error.strerror if isinstance(error, OSError) else None
-    return Transient(f"no connection ({strerror or type(error).__name__})")
+    return TransientError(f"no connection ({strerror or type(error).__name__})")
 
 
 def _close_all(idle: _Idle) -> None:

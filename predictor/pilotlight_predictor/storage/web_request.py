@@ -1,4 +1,4 @@
-"""What a GET will be before it is sent: URL, proxy, request line, headers, and which redirect may be followed. Pure."""
+"""Preparation of a GET: URL, proxy, request line, headers, and the redirects that may be followed. Pure."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from pilotlight_predictor.storage.uri import redact
 _SAFE = "/%:@!$&'()*+,;=~"
 
 
-class Request(NamedTuple):
-    """`proxy` is None for a direct connection; requests with the same `route` may share one connection."""
+class DownloadRequest(NamedTuple):
+    """Request to send. `proxy` is None for a direct connection; requests with the same `route` may share one."""
 
     url: str
     secure: bool
@@ -28,22 +28,23 @@ class Request(NamedTuple):
         return self.secure, self.host, self.port, self.proxy.netloc if self.proxy else ""
 
 
-def plan_request(url: str, headers: Mapping[str, str], proxy: str | None, *, allow_http: bool) -> Request:
-    """`proxy` is what the environment names for this URL; a loopback host is always reached directly."""
+def plan_request(url: str, headers: Mapping[str, str], proxy: str | None, *, allow_http: bool) -> DownloadRequest:
+    """Return the request. `proxy` is that of the environment; loopback hosts are always connected directly."""
     parts = split_url(url)
     check_allowed(parts, allow_http=allow_http)
     host, secure = parts.hostname or "", parts.scheme == "https"
     via = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy and not is_loopback_host(host) else None
-    sent = {"Host": parts.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **basic_auth(parts), **headers}
+    authority = parts.netloc.rpartition("@")[2]
+    headers = {"Host": authority, "Accept-Encoding": "identity", **basic_auth(parts), **headers}
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
     if via and not secure:
-        target = urlunsplit((parts.scheme, sent["Host"], parts.path or "/", parts.query, ""))
-        sent |= proxy_auth(via)
-    return Request(url, secure, host, parts.port or (443 if secure else 80), via, target, sent)
+        target = urlunsplit((parts.scheme, authority, parts.path or "/", parts.query, ""))
+        headers |= proxy_auth(via)
+    return DownloadRequest(url, secure, host, parts.port or (443 if secure else 80), via, target, headers)
 
 
 def split_url(url: str) -> SplitResult:
-    """Takes a URL apart, with what may not stand in a request line encoded and what is encoded left alone."""
+    """Split a URL; characters that a request line cannot have are percent-encoded, existing escapes stay."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -54,17 +55,19 @@ def split_url(url: str) -> SplitResult:
 
 def check_allowed(parts: SplitResult, *, allow_http: bool) -> None:
     host = parts.hostname or ""
-    shown = redact(urlunsplit(parts))
+    redacted = redact(urlunsplit(parts))
     if not host:
-        raise LoadFailed(f"{shown}: the host is missing; write https://host/path")
+        raise LoadFailed(f"{redacted}: the host is missing; write https://host/path")
     if is_refused(host):
-        raise LoadFailed(f"{shown}: link-local and metadata addresses are refused; models are not served from there")
+        raise LoadFailed(f"{redacted}: link-local and metadata addresses are refused; models are not served from there")
     if parts.scheme == "http" and not allow_http and not is_loopback_host(host):
-        raise LoadFailed(f"{shown}: plain http:// is refused beyond this machine; use https:// or allow http downloads")
+        raise LoadFailed(
+            f"{redacted}: plain http:// is refused beyond this machine; use https:// or allow http downloads"
+        )
 
 
 def next_hop(url: str, target: str, origin: str) -> str:
-    """Where a redirect leads, if it may: never down to http, never from elsewhere to this machine."""
+    """Return the target of a redirect. Raise LoadFailed for https to http, and from another host to loopback."""
     joined = urljoin(url, target)
     after = split_url(joined)
     if after.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and after.scheme == "http"):

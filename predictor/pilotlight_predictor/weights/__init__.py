@@ -1,1 +1,1 @@
-"""Weights on their way to a GPU without the help of a framework, so that they can travel while one is imported."""
+"""Weight transfer to a GPU without a framework, so that it runs while one is imported."""

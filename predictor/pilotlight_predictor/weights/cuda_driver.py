@@ -1,6 +1,6 @@
-"""The few calls of NVIDIA's driver that weights need, by ctypes: no CUDA library and no framework is loaded for them.
+"""CUDA driver API by ctypes, as far as weights need it: no CUDA library and no framework is loaded.
 
-The context is the device's primary one, which every framework uses too, so that memory of ours is theirs as it is.
+Uses the device's primary context, which every framework shares, so that frameworks can use this memory directly.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ from pilotlight_predictor.errors import LoadFailed
 
 OUT_OF_MEMORY: Final = 2
 NON_BLOCKING: Final = 1
-# Waiting for a whole device breaks the capture of a graph on it, whoever captures, and fails itself: one at a time. Of
-# one thread more than one: weights that it drops wait for the device too.
-WHOLE_DEVICE: Final = RLock()
+# A device-wide synchronise invalidates a graph capture in any thread, and fails itself: only one of them at a time.
+# Reentrant, since freeing weights inside the locked section synchronises too.
+DEVICE_SYNC_LOCK: Final = RLock()
 
 
 @cache
 def library() -> Any:
-    """libcuda with the types of what is called; LoadFailed where there is no driver."""
+    """Load libcuda and declare its signatures. Raises LoadFailed without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise LoadFailed(f"there is no NVIDIA driver here: {error}") from None
-    for name, types in _CALLS.items():
+    for name, types in _SIGNATURES.items():
         function = getattr(cuda, name)
         function.argtypes, function.restype = types, c_int
     _check(cuda, cuda.cuInit(0), "cuInit")
@@ -33,7 +33,7 @@ def library() -> Any:
 
 
 def compute_capability(index: int) -> str | None:
-    """As in "9.0"; asked of the driver alone, which makes no context. None where there is no such device."""
+    """Compute capability such as "9.0", without creating a context; None if there is no such device."""
     device, major, minor = c_int(), c_int(), c_int()
     try:
         cuda = library()
@@ -41,13 +41,13 @@ def compute_capability(index: int) -> str | None:
         return None
     if cuda.cuDeviceGet(byref(device), index):
         return None
-    for attribute, place in ((75, major), (76, minor)):
-        cuda.cuDeviceGetAttribute(byref(place), attribute, device)
+    for attribute, value in ((75, major), (76, minor)):
+        cuda.cuDeviceGetAttribute(byref(value), attribute, device)
     return f"{major.value}.{minor.value}"
 
 
 class Context:
-    """One device. Every thread that copies enters it first; what is allocated stays until it is freed here."""
+    """Primary context of one device. A thread must call `make_current` before it copies."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -56,12 +56,12 @@ class Context:
         self.call("cuDeviceGet", byref(device), index)
         self.call("cuDevicePrimaryCtxRetain", byref(handle), device)
         self._handle = handle
-        self.enter()
+        self.make_current()
 
     def call(self, name: str, *arguments: Any) -> None:
         _check(self._cuda, getattr(self._cuda, name)(*arguments), name)
 
-    def enter(self) -> None:
+    def make_current(self) -> None:
         self.call("cuCtxSetCurrent", self._handle)
 
     def allocate(self, size: int) -> int:
@@ -70,39 +70,39 @@ class Context:
         return pointer.value
 
     def free(self, pointer: int) -> None:
-        """From any thread, also at the end of the process, when the driver may be gone already."""
+        """Free from any thread; do nothing at interpreter exit if the driver is shut down already."""
         if self._cuda.cuCtxSetCurrent(self._handle) == 0:
             self._cuda.cuMemFree_v2(pointer)
 
-    def copy(self, to: int, address: int, size: int) -> None:
-        """From memory that is not pinned; returns when it is there."""
+    def copy_to_device(self, to: int, address: int, size: int) -> None:
+        """Copy from pageable host memory; blocks until done."""
         self.call("cuMemcpyHtoD_v2", to, address, size)
 
-    def duplicate(self, to: int, pointer: int, size: int) -> None:
-        """Within the device."""
-        self.enter()
+    def copy_on_device(self, to: int, pointer: int, size: int) -> None:
+        """Copy within the device."""
+        self.make_current()
         self.call("cuMemcpyDtoD_v2", to, pointer, size)
 
-    def fetch(self, address: int, pointer: int, size: int) -> None:
-        """To memory of this process; returns when it is there."""
-        self.enter()
+    def copy_to_host(self, address: int, pointer: int, size: int) -> None:
+        """Copy to host memory; blocks until done."""
+        self.make_current()
         self.call("cuMemcpyDtoH_v2", address, pointer, size)
 
-    def settle(self) -> None:
-        """Until the device has done all that it was asked for."""
-        self.enter()
-        with WHOLE_DEVICE:
+    def synchronize(self) -> None:
+        """Wait until all work on the device is done."""
+        self.make_current()
+        with DEVICE_SYNC_LOCK:
             self.call("cuCtxSynchronize")
 
-    def memory(self) -> tuple[int, int]:
-        """Free and all bytes of the device."""
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total bytes of the device."""
         free, total = c_size_t(), c_size_t()
-        self.enter()
+        self.make_current()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
 
 
-_CALLS: Final[dict[str, list[Any]]] = {
+_SIGNATURES: Final[dict[str, list[Any]]] = {
     "cuInit": [c_uint],
     "cuGetErrorString": [c_int, c_void_p],
     "cuDeviceGet": [c_void_p, c_int],

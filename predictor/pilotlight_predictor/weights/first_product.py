@@ -1,8 +1,8 @@
-"""The first product of matrices on a GPU, asked for while weights are still on their way to it.
+"""cuBLAS and kernel warm-up on a GPU while weights are still being transferred.
 
-cuBLAS takes a tenth of a second for the first one of a process, to choose and load its kernels, and torch half of that
-for the first of its own; a model's first answer would wait for them. Called by aot/early.py once torch's libraries,
-which bring cuBLAS, are in memory.
+The first matrix product of a process takes cuBLAS 100 ms to select and load kernels, and torch's first own kernels take
+50 ms; the first request would wait for them. Called by aot/early.py after torch's libraries, which include cuBLAS, are
+loaded.
 """
 
 import ctypes
@@ -11,83 +11,90 @@ from ctypes import byref, c_float, c_int, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
-from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE, Context
-from pilotlight_predictor.weights.safetensors_file import Place, files_of, read
+from pilotlight_predictor.weights.cuda_driver import DEVICE_SYNC_LOCK, Context
+from pilotlight_predictor.weights.safetensors_file import TensorInfo, read_header, weight_files
 
-# The format's name of a type: what cuBLAS calls it, and how many bytes an item has.
+# safetensors dtype → cuBLAS's cudaDataType, and bytes per item.
 KINDS: Final = {"F16": (2, 2), "BF16": (14, 2), "F32": (0, 4)}
 NAMES: Final = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
-MOST_BYTES: Final = 256 << 20
-BESIDE: Final = 1 << 30  # for cuBLAS's kernels and workspace, and what the model computes in
-TRANSPOSED, AS_IT_IS = 1, 0
-IN_FP32, ANY_WAY = 68, -1
+MAX_MATRIX_BYTES: Final = 256 << 20
+RESERVED_BYTES: Final = 1 << 30  # reserve for cuBLAS's kernels and workspace, and the model's activations
+TRANSPOSED, NOT_TRANSPOSED = 1, 0
+COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 
 
-def compute_once(weights: Path, index: int) -> None:
-    """A few kernels that most models have, in the type of their weights. torch must have been imported."""
+def warm_up_kernels(weights: Path, index: int) -> None:
+    """Run a few common kernels in the dtype of the weights. torch must have been imported."""
     import torch
 
-    place = a_matrix(weights)
-    if place is None:
+    matrix_info = first_matrix(weights)
+    if matrix_info is None:
         return
     with torch.inference_mode():
-        x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, NAMES[place.dtype]))
+        x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, NAMES[matrix_info.dtype]))
         (torch.relu(x) * 0.5 + x).float().cpu()
 
 
-def multiply_once(weights: Path, index: int) -> bool:
-    """With a matrix of the kind that the model has; False where it has none, cuBLAS is not in memory, or the GPU has
-    little beside the weights, which may still be about to take theirs."""
-    library, place = cublas(), a_matrix(weights)
-    if library is None or place is None:
+def warm_up_cublas(weights: Path, index: int) -> bool:
+    """Run one product with a matrix shaped like one of the model's.
+
+    Return False if the model has none, cuBLAS is not loaded, or the GPU has too little memory beside the weights.
+    """
+    library, matrix_info = loaded_cublas(), first_matrix(weights)
+    if library is None or matrix_info is None:
         return False
-    context, size = Context(index), sum(file.stat().st_size for file in files_of(weights))
-    if not has_room(context.memory(), size, sum(_sizes(place))):
+    context, size = Context(index), sum(file.stat().st_size for file in weight_files(weights))
+    if not has_free_memory(context.memory_info(), size, sum(_buffer_sizes(matrix_info))):
         return False
-    multiply(library, context, place)
+    run_gemm(library, context, matrix_info)
     return True
 
 
-def a_matrix(weights: Path) -> Place | None:
-    """The first of the kind that a product can be made with."""
-    return next((found for file in files_of(weights) for found in read(file).tensors.values() if fits(found)), None)
+def first_matrix(weights: Path) -> TensorInfo | None:
+    """The first tensor that a product can be computed with; None if there is none."""
+    tensors = (tensor for file in weight_files(weights) for tensor in read_header(file).tensors.values())
+    return next((tensor for tensor in tensors if is_usable(tensor)), None)
 
 
-def has_room(memory: tuple[int, int], weights: int, needed: int) -> bool:
-    """`memory` as the device tells it: free, and all. Whether the weights are in what is free is not known."""
+def has_free_memory(memory: tuple[int, int], weights: int, needed: int) -> bool:
+    """Whether `needed` bytes fit; `memory` is free and total. The weights may or may not be allocated already."""
     free, total = memory
-    return min(free, total - weights) >= needed + BESIDE
+    return min(free, total - weights) >= needed + RESERVED_BYTES
 
 
-def multiply(library: Any, context: Context, place: Place) -> None:
-    with ExitStack() as taken:
+def run_gemm(library: Any, context: Context, matrix_info: TensorInfo) -> None:
+    with ExitStack() as allocations:
         pointers = []
-        for size in _sizes(place):
+        for size in _buffer_sizes(matrix_info):
             pointers.append(context.allocate(size))
-            taken.callback(context.free, pointers[-1])
-        _multiply(library, place, *pointers)
+            allocations.callback(context.free, pointers[-1])
+        _gemm(library, matrix_info, *pointers)
 
 
-def _sizes(place: Place) -> tuple[int, int]:
-    """Of the matrix, and of the two vectors together, in the widest type."""
-    return place.end - place.begin, 4 * sum(place.shape)
+def _buffer_sizes(matrix_info: TensorInfo) -> tuple[int, int]:
+    """Bytes of the matrix, and of both vectors together in the widest dtype."""
+    return matrix_info.end - matrix_info.begin, 4 * sum(matrix_info.shape)
 
 
-def fits(place: Place) -> bool:
-    return place.dtype in KINDS and len(place.shape) == 2 and 0 < place.end - place.begin <= MOST_BYTES
+def is_usable(matrix_info: TensorInfo) -> bool:
+    return (
+        matrix_info.dtype in KINDS
+        and len(matrix_info.shape) == 2
+        and 0 < matrix_info.end - matrix_info.begin <= MAX_MATRIX_BYTES
+    )
 
 
-def cublas(maps: Path = Path("/proc/self/maps")) -> Any | None:
-    """The one that is in memory already, whatever its version and wherever it lies."""
+def loaded_cublas(maps: Path = Path("/proc/self/maps")) -> Any | None:
+    """The cuBLAS that is mapped into this process already, whatever its version; None if there is none."""
     with maps.open() as lines:
         path = next((line.split()[-1] for line in lines if "/libcublas.so" in line), None)
     return ctypes.CDLL(path) if path is not None else None
 
 
-def _multiply(library: Any, place: Place, matrix: int, vectors: int) -> None:
-    """One row times the matrix, as torch asks for a linear layer; what lies in memory does not matter."""
+def _gemm(library: Any, matrix_info: TensorInfo, matrix: int, vectors: int) -> None:
+    """Multiply one row by the matrix, as torch does for a linear layer; the memory's contents do not matter."""
     handle, one, none = c_void_p(), c_float(1), c_float(0)
-    (rows, columns), (kind, size) = place.shape, KINDS[place.dtype]
+    (rows, columns), (kind, size) = matrix_info.shape, KINDS[matrix_info.dtype]
     if library.cublasCreate_v2(byref(handle)):
         return
     library.cublasGemmEx.argtypes = [
@@ -96,8 +103,8 @@ def _multiply(library: Any, place: Place, matrix: int, vectors: int) -> None:
     ]  # fmt: skip
     library.cublasDestroy_v2.argtypes = [c_void_p]
     library.cublasGemmEx(
-        handle, TRANSPOSED, AS_IT_IS, rows, 1, columns, byref(one), matrix, kind, columns, vectors, kind, columns,
-        byref(none), vectors + size * columns, kind, rows, IN_FP32, ANY_WAY,
+        handle, TRANSPOSED, NOT_TRANSPOSED, rows, 1, columns, byref(one), matrix, kind, columns, vectors, kind, columns,
+        byref(none), vectors + size * columns, kind, rows, COMPUTE_32F, DEFAULT_ALGORITHM,
     )  # fmt: skip
-    with WHOLE_DEVICE:
-        library.cublasDestroy_v2(handle)  # waits for the product, and for all else; kernels stay loaded
+    with DEVICE_SYNC_LOCK:
+        library.cublasDestroy_v2(handle)  # synchronises the device; kernels stay loaded

@@ -1,7 +1,7 @@
-"""The weights of one model on one device, which may leave it: kept in pinned memory, brought back by one transfer.
+"""Weights of one model on one device that can be parked in pinned host memory and restored by one transfer.
 
-Backends hold one of these where their weights lie in ranges of addresses (device_range.py). Weights do not change, so
-they are copied to the host once; later parkings only give the device's memory back.
+Backends hold one where their weights lie in address ranges (device_range.py). Weights do not change, so they are
+copied to the host once; later parkings only unmap the device's memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,20 +11,20 @@ from typing import Final
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.weights.cuda_driver import NON_BLOCKING, Context
-from pilotlight_predictor.weights.device_range import PIECE
+from pilotlight_predictor.weights.device_range import CHUNK_BYTES
 from pilotlight_predictor.weights.moving import Block
-from pilotlight_predictor.weights.pinned import HostCopy
+from pilotlight_predictor.weights.pinned import PinnedMemory
 
 STREAMS: Final = 2
 
 
 class Streams:
-    """A few, in turn: one copies while the next is given its work."""
+    """CUDA streams used in turn: one copies while the next gets its work."""
 
     def __init__(self, context: Context, number: int = STREAMS) -> None:
         self._context, self._turn = context, 0
         self._streams: list[int] = []
-        context.enter()
+        context.make_current()
         for _ in range(number):
             stream = c_void_p()
             context.call("cuStreamCreate", byref(stream), NON_BLOCKING)
@@ -38,7 +38,7 @@ class Streams:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was asked for is done before the streams go."""
+        """Wait for all copies, then destroy the streams."""
         try:
             for stream in self._streams:
                 self._context.call("cuStreamSynchronize", stream)
@@ -48,12 +48,12 @@ class Streams:
 
 
 class ParkedWeights:
-    """Used by one thread at a time. Instances that share weights share it: parking twice is parking once."""
+    """A Parkable (backends/base.py) of device blocks, shared by instances that share weights."""
 
-    def __init__(self, blocks: Sequence[Block], left: Callable[[], object] = lambda: None) -> None:
-        """`left` is called when they have left the device: what else was there for their sake may go too."""
-        self._blocks, self._left = blocks, left
-        self._copies: list[HostCopy] = []
+    def __init__(self, blocks: Sequence[Block], on_parked: Callable[[], object] = lambda: None) -> None:
+        """`on_parked` is called after the weights have left the device, to free caches that served them."""
+        self._blocks, self._on_parked = blocks, on_parked
+        self._copies: list[PinnedMemory] = []
         self.parked = False
 
     @property
@@ -61,74 +61,78 @@ class ParkedWeights:
         return sum(block.size for block in self._blocks)
 
     @property
-    def kept(self) -> int:
+    def host_bytes(self) -> int:
         return sum(copy.size for copy in self._copies)
 
     def prepare(self) -> None:
-        """Copies them to the host, if that is to be done still: pinning takes longer than the copy, and whoever asks
-        meanwhile is served. Raises LoadFailed where the host has no memory for them."""
+        """Copy the weights to the host if not done yet, while requests run: pinning takes longer than the copy.
+
+        Raises LoadFailed if the host has no memory for them.
+        """
         if not self._copies:
-            self._copy_down()
+            self._copy_to_host()
 
     def park(self) -> None:
         if self.parked:
             return
         self.prepare()
         for block in self._blocks:
-            block.context.settle()
-        self.parked = True  # with the first piece that goes
-        self._let_go(self._blocks)
+            block.context.synchronize()
+        self.parked = True  # from the first chunk on
+        self._release(self._blocks)
         with suppress(Exception):
-            self._left()
+            self._on_parked()
 
-    def _let_go(self, blocks: Sequence[Block]) -> None:
-        """A piece that the driver keeps is let go of at the next wake, or is the reason why that one fails."""
+    def _release(self, blocks: Sequence[Block]) -> None:
+        """Unmap the blocks. A chunk that the driver does not unmap is retried at the next wake, which may then fail."""
         for block in blocks:
             assert block.range is not None
             with suppress(LoadFailed):
                 block.range.release()
 
-    def _copy_down(self) -> None:
-        copies: list[HostCopy] = []
+    def _copy_to_host(self) -> None:
+        copies: list[PinnedMemory] = []
         for block in self._blocks:
-            block.context.settle()
-            copies.append(HostCopy(block.context, block.size))
+            block.context.synchronize()
+            copies.append(PinnedMemory(block.context, block.size))
             with Streams(block.context) as streams:
                 streams.copy("cuMemcpyDtoHAsync_v2", copies[-1].address, block.pointer, block.size)
         self._copies = copies
 
-    def wake(self, largest: int = PIECE, streams: int = STREAMS) -> None:
-        """Raises LoadFailed where the device has no room for them; then they stay parked."""
+    def wake(self, largest: int = CHUNK_BYTES, streams: int = STREAMS) -> None:
+        """Restore the weights. Raises LoadFailed if the device has no memory for them; then they stay parked."""
         if not self.parked:
             return
         done: list[Block] = []
         try:
             for block, copy in zip(self._blocks, self._copies, strict=True):
                 done.append(block)
-                _bring_back(block, copy, largest, streams)
+                _restore(block, copy, largest, streams)
         except BaseException:
-            self._let_go(done)
+            self._release(done)
             raise
         self.parked = False
 
-    def forget(self) -> None:
-        """Gives the host's memory back, of weights that are on the device; the next parking copies them again."""
+    def drop_host_copy(self) -> None:
+        """Free the host copy of weights on the device; the next parking copies them again."""
         if not self.parked:
             self._copies = []
 
 
-def parkable(blocks: Sequence[Block], left: Callable[[], object] = lambda: None) -> ParkedWeights | None:
-    """None where not all of them lie in ranges, as they do where nobody may park (--park-memory)."""
+def create_parked_weights(
+    blocks: Sequence[Block], on_parked: Callable[[], object] = lambda: None
+) -> ParkedWeights | None:
+    """Return None unless all blocks lie in address ranges, which they do with --park-memory only."""
     if not blocks or any(block.range is None for block in blocks):
         return None
-    return ParkedWeights(blocks, left)
+    return ParkedWeights(blocks, on_parked)
 
 
-def _bring_back(block: Block, copy: HostCopy, largest: int, number: int) -> None:
-    """Each piece is on its way while the next one gets its memory; of the last one only what the block has."""
+def _restore(block: Block, copy: PinnedMemory, largest: int, number: int) -> None:
+    """Copy each chunk while the next is being mapped; the last chunk may extend beyond the block."""
     assert block.range is not None
     with Streams(block.context, number) as streams:
-        for begin, size in block.range.back(largest):
+        for begin, size in block.range.map_memory(largest):
             wanted = min(size, block.size - begin)
             if wanted > 0:
                 streams.copy("cuMemcpyHtoDAsync_v2", block.pointer + begin, copy.address + begin, wanted)

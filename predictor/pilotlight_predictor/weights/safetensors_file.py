@@ -1,6 +1,6 @@
-"""What a safetensors file holds, read from its header alone: names, types, shapes and places. Pure but for the reading.
+"""safetensors headers without a framework: names, dtypes, shapes and offsets of a file's tensors.
 
-The layout: eight bytes with the length of the header, the header as JSON, then the data of all tensors.
+Layout: eight bytes with the length of the header, the header as JSON, then the data of all tensors.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
 
-LONGEST_HEADER: Final = 100_000_000  # as the format has it
-# The format's name of a type: how torch calls it, and how many bytes an item has.
+MAX_HEADER_BYTES: Final = 100_000_000  # of the format
+# safetensors dtype → torch's name, and bytes per item.
 TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "F8_E4M3": ("float8_e4m3fn", 1),
     "F8_E5M2": ("float8_e5m2", 1), "U16": ("uint16", 2), "I16": ("int16", 2), "F16": ("float16", 2),
@@ -23,8 +23,8 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One tensor: `begin` and `end` count from the first byte of the data."""
+class TensorInfo:
+    """One tensor; `begin` and `end` are offsets into the data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,50 +35,50 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
     path: Path
-    data_begins: int
+    data_offset: int
     data_bytes: int
-    tensors: Mapping[str, Place]
+    tensors: Mapping[str, TensorInfo]
 
 
-def read(path: Path) -> WeightsFile:
-    """Raises LoadFailed for what is damaged: every place must lie within the file and be as long as its shape says."""
+def read_header(path: Path) -> WeightsFile:
+    """Read the header. Raises LoadFailed if a tensor lies outside the file or does not match its shape."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(LONGEST_HEADER, size - 8):
+        if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
             raise _damaged(path, "its header is longer than the file")
         header = file.read(length)
     try:
         document: dict[str, Any] = json.loads(header)
         document.pop("__metadata__", None)
         data_bytes = size - 8 - length
-        tensors = {name: _place(name, told, data_bytes, path) for name, told in document.items()}
+        tensors = {name: _tensor_info(name, entry, data_bytes, path) for name, entry in document.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(path, f"its header cannot be read ({error})") from None
     return WeightsFile(path, 8 + length, data_bytes, tensors)
 
 
-def _place(name: str, told: Mapping[str, Any], data_bytes: int, path: Path) -> Place:
-    begin, end = (int(offset) for offset in told["data_offsets"])
-    shape = tuple(int(dim) for dim in told["shape"])
+def _tensor_info(name: str, entry: Mapping[str, Any], data_bytes: int, path: Path) -> TensorInfo:
+    begin, end = (int(offset) for offset in entry["data_offsets"])
+    shape = tuple(int(dim) for dim in entry["shape"])
     if not 0 <= begin <= end <= data_bytes or min(shape, default=0) < 0:
         raise _damaged(path, f"tensor {name!r} lies outside of it")
-    place = Place(str(told["dtype"]), shape, begin, end)
-    if place.dtype in TYPES and end - begin != TYPES[place.dtype][1] * prod(shape):
+    info = TensorInfo(str(entry["dtype"]), shape, begin, end)
+    if info.dtype in TYPES and end - begin != TYPES[info.dtype][1] * prod(shape):
         raise _damaged(path, f"tensor {name!r} is {end - begin} bytes long, its shape {list(shape)} needs others")
-    return place
+    return info
 
 
-def files_of(path: Path) -> list[Path]:
-    """The file itself, or all those of a folder, whose tensors together are the model's."""
+def weight_files(path: Path) -> list[Path]:
+    """The file itself, or all files of a sharded model's folder."""
     return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
-def content(file: WeightsFile, place: Place) -> bytes:
-    """The bytes of one tensor, for those that are small."""
+def read_tensor(file: WeightsFile, info: TensorInfo) -> bytes:
+    """Read the bytes of one small tensor."""
     with file.path.open("rb") as opened:
-        opened.seek(file.data_begins + place.begin)
-        return opened.read(place.end - place.begin)
+        opened.seek(file.data_offset + info.begin)
+        return opened.read(info.end - info.begin)
 
 
 def _damaged(path: Path, why: str) -> LoadFailed:

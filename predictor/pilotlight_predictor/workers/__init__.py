@@ -1,8 +1,7 @@
-"""`--workers N`: N identical predictors on one port, each a process, and a small parent that makes them one server.
+"""`--workers N`: N identical predictor processes on one port, and a supervisor that makes them one server.
 
-`parent` binds the ports, starts the workers and replaces those that die; `seat` is what a worker inherits. A call that
-concerns all of them (`spread` says which) goes from the worker that got it over `link` to the parent, which asks every
-worker and merges the answers. With one worker nothing of this is imported.
+The supervisor binds the ports, starts the workers and replaces those that exit. A request that concerns all workers is
+forwarded to the supervisor, which sends it to each of them and merges the responses. Not imported with one worker.
 """
 
 import os
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def run(settings: "Settings", lifecycle: "Lifecycle", argv: Sequence[str]) -> int:
-    """The parent in a process that a person started, a worker in one that the parent started."""
-    from pilotlight_predictor.workers.seat import inherited
+    """Run the supervisor, or a worker in a process that the supervisor started; return the exit code."""
+    from pilotlight_predictor.workers.seat import from_environment
 
-    seat = inherited(os.environ)
+    seat = from_environment(os.environ)
     if seat is None:
         from pilotlight_predictor.workers.parent import run as supervise
 

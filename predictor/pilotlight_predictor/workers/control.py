@@ -1,7 +1,7 @@
-"""Loads and unloads that must hold in every worker: one after the other, on all or on none. Parks and wakes too.
+"""Load, unload, park and wake in all workers: loads succeed in all of them or are rolled back.
 
-A load is tried in one worker first, so that a model that cannot be loaded disturbs no other. Calls and newcomers take
-turns: a worker that comes late is brought to what the others serve before it takes connections.
+A load is tried in one worker first, so that a model that cannot be loaded does not disturb the others. A new worker
+loads what the others serve before it takes connections; this and loads are serialized.
 """
 
 import asyncio
@@ -12,99 +12,102 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pilotlight_predictor.logs import log
-from pilotlight_predictor.workers.decisions import lacks
-from pilotlight_predictor.workers.frames import Answer, Frame
-from pilotlight_predictor.workers.member import ANSWER_S, Member
-from pilotlight_predictor.workers.merge import NOBODY, worst
+from pilotlight_predictor.workers.decisions import missing_models
+from pilotlight_predictor.workers.frames import Frame, WorkerResponse
+from pilotlight_predictor.workers.member import ANSWER_S, WorkerHandle
+from pilotlight_predictor.workers.merge import NO_WORKER, first_failure
 
-DIED: Final = Answer(503, b'{"error":"a worker died over the call"}', headers={"Retry-After": "1"})
+DIED: Final = WorkerResponse(503, b'{"error":"a worker died over the call"}', headers={"Retry-After": "1"})
 INDEX: Final = "/v2/repository/index"
 
 
-class Control:
+class WorkerAdmin:
+    """Coordinator of administrative requests; remembers loads, to repeat them in new workers."""
+
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._calls: dict[str, bytes | None] = {}  # model → the body of its last load, None once unloaded
+        self._lock = asyncio.Lock()
+        self._loads: dict[str, bytes | None] = {}  # model → the body of its last load, None once unloaded
 
-    async def unload(self, members: Sequence[Member], call: Frame) -> Answer:
-        async with self._turn:
-            answer = worst(await _ask(members, call))
-            if answer.status == 200:
-                self._calls[call.head["model"]] = None
-            return answer
+    async def unload(self, workers: Sequence[WorkerHandle], request: Frame) -> WorkerResponse:
+        async with self._lock:
+            response = first_failure(await _request_each(workers, request))
+            if response.status == 200:
+                self._loads[request.head["model"]] = None
+            return response
 
-    async def move(self, members: Sequence[Member], call: Frame) -> Answer:
-        """Parks or wakes in all of them, which succeeded only if it did in each. No turn: a wake waits for no load."""
-        return worst(await _ask(members, call))
+    async def park_or_wake(self, workers: Sequence[WorkerHandle], request: Frame) -> WorkerResponse:
+        """Park or wake a model in all workers; return the first failure. A wake does not wait for loads."""
+        return first_failure(await _request_each(workers, request))
 
-    async def load(self, members: Sequence[Member], call: Frame) -> Answer:
-        """On all, or on none and with the reason."""
-        async with self._turn:
-            if not members:
-                return NOBODY
-            first, *rest = members
-            model = call.head["model"]
+    async def load(self, workers: Sequence[WorkerHandle], request: Frame) -> WorkerResponse:
+        """Load a model in all workers, or in none and return the error."""
+        async with self._lock:
+            if not workers:
+                return NO_WORKER
+            first, *rest = workers
+            model = request.head["model"]
             served = model in (await _serving(first) or ())
-            answer = worst(await _ask([first], call))
-            if answer.status != 200:
-                return answer
-            answers = await _ask(rest, call)
-            failed = worst(answers) if rest else answer
+            response = first_failure(await _request_each([first], request))
+            if response.status != 200:
+                return response
+            responses = await _request_each(rest, request)
+            failed = first_failure(responses) if rest else response
             if failed.status == 200:
-                self._calls[model] = call.body
-                return answer
-            loaded = [first, *(member for member, one in zip(rest, answers, strict=True) if one.status == 200)]
-            await self._take_back(loaded, model, served)
-            return _partly(failed, rest[[one.status == 200 for one in answers].index(False)].number)
+                self._loads[model] = request.body
+                return response
+            loaded = [first, *(worker for worker, one in zip(rest, responses, strict=True) if one.status == 200)]
+            await self._roll_back(loaded, model, served)
+            return _partial_failure(failed, rest[[one.status == 200 for one in responses].index(False)].number)
 
-    async def _take_back(self, members: Sequence[Member], model: str, served: bool) -> None:
-        """To what it was before: the last load again, as it was called, or none."""
-        call = _call(model, "load", self._calls.get(model) or b"") if served else _call(model, "unload")
+    async def _roll_back(self, workers: Sequence[WorkerHandle], model: str, served: bool) -> None:
+        """Restore the model's state before the load: repeat its last load, or unload it."""
         log("workers.rollback", f"'{model}' did not load in every worker", level="ERROR", model=model)
-        await _ask(members, call)
+        body = self._loads.get(model) or b""
+        await _request_each(workers, _model_request(model, "load", body) if served else _model_request(model, "unload"))
 
-    async def catch_up(self, newcomer: Member, others: Sequence[Member]) -> bool:
-        """Whether the newcomer serves what the others do."""
-        async with self._turn:
-            own = await _serving(newcomer)
+    async def catch_up(self, new_worker: WorkerHandle, others: Sequence[WorkerHandle]) -> bool:
+        """Make a new worker serve what the others do; return whether it does."""
+        async with self._lock:
+            own = await _serving(new_worker)
             if own is None:
                 return False
             theirs = await _first_serving(others)
-            difference = lacks(own, theirs, self._calls)
-            calls = [_call(model, "load", self._calls.get(model) or b"") for model in difference.load]
-            calls += [_call(model, "unload") for model in difference.unload]
-            for call in calls:
-                answer = worst(await _ask([newcomer], call))
-                if answer.status != 200:
-                    told = answer.body.decode(errors="replace")[:500]
-                    log("workers.behind", f"worker {newcomer.number} cannot follow the others: {told}", level="ERROR")
+            difference = missing_models(own, theirs, self._loads)
+            requests = [_model_request(model, "load", self._loads.get(model) or b"") for model in difference.load]
+            requests += [_model_request(model, "unload") for model in difference.unload]
+            for request in requests:
+                response = first_failure(await _request_each([new_worker], request))
+                if response.status != 200:
+                    message = response.body.decode(errors="replace")[:500]
+                    number = new_worker.number
+                    log("workers.behind", f"worker {number} cannot follow the others: {message}", level="ERROR")
                     return False
             return True
 
 
-async def _ask(members: Sequence[Member], call: Frame) -> list[Answer]:
-    answers = await asyncio.gather(*(member.ask(call) for member in members))
-    return [answer or DIED for answer in answers]
+async def _request_each(workers: Sequence[WorkerHandle], request: Frame) -> list[WorkerResponse]:
+    responses = await asyncio.gather(*(worker.request(request) for worker in workers))
+    return [response or DIED for response in responses]
 
 
-async def _first_serving(members: Sequence[Member]) -> set[str] | None:
-    """Of the first that answers in time."""
-    for member in members:
+async def _first_serving(workers: Sequence[WorkerHandle]) -> set[str] | None:
+    """Return the ready models of the first worker that responds in time."""
+    for worker in workers:
         with suppress(TimeoutError):
-            if (found := await asyncio.wait_for(_serving(member), ANSWER_S)) is not None:
-                return found
+            if (models := await asyncio.wait_for(_serving(worker), ANSWER_S)) is not None:
+                return models
     return None
 
 
-async def _serving(member: Member) -> set[str] | None:
-    """The models that are ready there; None when it has gone."""
-    answer = await member.ask(_frame(INDEX, b'{"ready":true}'))
-    if answer is None or answer.status != 200:
+async def _serving(worker: WorkerHandle) -> set[str] | None:
+    """Return the ready models of a worker; None if it has exited."""
+    response = await worker.request(_frame(INDEX, b'{"ready":true}'))
+    if response is None or response.status != 200:
         return None
-    return {row["name"] for row in json.loads(answer.body)}
+    return {row["name"] for row in json.loads(response.body)}
 
 
-def _call(model: str, verb: str, body: bytes = b"") -> Frame:
+def _model_request(model: str, verb: str, body: bytes = b"") -> Frame:
     return _frame(f"/v2/repository/models/{quote(model, safe='')}/{verb}", body)
 
 
@@ -112,8 +115,8 @@ def _frame(path: str, body: bytes) -> Frame:
     return Frame({"method": "POST", "path": path, "query": "", "headers": {}}, body)
 
 
-def _partly(failed: Answer, number: int) -> Answer:
-    """The reason of the worker that failed, with its number and what became of the others."""
+def _partial_failure(failed: WorkerResponse, number: int) -> WorkerResponse:
+    """Return the error of the failed worker with its number and the state of the others."""
     document: dict[str, Any] = json.loads(failed.body)
     document["error"] = f"{document['error']} (in worker {number}; the other workers were set back)"
     return failed._replace(body=json.dumps(document).encode())

@@ -1,54 +1,57 @@
-"""The parent's decisions: who accepts from which socket, when a dead worker comes again, what one lacks. Pure."""
+"""Decisions of the supervisor: socket assignment, restart backoff, missing models of a new worker. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 30.0
-SETTLED_S: Final = 60.0  # one that lived this long was well: its death is a first one
+SETTLED_S: Final = 60.0  # uptime after which the backoff starts anew
 
 
-def shares(sockets: int, ready: Collection[int], alive: Collection[int]) -> dict[int, list[int]]:
-    """Worker → its sockets. A worker that is not ready gets none, and others have its socket meanwhile.
+def assign_sockets(sockets: int, ready: Collection[int], alive: Collection[int]) -> dict[int, list[int]]:
+    """Return the sockets of each worker. Sockets of workers that are not ready go to ready ones.
 
-    The kernel spreads connections over the sockets whoever accepts from them, so that none waits for a worker that is
-    not there. While nobody is ready the lowest has all, to say so.
+    The kernel spreads connections over all listening sockets, whether or not a process accepts from them, so each
+    socket needs a worker. While none is ready, the lowest has all sockets, to respond with "not ready".
     """
     holders = sorted(ready) or sorted(alive)[:1]
-    given: dict[int, list[int]] = {number: [] for number in alive}
+    assigned: dict[int, list[int]] = {number: [] for number in alive}
     for number in range(sockets):
         if holders:
-            given[number if number in holders else holders[number % len(holders)]].append(number)
-    return given
+            assigned[number if number in holders else holders[number % len(holders)]].append(number)
+    return assigned
 
 
-def free(
+def available_sockets(
     wanted: Sequence[int], number: int, held: Mapping[int, Collection[int]], has: Collection[int] = ()
 ) -> list[int]:
-    """Of what worker `number` shall have, what it `has` or nobody else holds; `held` is of those that are not ready."""
+    """Return the `wanted` sockets that the worker `has` or that no other worker in `held` still accepts from."""
     elsewhere = {socket for other, sockets in held.items() if other != number for socket in sockets}
     return [socket for socket in wanted if socket in has or socket not in elsewhere]
 
 
 def wait_before_restart(deaths: int, lived_s: float) -> tuple[int, float]:
-    """Deaths in a row, this one included, and the seconds to wait: 0.1, 0.2, 0.4 … 30."""
+    """Return the number of exits in a row, including this one, and the backoff in seconds: 0.1, 0.2, 0.4 … 30."""
     deaths = 1 if lived_s >= SETTLED_S else deaths + 1
     return deaths, min(FIRST_WAIT_S * 2 ** (deaths - 1), LONGEST_WAIT_S)
 
 
-class Difference(NamedTuple):
+class ModelDifference(NamedTuple):
     load: tuple[str, ...]
     unload: tuple[str, ...]
 
 
-def lacks(own: Collection[str], others: Collection[str] | None, calls: Mapping[str, bytes | None]) -> Difference:
-    """What makes a newcomer, which serves `own`, serve as the others do.
+def missing_models(
+    own: Collection[str], others: Collection[str] | None, loads: Mapping[str, bytes | None]
+) -> ModelDifference:
+    """Return the loads and unloads that make a new worker, which serves `own`, serve what the others do.
 
-    `calls` has the last load of each model that an operator loaded, None for one that was unloaded: such a model is
-    loaded again although it serves, since the call may have changed its configuration. Without others, the calls tell.
+    `loads` has the body of the last load of each model loaded through the API, None for an unloaded one. Such a model
+    is loaded again even if it is served, since the load may have changed its configuration. Without other workers,
+    `loads` alone decide.
     """
-    loaded = {name for name, body in calls.items() if body is not None}
+    loaded = {name for name, body in loads.items() if body is not None}
     if others is None:
-        others = ({*own} | loaded) - (calls.keys() - loaded)
+        others = ({*own} | loaded) - (loads.keys() - loaded)
     wanted = {*others}
-    return Difference(tuple(sorted(wanted - ({*own} - loaded))), tuple(sorted({*own} - wanted)))
+    return ModelDifference(tuple(sorted(wanted - ({*own} - loaded))), tuple(sorted({*own} - wanted)))

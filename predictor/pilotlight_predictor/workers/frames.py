@@ -1,7 +1,7 @@
-"""What parent and workers say to each other: frames of a JSON head and bytes, over a pair of connected sockets.
+"""Messages between supervisor and workers: frames of a JSON head and a body, over a socketpair.
 
-worker → parent   joined, ready, leaving, listens (as ordered); ask (all of you), answer (what I was told to do)
-parent → worker   listen (to these sockets), do (this call), answered (what you asked), stop, hurry
+worker → supervisor   joined, ready, leaving, listens (confirms an order); ask (forward to all), answer (response to do)
+supervisor → worker   listen (accept from these sockets), do (run a request), answered (response to ask), stop, hurry
 """
 
 import asyncio
@@ -21,8 +21,8 @@ class Frame(NamedTuple):
         return str(self.head["kind"])
 
 
-class Answer(NamedTuple):
-    """A reply as it travels: whole, and with no types of a transport."""
+class WorkerResponse(NamedTuple):
+    """Complete HTTP response of a worker, independent of the transport."""
 
     status: int
     body: bytes
@@ -30,22 +30,22 @@ class Answer(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
 
     def frame(self, kind: str, number: int) -> Frame:
-        told = {"status": self.status, "content_type": self.content_type, "headers": self.headers}
-        return Frame({"kind": kind, "id": number, **told}, self.body)
+        head = {"status": self.status, "content_type": self.content_type, "headers": self.headers}
+        return Frame({"kind": kind, "id": number, **head}, self.body)
 
     @classmethod
-    def of(cls, frame: Frame) -> "Answer":
+    def of(cls, frame: Frame) -> "WorkerResponse":
         head = frame.head
         return cls(head["status"], frame.body, head["content_type"], head["headers"])
 
 
-def packed(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     head = json.dumps(frame.head).encode()
     return _LENGTHS.pack(len(head), len(frame.body)) + head + frame.body
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """None when the other side has gone."""
+    """Read one frame; None if the other side has closed."""
     try:
         head, body = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
         return Frame(json.loads(await reader.readexactly(head)), await reader.readexactly(body))

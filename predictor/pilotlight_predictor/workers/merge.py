@@ -1,32 +1,33 @@
-"""The workers' answers to one call → the one answer. Pure.
+"""Merging of the workers' responses to one request. Pure.
 
-A worker that knows less than the others (it is polling, or has just come) does not spoil what they say: refusals are
-told only when nobody has an answer.
+Errors of single workers, such as a new one without all models, are dropped unless all responses are errors.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pilotlight_predictor.workers.frames import Answer
+from pilotlight_predictor.workers.frames import WorkerResponse
 from pilotlight_predictor.workers.merge_metrics import merge_metrics
 
-NOBODY: Final = Answer(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
-SILENT: Final = Answer(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
+NO_WORKER: Final = WorkerResponse(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
+TIMED_OUT: Final = WorkerResponse(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
 SERVING: Final = frozenset({"READY", "PARKED"})
 Row = dict[str, Any]
 
 
-def merge(how: str, answers: Mapping[int, Answer], departed: str = "", roster: Sequence[Row] = ()) -> Answer:
-    """`answers` by the worker's number; `roster` has a row for each worker, also for those that did not answer."""
-    good = {number: answer for number, answer in answers.items() if answer.status == 200}
+def merge(
+    how: str, responses: Mapping[int, WorkerResponse], departed: str = "", roster: Sequence[Row] = ()
+) -> WorkerResponse:
+    """Merge responses by worker number; `roster` has a row for each worker, including those without a response."""
+    good = {number: response for number, response in responses.items() if response.status == 200}
     if not good:
-        return next(iter(answers.values()), NOBODY)
+        return next(iter(responses.values()), NO_WORKER)
     first = next(iter(good.values()))
     if how == "metrics":
-        text = merge_metrics((answer.body.decode() for answer in good.values()), [departed])
+        text = merge_metrics((response.body.decode() for response in good.values()), [departed])
         return first._replace(body=text.encode())
-    documents = {number: json.loads(answer.body) for number, answer in good.items()}
+    documents = {number: json.loads(response.body) for number, response in good.items()}
     if how == "statistics":
         merged: Any = _statistics(documents.values())
     elif how == "index":
@@ -36,12 +37,12 @@ def merge(how: str, answers: Mapping[int, Answer], departed: str = "", roster: S
     return first._replace(body=json.dumps(merged, separators=(",", ":")).encode())
 
 
-def worst(answers: Iterable[Answer]) -> Answer:
-    """Of a call that must succeed everywhere: the first that did not, else the first; text is told one by one."""
-    told = list(answers)
-    chosen = next((answer for answer in told if answer.status != 200), told[0] if told else NOBODY)
+def first_failure(responses: Iterable[WorkerResponse]) -> WorkerResponse:
+    """Return the first failed response, else the first; plain-text bodies are concatenated."""
+    responses = list(responses)
+    chosen = next((each for each in responses if each.status != 200), responses[0] if responses else NO_WORKER)
     if chosen.status == 200 and chosen.content_type.startswith("text/plain"):
-        return chosen._replace(body=b"\n".join(answer.body for answer in told))
+        return chosen._replace(body=b"\n".join(each.body for each in responses))
     return chosen
 
 
@@ -55,7 +56,7 @@ def _statistics(documents: Iterable[Row]) -> Row:
 
 
 def _added(one: Row, other: Row) -> Row:
-    """Numbers are summed at any depth, but for the time of the last inference; batches are matched by their size."""
+    """Sum numbers at any depth; the time of the last inference is the latest, batches are matched by size."""
     total: Row = {}
     for key in {**one, **other}:
         a, b = one.get(key), other.get(key)
@@ -81,39 +82,39 @@ def _batches(rows: Iterable[Row]) -> list[Row]:
 
 
 def _index(documents: Mapping[int, Sequence[Row]]) -> list[Row]:
-    """READY is what all have; another state is told with the worker whose it is."""
+    """Merge repository indexes: a version is READY if it is in all workers; other states name their worker."""
     merged: dict[tuple[str, str], list[tuple[int, Row]]] = {}
     for number, rows in documents.items():
         for row in rows:
             merged.setdefault((row["name"], row.get("version", "")), []).append((number, row))
-    agreed = [_agreed(found) for _, found in sorted(merged.items()) if _everywhere(found, len(documents))]
+    agreed = [
+        _agreed(rows)
+        for _, rows in sorted(merged.items())
+        if len(rows) == len(documents) or any(row["state"] not in SERVING for _, row in rows)
+    ]
     named = {row["name"] for row in agreed if "version" in row}
     return [row for row in agreed if "version" in row or row["name"] not in named]
 
 
-def _everywhere(found: Sequence[tuple[int, Row]], workers: int) -> bool:
-    return len(found) == workers or any(row["state"] not in SERVING for _, row in found)
-
-
-def _agreed(found: Sequence[tuple[int, Row]]) -> Row:
-    """PARKED is what all are: one that is awake has its weights on the GPU."""
-    states = {row["state"] for _, row in found}
+def _agreed(rows: Sequence[tuple[int, Row]]) -> Row:
+    """Return one row: PARKED only if parked in all workers, since one awake holds its weights on the GPU."""
+    states = {row["state"] for _, row in rows}
     if states == {"READY", "PARKED"}:
-        return next(row for _, row in found if row["state"] == "READY")
-    number, row = next(((n, r) for n, r in found if r["state"] not in SERVING), found[0])
+        return next(row for _, row in rows if row["state"] == "READY")
+    number, row = next(((n, r) for n, r in rows if r["state"] not in SERVING), rows[0])
     if len(states) == 1:
         return row
     return {**row, "reason": f"worker {number}: {row['reason'] or row['state']}"}
 
 
 def _status(documents: Mapping[int, Row], roster: Sequence[Row]) -> Row:
-    """Ready while one is: only workers that are ready take connections."""
-    told = next((document for document in documents.values() if document["ready"]), next(iter(documents.values())))
+    """Merge statuses: ready if one worker is, since only ready workers take connections."""
+    status = next((document for document in documents.values() if document["ready"]), next(iter(documents.values())))
     shown = ("state", "ready", "reason", "in_flight")
     unknown = {"state": "initializing", "ready": False, "reason": "", "in_flight": 0}
     workers = [{**row, **{key: documents.get(row["worker"], unknown)[key] for key in shown}} for row in roster]
     return {
-        **told,
+        **status,
         "models": _index({number: document["models"] for number, document in documents.items()}),
         "in_flight": sum(document["in_flight"] for document in documents.values()),
         "parked_bytes": sum(document.get("parked_bytes", 0) for document in documents.values()),

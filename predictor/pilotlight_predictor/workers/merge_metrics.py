@@ -1,8 +1,7 @@
-"""The scrapes of several workers → one scrape. Pure.
+"""Merging of the workers' Prometheus scrapes. Pure.
 
-Counters and histograms are summed. A gauge is summed where it counts what workers hold (requests), else the largest is
-told: of seconds that a load took, and of what is the machine's and not a worker's (GPU, CPU, memory), which all read
-alike. Lines are taken as `metrics.exposition` writes them.
+Counters and histograms are summed, and gauges of what each worker holds (requests, parked bytes). Of other gauges, such
+as load times or the machine's GPU, CPU and memory, the maximum is taken. Parses what `metrics.exposition` writes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,14 +19,14 @@ SUMMED_GAUGES: Final = frozenset(
         "nv_inference_pending_request_count",
     }
 )
-OF_THE_MACHINE: Final = frozenset({"nv_energy_consumption"})  # a counter, and yet every worker reads the same meter
+OF_THE_MACHINE: Final = frozenset({"nv_energy_consumption"})  # a counter that all workers read from the same device
 EOF: Final = "# EOF"
 
 Number = int | float
 
 
 class Scrape:
-    """Families in the order in which they came: header lines, whether they are summed, and series by their labels."""
+    """Metric families in their order: header lines, whether they are summed, and series by labels."""
 
     def __init__(self) -> None:
         self.headers: dict[str, list[str]] = {}
@@ -37,7 +36,7 @@ class Scrape:
         self.ends = False
 
     def add(self, text: str, *, departed: bool = False) -> None:
-        """`departed`: of a worker that is gone; what it counted stays counted, what it held it holds no more."""
+        """Add a scrape; of a `departed` worker, counters stay counted and gauges are dropped."""
         family = ""
         for line in text.split("\n"):
             if line.startswith("# TYPE "):
@@ -84,8 +83,8 @@ def merge_metrics(living: Iterable[str], departed: Sequence[str] = ()) -> str:
     return scrape.text()
 
 
-def left_behind(departed: Iterable[str]) -> str:
-    """What stays of workers that are gone, as one text."""
+def retained_counters(departed: Iterable[str]) -> str:
+    """Return the counters of workers that have exited, as one scrape."""
     scrape = Scrape()
     for text in departed:
         scrape.add(text, departed=True)

@@ -1,7 +1,7 @@
-"""What a worker is given by its parent: its number, the sockets it may accept from, and the link.
+"""Worker side of `--workers`: the worker's number, inherited sockets, and the channel to the supervisor.
 
-The worker takes connections only from the sockets that it is told to; it tells when it is ready, is so no more, or
-leaves, and the parent gives its sockets to others. `app` and `assembly` know a `Seat` where there is one.
+The worker accepts only from the sockets that the supervisor assigns, and reports when it becomes ready, unready, or
+stops, so that its sockets are assigned to others.
 """
 
 import asyncio
@@ -16,156 +16,160 @@ from pilotlight_predictor.logs import log
 from pilotlight_predictor.workers.frames import Frame
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.dispatch import Dialect, Dispatcher
+    from pilotlight_predictor.dispatch import Dispatcher, ServingProtocol
     from pilotlight_predictor.front import HttpFront
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.rpc.service import Service
     from pilotlight_predictor.server import Server
-    from pilotlight_predictor.workers.link import Link
+    from pilotlight_predictor.workers.link import ParentChannel
 
 VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
-SOON_S: Final = 0.02  # how often a worker that is not ready looks whether it is
-LATER_S: Final = 0.25
-AGAIN_S: Final = 1.0  # before it tries again to listen where it could not
+SOON_S: Final = 0.02  # readiness poll interval while not ready
+LATER_S: Final = 0.25  # and while ready
+RETRY_S: Final = 1.0  # before another attempt to listen
 
 
-class Ending(Protocol):
+class StopSignals(Protocol):
     stop: asyncio.Event
-    hurry: asyncio.Event
+    abort: asyncio.Event
 
 
-class Seat:
-    def __init__(self, number: int, end: socket.socket, metrics: socket.socket | None, http: list[socket.socket]):
+class WorkerProcess:
+    """This process as one of several workers."""
+
+    def __init__(
+        self, number: int, channel_socket: socket.socket, metrics: socket.socket | None, http: list[socket.socket]
+    ):
         self.number = number
         self.metrics = metrics
         self.http = http
-        self._end = end
-        self._link: Link | None = None
+        self._socket = channel_socket
+        self._channel: ParentChannel | None = None
         self._fronts: list[HttpFront] = []
-        self._ending: Ending | None = None
+        self._signals: StopSignals | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self.taken = asyncio.Event()  # it was given a socket: it is ready, or there is nobody else
-        self._wanted: asyncio.Queue[Frame] = asyncio.Queue()
+        self.sockets_assigned = asyncio.Event()  # it is ready, or no worker is
+        self._orders: asyncio.Queue[Frame] = asyncio.Queue()
         self._newest: Frame | None = None
 
     def number_logs(self) -> None:
-        """Every line of this process, whoever logs it, says which worker it is of."""
+        """Add the worker's number to every log record of this process."""
         for handler in logging.getLogger().handlers:
-            handler.addFilter(self._number)
+            handler.addFilter(self._add_number)
 
-    def _number(self, record: logging.LogRecord) -> bool:
+    def _add_number(self, record: logging.LogRecord) -> bool:
         record.fields = {**getattr(record, "fields", {}), "worker": self.number}
         return True
 
-    async def join(self, front: "HttpFront", ending: Ending) -> None:
-        """Before anything heavy is imported: the first worker answers "initializing" when it is told to listen."""
-        from pilotlight_predictor.workers.link import Link
+    async def join(self, front: "HttpFront", signals: StopSignals) -> None:
+        """Connect to the supervisor, before anything heavy is imported: the first worker responds "initializing"."""
+        from pilotlight_predictor.workers.link import ParentChannel
 
-        self._ending = ending
+        self._signals = signals
         self._add(front)
         orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry}
-        self._link = Link(orders, lost=self._orphaned)
-        await self._link.connect(self._end)
-        self._spawn(self._follow(front))
-        self._spawn(self._leave(ending))
+        self._channel = ParentChannel(orders, lost=self._supervisor_lost)
+        await self._channel.connect(self._socket)
+        self._spawn(self._apply_orders(front))
+        self._spawn(self._report_stop(signals))
 
     def _add(self, front: "HttpFront") -> None:
         front.others_accept = True
         self._fronts.append(front)
 
-    def spread(self, dialects: "tuple[Dialect, ...]") -> "tuple[Dialect, ...]":
-        from pilotlight_predictor.workers.spread import spread
+    def fan_out(self, protocols: "tuple[ServingProtocol, ...]") -> "tuple[ServingProtocol, ...]":
+        from pilotlight_predictor.workers.spread import fan_out
 
-        assert self._link is not None
-        return spread(dialects, self._link)
+        assert self._channel is not None
+        return fan_out(protocols, self._channel)
 
-    def spread_services(self, services: "tuple[Service, ...]") -> "tuple[Service, ...]":
-        from pilotlight_predictor.workers.spread_rpc import spread_services
+    def fan_out_services(self, services: "tuple[Service, ...]") -> "tuple[Service, ...]":
+        from pilotlight_predictor.workers.spread_rpc import fan_out_services
 
-        assert self._link is not None
-        return spread_services(services, self._link)
+        assert self._channel is not None
+        return fan_out_services(services, self._channel)
 
-    def open(self, server: "Server", plain: "Dispatcher", also: "Sequence[HttpFront]") -> None:
-        """`plain` answers the parent; `also` is the front of the metrics port, whose socket all workers share."""
-        assert self._link is not None
-        for front in also:
+    def open(self, server: "Server", dispatcher: "Dispatcher", fronts: "Sequence[HttpFront]") -> None:
+        """Serve the supervisor's requests; `fronts` has the metrics front, whose socket all workers share."""
+        assert self._channel is not None
+        for front in fronts:
             self._add(front)
-        self._link.serve(plain)
-        self._spawn(self._watch(server))
+        self._channel.serve(dispatcher)
+        self._spawn(self._report_readiness(server))
 
-    async def _watch(self, server: "Server") -> None:
-        """Tells the parent whenever this worker becomes ready or is so no more."""
+    async def _report_readiness(self, server: "Server") -> None:
+        """Report each change of readiness to the supervisor."""
         ready = False
         while True:
             if server.readiness().ready != ready:
                 ready = not ready
-                self._tell("ready", ready=ready)
+                self._send("ready", ready=ready)
                 if ready and self.number == 0:
-                    warn_of_gpus(server)
+                    warn_about_gpu_copies(server)
             await asyncio.sleep(LATER_S if ready else SOON_S)
 
-    def _tell(self, kind: str, **told: Any) -> None:
-        assert self._link is not None
-        self._link.tell(kind, **told)
+    def _send(self, kind: str, **fields: Any) -> None:
+        assert self._channel is not None
+        self._channel.send_message(kind, **fields)
 
     def _listen(self, frame: Frame) -> None:
-        self._wanted.put_nowait(frame)
+        self._orders.put_nowait(frame)
         self._newest = frame
         if frame.head["sockets"]:
-            self.taken.set()
+            self.sockets_assigned.set()
 
-    async def _follow(self, front: "HttpFront") -> None:
-        """One order after the other, for listening takes turns of the loop; only the newest of those that wait."""
+    async def _apply_orders(self, front: "HttpFront") -> None:
+        """Apply listen orders one at a time, since listening is asynchronous; of queued orders, only the newest."""
         while True:
-            orders = [await self._wanted.get()]
-            while not self._wanted.empty():
-                orders.append(self._wanted.get_nowait())
+            orders = [await self._orders.get()]
+            while not self._orders.empty():
+                orders.append(self._orders.get_nowait())
             try:
-                await self._obey(front, orders[-1])
-            except OSError as error:  # no descriptor is left, perhaps: others may have what this one lacks
+                await self._apply(front, orders[-1])
+            except OSError as error:  # such as EMFILE
                 log("worker.listen", f"cannot listen: {error.strerror}", level="ERROR")
-                self._spawn(self._again(orders[-1]))
+                self._spawn(self._retry(orders[-1]))
             for _ in orders:
-                self._wanted.task_done()
+                self._orders.task_done()
 
-    async def _obey(self, front: "HttpFront", order: Frame) -> None:
+    async def _apply(self, front: "HttpFront", order: Frame) -> None:
         for number, listener in enumerate(self.http):
             if number in order.head["sockets"]:
                 await front.listen(listener)
             else:
-                front.leave(listener)
-        self._tell("listens", order=order.head["order"])
+                front.stop_accepting(listener)
+        self._send("listens", order=order.head["order"])
 
-    async def _again(self, order: Frame) -> None:
-        await asyncio.sleep(AGAIN_S)
+    async def _retry(self, order: Frame) -> None:
+        await asyncio.sleep(RETRY_S)
         if self._newest is order:
-            self._wanted.put_nowait(order)
+            self._orders.put_nowait(order)
 
-    async def _leave(self, ending: Ending) -> None:
-        """Told to stop alone, by a signal: the others get the sockets, and nobody notices."""
-        await ending.stop.wait()
-        self._tell("leaving")
+    async def _report_stop(self, signals: StopSignals) -> None:
+        """Report that this worker alone was stopped by a signal: its sockets are assigned to others."""
+        await signals.stop.wait()
+        self._send("leaving")
 
     def _stop(self, _: Frame) -> None:
-        """All stop together, so that each must see to those who wait in its sockets."""
+        """Stop together with all workers: each must accept the connections in the backlog of its sockets."""
         for front in self._fronts:
             front.others_accept = False
         self._spawn(self._stop_listening())
 
     async def _stop_listening(self) -> None:
-        """After the orders that came before: who drains takes no socket any more."""
-        assert self._ending is not None
+        """Start draining after the listen orders that came before."""
+        assert self._signals is not None
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted.join(), AGAIN_S)
-        self._ending.stop.set()
+            await asyncio.wait_for(self._orders.join(), RETRY_S)
+        self._signals.stop.set()
 
     def _hurry(self, _: Frame) -> None:
-        assert self._ending is not None
-        self._ending.hurry.set()
+        assert self._signals is not None
+        self._signals.abort.set()
 
-    def _orphaned(self) -> None:
-        assert self._ending is not None
-        if not self._ending.stop.is_set():
+    def _supervisor_lost(self) -> None:
+        assert self._signals is not None
+        if not self._signals.stop.is_set():
             log("orphaned", "the parent of the workers has gone: this one finishes and ends", level="ERROR")
             self._stop(Frame({"kind": "stop"}))
 
@@ -175,20 +179,22 @@ class Seat:
         task.add_done_callback(self._tasks.discard)
 
 
-def inherited(environ: MutableMapping[str, str]) -> Seat | None:
-    """The seat that the parent left in the environment; it is taken out, for it is no child process's."""
-    given = environ.pop(VARIABLE, "")
-    if not given:
+def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
+    """Return the worker described by the environment, if any; the variable is removed, for child processes."""
+    value = environ.pop(VARIABLE, "")
+    if not value:
         return None
-    number, end, metrics, *http = map(int, given.split(","))
-    for descriptor in (end, metrics, *http):
+    number, channel_socket, metrics, *http = map(int, value.split(","))
+    for descriptor in (channel_socket, metrics, *http):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     sockets = [socket.socket(fileno=descriptor) for descriptor in http]
-    return Seat(number, socket.socket(fileno=end), socket.socket(fileno=metrics) if metrics >= 0 else None, sockets)
+    return WorkerProcess(
+        number, socket.socket(fileno=channel_socket), socket.socket(fileno=metrics) if metrics >= 0 else None, sockets
+    )
 
 
-def warn_of_gpus(server: "Server") -> None:
+def warn_about_gpu_copies(server: "Server") -> None:
     on_gpu = sorted({served.name for served in server.registry.serving() if _on_gpu(server, served.config)})
     if on_gpu:
         message = "every worker holds its own copy of these models on the GPU; --workers 1 holds one"
@@ -196,8 +202,10 @@ def warn_of_gpus(server: "Server") -> None:
 
 
 def _on_gpu(server: "Server", config: "ModelConfig") -> bool:
-    from pilotlight_predictor.devices import gpu_count, place
+    from pilotlight_predictor.devices import gpu_count, instance_devices
 
     if config.ensemble or not (gpus := gpu_count()):
         return False
-    return any(device.kind == "cuda" for device in place(config.instance_groups, server.settings.model.device, gpus))
+    return any(
+        device.kind == "cuda" for device in instance_devices(config.instance_groups, server.settings.model.device, gpus)
+    )

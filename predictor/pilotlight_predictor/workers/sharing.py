@@ -1,7 +1,7 @@
-"""Who accepts from which socket, as the parent tells it: whoever is not ready lets go before one that is takes over.
+"""Hand-over of listening sockets between workers: one that is not ready releases a socket before a ready one gets it.
 
-A worker says when it has done what it was told. Without that, the one that said "not ready" for all could still accept
-a connection after another had said on the same port that the server is ready.
+Workers confirm each order. Without that, the worker that responds "not ready" for all could still accept a connection
+after another one has reported the server ready on the same port.
 """
 
 from collections import deque
@@ -9,83 +9,83 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final, NamedTuple, Protocol
 
-from pilotlight_predictor.workers.decisions import free, shares
+from pilotlight_predictor.workers.decisions import assign_sockets, available_sockets
 
-PATIENCE_S: Final = 3.0  # a load may hold the interpreter, and so the loop that would accept or say anything
+PATIENCE_S: Final = 3.0  # a load may hold the GIL, and so block the event loop
 
-Tell = Callable[[int, list[int]], None]
+SendOrder = Callable[[int, list[int]], None]
 
 
 class Order(NamedTuple):
     number: int
-    told_s: float
+    sent_s: float
     sockets: list[int]
 
 
-class Share:
-    """What one worker may accept from: what it did last, and what it was told since."""
+class SocketShare:
+    """Sockets of one worker: those of the last confirmed order, and orders sent since."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, send: SendOrder) -> None:
+        self._send = send
         self._numbers = count(1)
         self._done: list[int] = []
         self._open: deque[Order] = deque()
-        self.last: list[int] | None = None  # what it was told
+        self.last: list[int] | None = None  # sockets of the last order
 
-    def give(self, sockets: list[int], now_s: float) -> None:
+    def assign(self, sockets: list[int], now_s: float) -> None:
         if sockets == self.last:
             return
         self.last = sockets
         order = Order(next(self._numbers), now_s, sockets)
         self._open.append(order)
-        self._tell(order.number, sockets)
+        self._send(order.number, sockets)
 
-    def did(self, number: int) -> None:
-        """It follows this order, and none before it."""
+    def confirm(self, number: int) -> None:
+        """Record that the worker follows this order."""
         while self._open and self._open[0].number <= number:
             self._done = self._open.popleft().sockets
 
     def held(self, now_s: float) -> set[int]:
-        """None for one that is silent: it hears nothing, hence it does not accept either."""
-        if self._open and now_s - self._open[0].told_s >= PATIENCE_S:
+        """Return sockets that the worker may accept from; none if it does not confirm: a blocked loop cannot accept."""
+        if self._open and now_s - self._open[0].sent_s >= PATIENCE_S:
             return set()
         return {*self._done, *(socket for order in self._open for socket in order.sockets)}
 
 
-class Sharer(Protocol):
-    """A worker as its parent sees it: member.py."""
+class SharingWorker(Protocol):
+    """Worker as the distribution needs it; implemented by WorkerHandle."""
 
-    share: Share
+    share: SocketShare
     ready: bool
     leaving: bool
     gone: bool
 
 
-class Standing(NamedTuple):
-    share: Share
+class ShareState(NamedTuple):
+    share: SocketShare
     ready: bool
 
 
-def standings(workers: Mapping[int, Sharer]) -> dict[int, Standing]:
-    """One that leaves lets go of what it has where another is ready; else it takes what comes until it ends."""
-    here = {number: worker for number, worker in workers.items() if not worker.gone}
-    helped = any(worker.ready and not worker.leaving for worker in here.values())
+def share_states(workers: Mapping[int, SharingWorker]) -> dict[int, ShareState]:
+    """Return the workers that take part; a leaving one keeps accepting until its exit unless another is ready."""
+    present = {number: worker for number, worker in workers.items() if not worker.gone}
+    replaced = any(worker.ready and not worker.leaving for worker in present.values())
     return {
-        number: Standing(worker.share, worker.ready and not worker.leaving)
-        for number, worker in here.items()
-        if helped or not worker.leaving
+        number: ShareState(worker.share, worker.ready and not worker.leaving)
+        for number, worker in present.items()
+        if replaced or not worker.leaving
     }
 
 
-def share_out(sockets: int, workers: Mapping[int, Standing], now_s: float, *, wait: bool = True) -> bool:
-    """Tells everybody what to accept from now; whether a part of it has to `wait` until somebody lets go."""
+def distribute_sockets(sockets: int, workers: Mapping[int, ShareState], now_s: float, *, wait: bool = True) -> bool:
+    """Send each worker its sockets; return whether some are withheld until another worker has released them."""
     ready = [number for number, worker in workers.items() if worker.ready]
-    wanted = shares(sockets, ready, workers)
+    targets = assign_sockets(sockets, ready, workers)
     held = {number: worker.share.held(now_s) for number, worker in workers.items() if wait and not worker.ready}
-    given = {
-        number: free(wanted[number], number, held, worker.share.last or () if worker.ready else ())
+    assigned = {
+        number: available_sockets(targets[number], number, held, worker.share.last or () if worker.ready else ())
         for number, worker in workers.items()
     }
     for number, worker in workers.items():
-        worker.share.give(given[number], now_s)
-    return given != wanted
+        worker.share.assign(assigned[number], now_s)
+    return assigned != targets

@@ -1,17 +1,17 @@
-"""Which calls concern all workers: their rows of a dialect's table get a handler that asks everybody.
+"""Fan-out of HTTP routes that concern all workers: their handlers are replaced by ones that forward to all workers.
 
-The table itself stays as it is; a worker that is asked by the parent answers by the unchanged rows.
+Requests that come from the supervisor are served by the unchanged routes.
 """
 
 from collections.abc import Awaitable
 from typing import Final
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import Dialect, Handler, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import Handler, Route, ServingProtocol
 from pilotlight_predictor.errors import Unsupported
 from pilotlight_predictor.server import Server
-from pilotlight_predictor.workers.link import Link
+from pilotlight_predictor.workers.link import ParentChannel
 
 MERGED: Final = {
     "/metrics": "metrics",
@@ -22,17 +22,18 @@ MERGED: Final = {
     "/v2/repository/index": "index",
     "/v2/repository/{repository}/index": "index",
 }
-CONTROL: Final = ("load", "unload", "park", "wake")  # which take the time they take
+CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
 
 
-def spread(dialects: tuple[Dialect, ...], link: Link) -> tuple[Dialect, ...]:
+def fan_out(protocols: tuple[ServingProtocol, ...], channel: ParentChannel) -> tuple[ServingProtocol, ...]:
     return tuple(
-        dialect._replace(routes=tuple(_spread(route, link) for route in dialect.routes)) for dialect in dialects
+        protocol._replace(routes=tuple(_fan_out_route(route, channel) for route in protocol.routes))
+        for protocol in protocols
     )
 
 
-def how(route: Route) -> str:
-    """How the answers become one; empty for what any one worker can answer alone."""
+def merge_mode(route: Route) -> str:
+    """Return how the responses are merged; empty if any single worker can respond."""
     if "sharedmemory" in route.pattern:
         return "refused"
     if route.pattern in MERGED:
@@ -43,19 +44,19 @@ def how(route: Route) -> str:
     return last if last in CONTROL else "all"
 
 
-def _spread(route: Route, link: Link) -> Route:
-    kind = how(route)
-    if not kind:
+def _fan_out_route(route: Route, channel: ParentChannel) -> Route:
+    mode = merge_mode(route)
+    if not mode:
         return route
-    return route._replace(handler=_refuse if kind == "refused" else _asking(kind, link))
+    return route._replace(handler=_refuse if mode == "refused" else _forward(mode, channel))
 
 
-def _asking(kind: str, link: Link) -> Handler:
-    def ask(_: Server, call: Call) -> Awaitable[Reply]:
-        return link.ask(kind, call)
+def _forward(mode: str, channel: ParentChannel) -> Handler:
+    def forward(_: Server, request: HttpRequest) -> Awaitable[HttpResponse]:
+        return channel.request(mode, request)
 
-    return ask
+    return forward
 
 
-def _refuse(_: Server, __: Call) -> Reply:
+def _refuse(_: Server, __: HttpRequest) -> HttpResponse:
     raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")

@@ -15,14 +15,14 @@ from pilotlight.spec.model import (
     Service,
     SupportedFormat,
 )  # fmt: skip  # isort: skip
-from pilotlight.spec.problems import Place
+from pilotlight.spec.problems import SourceLocation
 
 PLACES = {
-    "spec.model.name": Place("s.yaml", 6, 11),
-    "spec.runtime.name": Place("s.yaml", 8, 11),
-    "spec.predictor.model.runtime": Place("s.yaml", 9, 16),
-    "spec.predictor.model.protocolVersion": Place("s.yaml", 10, 24),
-    "spec.predictor.model.modelFormat": Place("s.yaml", 7, 9),
+    "spec.model.name": SourceLocation("s.yaml", 6, 11),
+    "spec.runtime.name": SourceLocation("s.yaml", 8, 11),
+    "spec.predictor.model.runtime": SourceLocation("s.yaml", 9, 16),
+    "spec.predictor.model.protocolVersion": SourceLocation("s.yaml", 10, 24),
+    "spec.predictor.model.modelFormat": SourceLocation("s.yaml", 7, 9),
 }
 
 
@@ -46,13 +46,13 @@ def ome(
         "ome", "chat", "team", components or {"engine": Component("engine")},
         model=Reference(model_name, "ClusterBaseModel", "ome.io") if model_name else None,
         runtime=Reference(runtime_name, "ClusterServingRuntime", "ome.io") if runtime_name else None,
-        **{"places": PLACES} | fields,
+        **{"locations": PLACES} | fields,
     )  # fmt: skip
 
 
 def kserve(spec: ModelSpec | None = None, **fields: Any) -> Service:
     component = Component("predictor", model=spec or ModelSpec("sklearn"), **fields)
-    return Service("kserve", "iris", "team", {"predictor": component}, places=PLACES)
+    return Service("kserve", "iris", "team", {"predictor": component}, locations=PLACES)
 
 
 def catalogue(*runtimes: Runtime, models: tuple[BaseModel, ...] = ()) -> Catalogue:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from catalogue_cases import model, runtime
 
-from pilotlight.spec.accelerators import devices_needed, name_of, pool, select_accelerator
+from pilotlight.spec.accelerators import devices_needed, name_of, select_accelerator, supported_classes
 from pilotlight.spec.catalogue import builtin
 from pilotlight.spec.model import BaseModel
 
@@ -114,8 +114,8 @@ def test_speed_asked_for_ranks_and_never_refuses() -> None:
 
 def test_first_available_follows_the_runtimes_list() -> None:
     listed = runtime("r", accelerators={"acceleratorClasses": ["nvidia-t4-16gb", "nvidia-h100-80gb", "gone"]})
-    assert [name_of(c) for c in pool(listed, CLASSES)] == ["nvidia-t4-16gb", "nvidia-h100-80gb"]
-    assert chosen({"policy": "FirstAvailable"}, *pool(listed, CLASSES)) == "nvidia-t4-16gb"
+    assert [name_of(c) for c in supported_classes(listed, CLASSES)] == ["nvidia-t4-16gb", "nvidia-h100-80gb"]
+    assert chosen({"policy": "FirstAvailable"}, *supported_classes(listed, CLASSES)) == "nvidia-t4-16gb"
     anything = runtime("r", accelerators={"acceleratorClasses": ["nvidia-t4-16gb", "*"]})
-    assert len(pool(anything, CLASSES)) == len(CLASSES)
-    assert name_of(pool(anything, CLASSES)[0]) == "nvidia-t4-16gb"
+    assert len(supported_classes(anything, CLASSES)) == len(CLASSES)
+    assert name_of(supported_classes(anything, CLASSES)[0]) == "nvidia-t4-16gb"

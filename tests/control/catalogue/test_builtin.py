@@ -27,7 +27,7 @@ def test_its_data_passes_the_checks_that_are_made_of_users_documents() -> None:
     problems = Problems()
     nodes = [node for file in data_files() for node in parse(file.read_text(), file.name, problems)]
     checked = catalogue_from(nodes, problems)
-    assert problems.found == []
+    assert problems.items == []
     assert checked.shadowed == ()
     assert {runtime.name: runtime.pod for runtime in checked.runtimes} == {r.name: r.pod for r in builtin().runtimes}
     assert {model.name: model.size_bytes for model in checked.models} == {
@@ -122,7 +122,7 @@ def test_every_runtime_of_it_merges_and_expands() -> None:
         container = expand(merge_component(runtime, component).container, service, runtime, problems)
         assert "{{" not in str(container), runtime.name
         assert container or runtime.engine.get("leader"), runtime.name
-        assert problems.found == [], runtime.name
+        assert problems.items == [], runtime.name
 
 
 def _selected(service: Service, role: Role) -> Selection:

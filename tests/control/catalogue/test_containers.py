@@ -22,7 +22,7 @@ def test_placeholders_are_filled_in_once(text: str, expected: str) -> None:
     service = ome(labels={"tier": "gold"}, annotations={"note": "{{.Name}}"})
     problems = Problems()
     assert expand({"args": [text], "n": 1}, service, runtime("r"), problems) == {"args": [expected], "n": 1}
-    assert problems.found == []
+    assert problems.items == []
 
 
 @pytest.mark.parametrize("text", ["{{.Spec.x}}", "{{ if .Name }}", "{{.Labels}}", "{{}}", "{{ .Name | upper }}"])

@@ -1,6 +1,6 @@
 """Reading the catalogue's documents: what becomes of them, and every mistake at its place."""
 
-from pilotlight.spec.catalogue import catalogue_from, merge
+from pilotlight.spec.catalogue import catalogue_from, merge_catalogues
 from pilotlight.spec.model import Catalogue
 from pilotlight.spec.nodes import parse
 from pilotlight.spec.problems import Problems
@@ -29,7 +29,7 @@ spec:
 def read(text: str, file: str = "c.yaml") -> tuple[Catalogue, list[str]]:
     problems = Problems()
     found = catalogue_from(parse(text, file, problems), problems)
-    return found, [str(problem) for problem in problems.found]
+    return found, [str(problem) for problem in problems.items]
 
 
 def test_a_runtime_of_ome_is_read_whole() -> None:
@@ -55,7 +55,7 @@ def test_a_runtime_of_ome_is_read_whole() -> None:
         True,
         2,
     )
-    assert (runtime.size_range, runtime.ours) == (("7B", "9B"), True)
+    assert (runtime.size_range, runtime.is_pilotlight) == (("7B", "9B"), True)
     assert runtime.engine["runner"]["args"] == ["--x"]
 
 
@@ -81,7 +81,7 @@ spec:
         True,
         "",
     )
-    assert (runtime.formats[0].priority, runtime.annotations, runtime.ours) == (0, {"a": "b"}, False)
+    assert (runtime.formats[0].priority, runtime.annotations, runtime.is_pilotlight) == (0, {"a": "b"}, False)
     assert runtime.pod["containers"][0]["resources"] == {"limits": {"cpu": "1"}}
     assert runtime.workers["pipelineParallelSize"] == 2
 
@@ -153,7 +153,7 @@ def test_other_documents_are_left_to_others() -> None:
 
 def test_the_first_source_wins_and_the_shadowed_is_named() -> None:
     mine, theirs = read(RUNTIME, "mine.yaml")[0], read(RUNTIME, "theirs.yaml")[0]
-    merged = merge(mine, theirs)
+    merged = merge_catalogues(mine, theirs)
     assert [runtime.origin for runtime in merged.runtimes] == ["mine.yaml"]
     assert merged.shadowed == ("ServingRuntime mine of theirs.yaml is shadowed by that of mine.yaml",)
 

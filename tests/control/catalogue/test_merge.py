@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from catalogue_cases import runtime
 
-from pilotlight.spec.merge import group_size, merge_component, merge_group, strategic, with_runtime_defaults
+from pilotlight.spec.merge import group_size, merge_component, merge_group, strategic_merge, with_runtime_defaults
 from pilotlight.spec.model import Component, ModelSpec, NodeGroup
 
 RUNNER: dict[str, Any] = {
@@ -63,17 +63,19 @@ def test_a_container_of_the_main_ones_name_means_the_main_one() -> None:
 def test_another_source_takes_the_place_of_the_first_instead_of_joining_it() -> None:
     base = {"env": [{"name": "A", "value": "1"}], "readinessProbe": {"httpGet": {"port": 1}, "periodSeconds": 5}}
     over = {"env": [{"name": "A", "valueFrom": {"x": 1}}], "readinessProbe": {"exec": {"command": ["true"]}}}
-    assert strategic(base, over) == {
+    assert strategic_merge(base, over) == {
         "env": [{"name": "A", "valueFrom": {"x": 1}}],
         "readinessProbe": {"periodSeconds": 5, "exec": {"command": ["true"]}},
     }
-    volumes = strategic({"volumes": [{"name": "d", "emptyDir": {}}]}, {"volumes": [{"name": "d", "hostPath": {}}]})
+    volumes = strategic_merge(
+        {"volumes": [{"name": "d", "emptyDir": {}}]}, {"volumes": [{"name": "d", "hostPath": {}}]}
+    )
     assert volumes == {"volumes": [{"name": "d", "hostPath": {}}]}
 
 
 def test_lists_without_a_key_are_replaced_and_inputs_stay_as_they_were() -> None:
     base = {"tolerations": [{"key": "a"}], "nodeSelector": {"x": "1"}}
-    assert strategic(base, {"tolerations": [{"key": "b"}]})["tolerations"] == [{"key": "b"}]
+    assert strategic_merge(base, {"tolerations": [{"key": "b"}]})["tolerations"] == [{"key": "b"}]
     assert base == {"tolerations": [{"key": "a"}], "nodeSelector": {"x": "1"}}
 
 

@@ -7,13 +7,13 @@ from pilotlight.spec.model import BaseModel, Catalogue, ModelSpec, Reference, Se
 from pilotlight.spec.models import ANNOTATION_SIZE, guess_format, resolve_model
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.select import select_runtime
-from pilotlight.spec.sizes import parameters, quantity, size_of
+from pilotlight.spec.sizes import byte_count, parameter_count, weights_size
 
 
 def resolved(service: Service, *models: BaseModel) -> tuple[BaseModel | None, list[str]]:
     problems = Problems()
     found = resolve_model(service, Catalogue(models=models), problems)
-    return found, [str(problem) for problem in problems.found]
+    return found, [str(problem) for problem in problems.items]
 
 
 def test_a_reference_finds_the_clusters_model_or_the_namespaces_after_its_kind() -> None:
@@ -84,14 +84,14 @@ def test_the_same_address_means_weights_to_ome_and_a_server_to_kserve() -> None:
     ],
 )
 def test_the_weights_take_what_their_precision_takes(size: str, quantization: str, dtype: str, expected: int) -> None:
-    assert size_of(size, quantization, dtype)[0] == expected
+    assert weights_size(size, quantization, dtype)[0] == expected
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("7B", 7e9), ("1.5T", 1.5e12), ("560m", 5.6e8), ("12", 12), ("7 bn", None)]
 )
 def test_parameter_counts_are_read_with_their_letter(text: str, count: float | None) -> None:
-    assert parameters(text) == count
+    assert parameter_count(text) == count
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_parameter_counts_are_read_with_their_letter(text: str, count: float | N
     [("16Gi", 2**34), ("500M", 5 * 10**8), ("1.5e9", 15 * 10**8), ("7", 7), ("8GB", None), ("", None)],
 )
 def test_quantities_are_read_as_kubernetes_reads_them(text: str, size: int | None) -> None:
-    assert quantity(text) == size
+    assert byte_count(text) == size
 
 
 def test_a_declared_size_wins_and_a_wrong_one_is_told() -> None:

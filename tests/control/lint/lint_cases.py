@@ -63,11 +63,11 @@ def pod(line: str) -> str:
 def findings(text: str, model_bytes: dict[str, int] | None = None) -> list[Finding]:
     problems = Problems()
     nodes = parse(text, "case.yaml", problems)
-    assert not problems.found, problems.found
+    assert not problems.items, problems.items
     return lint(nodes, model_bytes=model_bytes)
 
 
-def marked(text: str) -> list[tuple[str, int]]:
+def replica_processes(text: str) -> list[tuple[str, int]]:
     """Rule and line of every marker."""
     lines = enumerate(text.split("\n"), start=1)
     return [(rule, number) for number, line in lines for rule in MARKER.findall(line)]

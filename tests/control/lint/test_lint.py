@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lint_cases import scaled
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.lint import RULES, lint, lint_files
 from pilotlight.lint.page import page
+from pilotlight.spec.problems import InvalidDocument
 
 DOCS = Path(__file__).parents[3] / "docs" / "lint.md"
 KEYS = ["rule", "severity", "object", "path", "file", "line", "column", "message", "fix"]
@@ -86,10 +86,10 @@ def test_findings_come_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
         text = scaled("minReplicaCount: 9\nmaxReplicaCount: 1\n")
         (tmp_path / name).write_text(json.dumps({"kind": "HTTPScaledObject"}) if name.endswith("json") else text)
     found = lint_files([str(tmp_path / "c.yml"), str(tmp_path)])
-    assert [Path(each.place.file).name for each in found] == sorted(
-        (Path(each.place.file).name for each in found), key=["c.yml", "a.json", "b.yaml"].index
+    assert [Path(each.location.file).name for each in found] == sorted(
+        (Path(each.location.file).name for each in found), key=["c.yml", "a.json", "b.yaml"].index
     )
-    lines = [each.place.line for each in found if each.place.file.endswith("b.yaml")]
+    lines = [each.location.line for each in found if each.location.file.endswith("b.yaml")]
     assert lines == sorted(lines)
 
 
@@ -103,7 +103,7 @@ def test_objects_of_different_files_are_judged_together(tmp_path: Path) -> None:
 def test_standard_input_and_lists_as_kubectl_writes_them() -> None:
     text = "kind: List\nitems:\n- kind: HTTPScaledObject\n  metadata: {name: m}\n"
     (finding,) = lint_files(["-"], stdin=io.StringIO(text))
-    assert str(finding.place) == "<stdin>:3:3"
+    assert str(finding.location) == "<stdin>:3:3"
     assert finding.path == "items[0].kind"
     assert finding.object == "HTTPScaledObject m"
 
@@ -131,7 +131,7 @@ def test_files_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidDocument) as caught:
         lint_files([str(tmp_path / "gone.yaml"), str(tmp_path / "empty")])
-    assert [Path(problem.place.file).name for problem in caught.value.problems] == ["gone.yaml", "empty"]
+    assert [Path(problem.location.file).name for problem in caught.value.problems] == ["gone.yaml", "empty"]
 
 
 def test_the_page_is_what_the_rules_say() -> None:

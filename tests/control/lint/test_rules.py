@@ -4,10 +4,10 @@ import keda_cases
 import knative_cases
 import pytest
 import workload_cases
-from lint_cases import Case, findings, marked
+from lint_cases import Case, findings, replica_processes
 
 from pilotlight.lint import RULES, Rule
-from pilotlight.spec.paths import steps
+from pilotlight.spec.paths import parse_path
 
 CASES: dict[str, Case] = {**keda_cases.CASES, **knative_cases.CASES, **workload_cases.CASES}
 RULE_IDS = [rule.id for rule in RULES]
@@ -24,9 +24,9 @@ def test_rules_are_listed_once_in_the_order_of_their_ids() -> None:
 @pytest.mark.parametrize("rule", RULE_IDS)
 def test_what_is_dangerous_is_found_at_its_line(rule: str) -> None:
     case = CASES[rule]
-    found = [(each.rule, each.place.line) for each in findings(case.bad, case.model_bytes) if each.rule == rule]
-    assert marked(case.bad), "the case marks no line"
-    assert sorted(set(found)) == sorted(marked(case.bad))
+    found = [(each.rule, each.location.line) for each in findings(case.bad, case.model_bytes) if each.rule == rule]
+    assert replica_processes(case.bad), "the case marks no line"
+    assert sorted(set(found)) == sorted(replica_processes(case.bad))
 
 
 @pytest.mark.parametrize("rule", RULE_IDS)
@@ -35,8 +35,8 @@ def test_the_column_is_that_of_the_key_or_item(rule: str) -> None:
     lines = case.bad.split("\n")
     for finding in findings(case.bad, case.model_bytes):
         if finding.rule == rule:
-            line, column = lines[finding.place.line - 1], finding.place.column - 1
-            step = (steps(finding.path) or [0])[-1]
+            line, column = lines[finding.location.line - 1], finding.location.column - 1
+            step = (parse_path(finding.path) or [0])[-1]
             assert line[column:].startswith(f"{step}:") if isinstance(step, str) else line[:column].endswith("- ")
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Current, Plan, Workload
 from pilotlight.spec.model import (
@@ -18,7 +17,7 @@ from pilotlight.spec.model import (
     Service,
     SupportedFormat,
 )
-from pilotlight.spec.problems import Place, Problem
+from pilotlight.spec.problems import InvalidDocument, Problem, SourceLocation
 
 GB = 10**9
 OURS = "ours"
@@ -38,7 +37,7 @@ def runtime(name: str, group: Any, image: str, ours: bool, protocols: tuple[str,
         group,
         formats,
         pod=pod,
-        ours=ours,
+        is_pilotlight=ours,
         protocols=protocols,
         accelerators={"acceleratorClasses": ["*"]},
         **config,
@@ -81,7 +80,7 @@ def ome(model: str = "small", runtime_name: str = OURS, name: str = "iris", **en
         "ome", name, "demo", {"engine": Component("engine", **engine)},
         model=Reference(model, "ClusterBaseModel", "ome.io"),
         runtime=Reference(runtime_name, "ClusterServingRuntime", "ome.io"),
-        places={"spec.engine": Place("service.yaml", 7, 3), "spec": Place("service.yaml", 5, 1)},
+        locations={"spec.engine": SourceLocation("service.yaml", 7, 3), "spec": SourceLocation("service.yaml", 5, 1)},
     )  # fmt: skip
 
 

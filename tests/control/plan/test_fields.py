@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.control.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
-from pilotlight.plan.fields import MODES, PASSED_ON, TABLE, Row, markdown
+from pilotlight.plan.fields import MODES, PASSED_ON, TABLE, FieldRow, markdown
 from pilotlight.plan.model import Current, Mode, Plan
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.model import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
@@ -114,7 +114,7 @@ def test_the_table_and_the_uses_have_the_same_fields() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.field)
-def test_every_field_does_in_every_mode_what_the_table_says(row: Row, mode: Mode) -> None:
+def test_every_field_does_in_every_mode_what_the_table_says(row: FieldRow, mode: Mode) -> None:
     before, after = USES[row.field]
     cell = row.cell(mode)
     if cell.verdict == "refused":

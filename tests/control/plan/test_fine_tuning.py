@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pilotlight.deploy import Sources, plan_all
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan.model import Workload
+from pilotlight.spec.problems import InvalidDocument
 
 SERVICE = """
 apiVersion: ome.io/v1beta1
@@ -89,7 +89,7 @@ def test_a_direct_reference_that_leads_nowhere_is_refused_at_its_place(
         planned(tmp_path, *changes)
     found = [each for each in refused.value.problems if each.severity == "error"]
     assert any(told in problem.message for problem in found)
-    assert {problem.place.line for problem in found} == {6}
+    assert {problem.location.line for problem in found} == {6}
 
 
 @pytest.mark.parametrize(("change", "told"), [
@@ -108,4 +108,4 @@ def test_weights_that_cannot_be_served_are_refused_with_the_reason(
     (problem,) = (each for each in refused.value.problems if each.severity == "error")
     assert told in problem.message
     assert problem.path == "spec.model.fineTunedWeights"
-    assert problem.place.line == 6
+    assert problem.location.line == 6

@@ -97,17 +97,17 @@ def test_the_http_add_on_wakes_where_our_gateway_is_not() -> None:
     made = planned(raw(ome(min_replicas=0)), capabilities)
     push = only(made.workloads[0].scaling.triggers, "external-push")
     assert push.metadata["interceptorRoute"] == "iris-engine"
-    assert made.front is not None
-    assert made.front.kind == "interceptor"
-    assert made.front.route["scalingMetric"]["concurrency"]["targetValue"] == 10
-    assert made.front.route["timeouts"] == {"readiness": "600s", "request": "900s", "responseHeader": "900s"}
+    assert made.activator is not None
+    assert made.activator.kind == "interceptor"
+    assert made.activator.route["scalingMetric"]["concurrency"]["targetValue"] == 10
+    assert made.activator.route["timeouts"] == {"readiness": "600s", "request": "900s", "responseHeader": "900s"}
     assert "interceptorroutes.http.keda.sh" in [requirement.name for requirement in made.requirements]
 
 
 def test_the_document_may_say_who_wakes_it_where_there_are_both() -> None:
     both = Capabilities(our_gateway=True, http_add_on=True)
     for name, front in (("gateway", "gateway"), ("http-add-on", "interceptor")):
-        made = planned(raw(annotated(ome(min_replicas=0), **{WAKE_BY: name})), both).front
+        made = planned(raw(annotated(ome(min_replicas=0), **{WAKE_BY: name})), both).activator
         assert made is not None
         assert made.kind == front
 
@@ -120,10 +120,10 @@ def test_who_is_named_to_wake_it_must_be_there(name: str) -> None:
 
 
 def test_our_gateway_fronts_what_it_wakes() -> None:
-    front = planned(raw(ome(min_replicas=0))).front
+    front = planned(raw(ome(min_replicas=0))).activator
     assert front is not None
     assert (front.kind, front.service, front.namespace) == ("gateway", "pilotlight-gateway", "pilotlight-system")
-    assert planned(ome()).front is None
+    assert planned(ome()).activator is None
 
 
 def test_enable_keda_alone_counts_requests_in_flight() -> None:
@@ -302,7 +302,7 @@ def dangers(made: Scaling) -> list[str]:
             "stale latency keeps it awake": made.min_replicas == 0 and float(metadata["activationThreshold"]) < 1e5,
             "a key that KEDA does not know": bool(metadata.keys() - KNOWN),
             "a threshold that is no positive number": not float(metadata["threshold"]) > 0,
-            "brackets that do not match": bool(queries.mistake(metadata["query"])),
+            "brackets that do not match": bool(queries.syntax_problem(metadata["query"])),
         }
         found += [name for name, wrong in checks.items() if wrong]
     return found

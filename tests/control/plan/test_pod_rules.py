@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan import plan
 from pilotlight.spec.catalogue import builtin
-from pilotlight.spec.load import load, services_or_raise
+from pilotlight.spec.load import load
+from pilotlight.spec.problems import InvalidDocument
 
 PREDICTOR = """\
 apiVersion: serving.kserve.io/v1beta1
@@ -29,26 +29,26 @@ spec:
     ],
 )
 def test_what_the_api_server_would_refuse_is_refused_at_its_place(lines: str, code: str, said: str, line: int) -> None:
-    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(f"{PREDICTOR}      {lines}\n")))
+    (service,) = load(["-"], stdin=io.StringIO(f"{PREDICTOR}      {lines}\n")).services
     with pytest.raises(InvalidDocument) as raised:
         plan(service, builtin())
     (problem,) = raised.value.problems
-    assert (problem.code, problem.place.line) == (code, line)
+    assert (problem.code, problem.location.line) == (code, line)
     assert said in problem.message
 
 
 @pytest.mark.parametrize("probe", ["readinessProbe: {httpGet: {path: /up}}", "livenessProbe: {tcpSocket: {}}"])
 def test_a_sidecar_s_probe_without_a_port_is_refused_at_its_place(probe: str) -> None:
     sidecar = f"    containers:\n    - {{name: side, image: 's:1', {probe}}}\n"
-    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(PREDICTOR + sidecar)))
+    (service,) = load(["-"], stdin=io.StringIO(PREDICTOR + sidecar)).services
     with pytest.raises(InvalidDocument) as raised:
         plan(service, builtin())
     (problem,) = [problem for problem in raised.value.problems if problem.severity == "error"]
-    assert (problem.code, problem.place.line) == ("PL366", 9)
+    assert (problem.code, problem.location.line) == ("PL366", 9)
     assert "of side names no port" in problem.message
 
 
 def test_one_number_written_in_two_ways_is_one_number() -> None:
     lines = '      resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: "1"}}\n'
-    (service,) = services_or_raise(load(["-"], stdin=io.StringIO(PREDICTOR + lines)))
+    (service,) = load(["-"], stdin=io.StringIO(PREDICTOR + lines)).services
     assert plan(service, builtin()).workloads

@@ -38,7 +38,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("query", "mistake"), MISTAKES)
 def test_a_query_that_could_break_out_of_its_guard_is_found(query: str, mistake: str) -> None:
-    found = queries.mistake(query)
+    found = queries.syntax_problem(query)
     assert mistake in found
     assert bool(found) == bool(mistake)
 
@@ -46,7 +46,12 @@ def test_a_query_that_could_break_out_of_its_guard_is_found(query: str, mistake:
 @pytest.mark.parametrize("kind", list(queries.MEASURES))
 def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: queries.Kind) -> None:
     query = queries.guarded(
-        queries.own(kind, "iris", "demo"), queries.MEASURES[kind], "iris", "demo", from_zero=False, counted=True
+        queries.metric_query(kind, "iris", "demo"),
+        queries.MEASURES[kind],
+        "iris",
+        "demo",
+        from_zero=False,
+        has_request_rate=True,
     )
     selectors = query.count("{")
     assert selectors >= 2
@@ -54,18 +59,18 @@ def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: qu
 
 
 def test_a_lost_scrape_is_an_error_above_zero_and_nothing_at_zero() -> None:
-    above = queries.guarded("x", "level", "iris", "demo", from_zero=False, counted=True)
-    below = queries.guarded("x", "level", "iris", "demo", from_zero=True, counted=True)
+    above = queries.guarded("x", "level", "iris", "demo", from_zero=False, has_request_rate=True)
+    below = queries.guarded("x", "level", "iris", "demo", from_zero=True, has_request_rate=True)
     assert above.endswith('or (0 * sum(pilotlight_requests_in_flight{inference_service="iris",namespace="demo"}))')
     assert below.endswith("or vector(0)")
 
 
 def test_a_comment_in_a_query_cannot_swallow_the_guard() -> None:
-    query = queries.guarded("x # trailing", "level", "iris", "demo", from_zero=True, counted=False)
+    query = queries.guarded("x # trailing", "level", "iris", "demo", from_zero=True, has_request_rate=False)
     lines = query.splitlines()
     assert lines[-1] == ") >= 0) or vector(0)"
 
 
 def test_an_inverted_query_never_divides_by_zero() -> None:
-    query = queries.inverted("tps", "10", "iris", "demo", from_zero=False, counted=False)
+    query = queries.inverted("tps", "10", "iris", "demo", from_zero=False, has_request_rate=False)
     assert "10 / (avg(\ntps\n) > 0)" in query

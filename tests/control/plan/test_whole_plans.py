@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.control.plan.building import CATALOGUE, FOREIGN, OURS, annotated, in_mode, kserve, ome, planned
 
-from pilotlight.errors import InvalidDocument
 from pilotlight.plan import plan
 from pilotlight.plan.model import Capabilities, Plan
 from pilotlight.spec.catalogue import builtin
 from pilotlight.spec.load import load
 from pilotlight.spec.model import Component, KedaConfig, NodeGroup, Service
+from pilotlight.spec.problems import InvalidDocument
 
 # The guide's examples of OME, one per mode and best practice.
 GUIDE = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pilotlight import names
-from pilotlight.plan.model import Front, Plan, Scaling, Traffic, Trigger, Workload
+from pilotlight.plan.model import Activator, Plan, Scaling, Traffic, Trigger, Workload
 
 GATEWAY = {"name": "public", "namespace": "gateways", "sectionName": "https"}
 PROBE = {"httpGet": {"path": "/v2/health/ready", "port": 8080}}
@@ -114,7 +114,9 @@ def raw_latency() -> Plan:
 
 def raw_hpa_foreign() -> Plan:
     """Somebody's image with an HPA, without a service account of ours and without metrics."""
-    engine = workload(template=GPU, scaling=hpa(), ours=False, metrics_port=None, strategy={"type": "Recreate"})
+    engine = workload(
+        template=GPU, scaling=hpa(), is_pilotlight=False, metrics_port=None, strategy={"type": "Recreate"}
+    )
     return service(engine, service_account="", monitoring=False)
 
 
@@ -131,8 +133,8 @@ def raw_from_zero() -> Plan:
         scaling=keda(request, LATENCY, least=0, initial_cooldown_period=900), timeout_seconds=300,
         progress_deadline_seconds=900,
     )  # fmt: skip
-    front = Front("gateway", "pilotlight-gateway", "pilotlight", 8090)
-    return service(engine, front=front, gateway=GATEWAY, hosts=("iris.example.com",))
+    front = Activator("gateway", "pilotlight-gateway", "pilotlight", 8090)
+    return service(engine, activator=front, gateway=GATEWAY, hosts=("iris.example.com",))
 
 
 def raw_interceptor() -> Plan:
@@ -141,14 +143,14 @@ def raw_interceptor() -> Plan:
     asked = Trigger("prometheus", "p95", LATENCY.metadata, "Value", {"name": "iris-prometheus"})
     secret = {"secretTargetRef": [{"parameter": "bearerToken", "name": "prometheus", "key": "token"}]}
     route = {"scalingMetric": {"concurrency": {"targetValue": 10}}, "timeouts": {"readiness": "900s"}}
-    front = Front("interceptor", "keda-add-ons-http-interceptor-proxy", "keda", 8080, route)
+    front = Activator("interceptor", "keda-add-ons-http-interceptor-proxy", "keda", 8080, route)
     scaling = keda(request, asked, least=0, authentications={"iris-prometheus": secret})
-    return service(workload(scaling=scaling), front=front, gateway=GATEWAY, hosts=("iris.example.com",))
+    return service(workload(scaling=scaling), activator=front, gateway=GATEWAY, hosts=("iris.example.com",))
 
 
 def multi_node() -> Plan:
     engine = workload(
-        mode="multi-node", template=GPU, worker_template=GPU, group_size=2, scaling=hpa(1, 2), ours=False,
+        mode="multi-node", template=GPU, worker_template=GPU, group_size=2, scaling=hpa(1, 2), is_pilotlight=False,
         metrics_port=8080, disruption={"maxUnavailable": 1},
     )  # fmt: skip
     return service(engine)
@@ -156,8 +158,8 @@ def multi_node() -> Plan:
 
 def multi_node_ray() -> Plan:
     engine = workload(
-        mode="multi-node", template=GPU, worker_template=GPU, group_size=3, cluster="ray", replicas=2, ours=False,
-        metrics_port=None,
+        mode="multi-node", template=GPU, worker_template=GPU, group_size=3, cluster="ray", replicas=2,
+        is_pilotlight=False, metrics_port=None,
     )  # fmt: skip
     return service(engine)
 
@@ -175,8 +177,8 @@ def disaggregated() -> Plan:
 def disaggregated_serverless_router() -> Plan:
     return service(
         workload("router", "serverless", scaling=KPA),
-        workload("engine", template=GPU, scaling=hpa(), ours=False),
-        workload("decoder", template=GPU, scaling=hpa(2, 8), ours=False),
+        workload("engine", template=GPU, scaling=hpa(), is_pilotlight=False),
+        workload("decoder", template=GPU, scaling=hpa(2, 8), is_pilotlight=False),
     )
 
 

@@ -177,8 +177,8 @@ def test_a_call_that_wakes_the_service_may_last_as_long_as_its_start_and_its_ans
 
 def test_a_namespace_is_crossed_only_with_a_grant() -> None:
     plan = raw_from_zero()
-    assert plan.front is not None
-    near = replace(plan, front=replace(plan.front, namespace=plan.namespace))
+    assert plan.activator is not None
+    near = replace(plan, activator=replace(plan.activator, namespace=plan.namespace))
     assert "ReferenceGrant" in kinds(plan)
     assert "ReferenceGrant" not in kinds(near)
 

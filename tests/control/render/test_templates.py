@@ -12,7 +12,7 @@ from render_plans import PLANS
 from pilotlight.errors import InternalError
 from pilotlight.render import render, templates
 from pilotlight.render.registry import SERVICE_OBJECTS, WORKLOAD_OBJECTS
-from pilotlight.render.values import view
+from pilotlight.render.values import template_values
 
 TEXTS = {
     f"{name}/{path.name}": path.read_text()
@@ -77,7 +77,7 @@ def plainly(template: str, values: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_marks_give_what_plain_jinja_gives(name: str) -> None:
-    values = view(PLANS[name]())
+    values = template_values(PLANS[name]())
     for workload in values["workloads"]:
         for row in WORKLOAD_OBJECTS:
             if workload["mode"] in row.modes and row.when(workload):

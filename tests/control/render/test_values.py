@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from render_plans import PLANS, multi_node, raw_latency
 
-from pilotlight.manifests import Manifest, in_order
+from pilotlight.manifests import Manifest, in_apply_order
 from pilotlight.plan.model import Plan
 from pilotlight.render import render, templates, values_of
 from pilotlight.render.objects import CHART_MODES, objects_of
@@ -18,7 +18,7 @@ from pilotlight.render.values import API_VERSION
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_values_alone_give_the_manifests(plan: Callable[[], Plan]) -> None:
     values = json.loads(json.dumps(values_of(plan())))
-    assert in_order(objects_of(values)) == render(plan())
+    assert in_apply_order(objects_of(values)) == render(plan())
 
 
 def test_they_carry_their_version_first() -> None:

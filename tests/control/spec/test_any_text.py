@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pilotlight.spec.kserve_fields import inference_service as kserve
 from pilotlight.spec.load import load
 from pilotlight.spec.ome_fields import inference_service as ome
-from pilotlight.spec.types import Field, ListOf, MapOf, Named, OneOf, Record, Type
+from pilotlight.spec.types import Field, ListOf, MapOf, OneOf, Record, RecordRef, Type
 
 HEADS = (
     "apiVersion: ome.io/v1beta1\nkind: InferenceService\n",
@@ -29,9 +29,9 @@ PIECES = st.sampled_from(
 
 def check(text: str) -> None:
     loaded = load(["-"], stdin=io.StringIO(text), sets=("spec.engine.minReplicas=1",), environ={})
-    assert loaded.services or loaded.others or loaded.problems.errors
-    for problem in loaded.problems.found:
-        assert problem.place.file
+    assert loaded.services or loaded.catalogue_nodes or loaded.problems.errors
+    for problem in loaded.problems.items:
+        assert problem.location.file
         assert str(problem)
     for service in loaded.services:
         json.dumps(service.document, allow_nan=False)
@@ -54,8 +54,8 @@ def values(kind: Type, depth: int) -> st.SearchStrategy[Any]:
     if depth > 5:
         return NOISE
     match kind:
-        case Named():
-            return values(kind.find(kind.name), depth)
+        case RecordRef():
+            return values(kind.resolve(kind.name), depth)
         case Record():
             return st.lists(st.sampled_from(sorted(kind.fields.items())), max_size=4).flatmap(
                 lambda chosen: st.fixed_dictionaries({name: field_values(field, depth + 1) for name, field in chosen})

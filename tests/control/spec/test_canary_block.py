@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from pilotlight.canary.block import KEYS, annotated, policy_of
+from pilotlight.canary.block import KEYS, parse_policy, policy_from_annotations
 from pilotlight.errors import UsageError
 from pilotlight.names import ANNOTATION_CANARY
 from pilotlight.spec import json_schema, kserve_fields, ome_fields
 from pilotlight.spec.canary_block import POLICY
-from pilotlight.spec.load import Loaded, load
+from pilotlight.spec.load import LoadedDocuments, load
 from pilotlight.spec.types import OneOf
 
 OME = """\
@@ -43,20 +43,20 @@ WRITTEN = {
 }  # fmt: skip
 
 
-def read(text: str, *sets: str) -> Loaded:
+def read(text: str, *sets: str) -> LoadedDocuments:
     return load(["-"], stdin=io.StringIO(text), sets=sets)
 
 
 def told(text: str) -> list[str]:
-    return [str(each).removeprefix("<stdin>:") for each in read(text).problems.found]
+    return [str(each).removeprefix("<stdin>:") for each in read(text).problems.items]
 
 
 @pytest.mark.parametrize("document", [OME, KSERVE])
 def test_a_block_is_the_policy_that_the_annotation_would_be(document: str) -> None:
     loaded = read(document + BLOCK)
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     (service,) = loaded.services
-    assert annotated(service.annotations) == policy_of(WRITTEN)
+    assert policy_from_annotations(service.annotations) == parse_policy(WRITTEN)
     assert "canary" not in service.document["spec"], "whoever else reads the kind knows no such field"
     assert json.loads(service.document["metadata"]["annotations"][ANNOTATION_CANARY]) == WRITTEN
 
@@ -68,7 +68,7 @@ def test_other_annotations_stay() -> None:
 
 def test_a_flag_may_change_a_key_of_it() -> None:
     (service,) = read(OME + BLOCK, "spec.canary.steps=50,100").services
-    policy = annotated(service.annotations)
+    policy = policy_from_annotations(service.annotations)
     assert policy is not None
     assert policy.steps == (50, 100)
 
@@ -78,9 +78,9 @@ def test_a_flag_may_change_what_a_kept_document_has_as_its_annotation(kept: str)
     document = OME.replace(
         "{name: iris}\nspec", f"{{name: iris, annotations: {{{ANNOTATION_CANARY}: {json.dumps(kept)}}}}}\nspec"
     )
-    changed = annotated(read(document, "spec.canary.steps=50,100").services[0].annotations)
-    assert changed == policy_of({"steps": "50,100", "bake": "9s"})
-    assert annotated(read(document, "spec.canary=null").services[0].annotations) is None
+    changed = policy_from_annotations(read(document, "spec.canary.steps=50,100").services[0].annotations)
+    assert changed == parse_policy({"steps": "50,100", "bake": "9s"})
+    assert policy_from_annotations(read(document, "spec.canary=null").services[0].annotations) is None
 
 
 @pytest.mark.parametrize("kept", ["--- {steps: 1}\n--- {}", "[1]", "steps: ["])
@@ -88,14 +88,14 @@ def test_an_annotation_that_cannot_be_read_is_told_and_not_taken_for_the_block(k
     document = OME.replace(
         "{name: iris}\nspec", f"{{name: iris, annotations: {{{ANNOTATION_CANARY}: {json.dumps(kept)}}}}}\nspec"
     )
-    found = {each.code for each in read(document, "spec.canary.steps=50,100").problems.found}
+    found = {each.code for each in read(document, "spec.canary.steps=50,100").problems.items}
     assert found == {"PL111", "PL116"}
 
 
 def test_a_list_is_kserves_own() -> None:
     other = '  canary: [{trafficPercent: 10, predictor: {name: next, sklearn: {storageUri: "s3://b/i"}}}]\n'
     loaded = read(KSERVE + other)
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     (service,) = loaded.services
     assert [each["name"] for each in service.canaries] == ["next"]
     assert ANNOTATION_CANARY not in service.annotations
@@ -137,9 +137,9 @@ def test_editors_offer_what_can_be_read(key: str) -> None:
     kind = POLICY.fields[key].type
     assert isinstance(kind, OneOf)
     for value in kind.values:
-        assert policy_of({key: value, "check": "p99_ms<3"})
+        assert parse_policy({key: value, "check": "p99_ms<3"})
     with pytest.raises(UsageError, match=f"{key} is"):
-        policy_of({key: "something else"})
+        parse_policy({key: "something else"})
 
 
 def test_editors_know_every_key() -> None:

@@ -42,7 +42,7 @@ def runtime(name: str = "house", **more: Any) -> Found:
 
 def reading(folder: Path, *there: Found, text: str = SERVICE) -> Documents:
     (folder / "service.yaml").write_text(text)
-    return read(Sources([str(folder)], there=lambda _: there))
+    return read(Sources([str(folder)], target_catalogue=lambda _: there))
 
 
 def image(documents: Documents) -> str:
@@ -94,7 +94,7 @@ def test_namespaces_of_the_services_are_asked_for(tmp_path: Path) -> None:
         return [runtime()]
 
     (tmp_path / "service.yaml").write_text(SERVICE)
-    read(Sources([str(tmp_path)], there=there))
+    read(Sources([str(tmp_path)], target_catalogue=there))
     assert asked == [["lab"]]
 
 
@@ -115,5 +115,5 @@ def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
 
 def test_a_release_keeps_what_it_was_made_with_and_nothing_else(tmp_path: Path) -> None:
     documents = reading(tmp_path, runtime("other"), runtime())
-    kept = documents.beside(documents.services[0])
+    kept = documents.documents_with(documents.services[0])
     assert [node.plain()["metadata"]["name"] for node in kept] == ["house"]

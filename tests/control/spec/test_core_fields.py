@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotlight.spec import core_fields, core_generation
-from pilotlight.spec.types import ListOf, MapOf, Named, Record, Type
+from pilotlight.spec.types import ListOf, MapOf, Record, RecordRef, Type
 
 client = pytest.importorskip("kubernetes.client.models", reason="needs the extra kubernetes")
 # From its version 36 on the client is made of pydantic models, which do not carry what the generator reads.
@@ -46,7 +46,7 @@ def test_every_record_can_be_built_and_reaches_only_records_that_exist() -> None
     for name in core_fields._records():
         for field in core_fields.record(name).fields.values():
             kind = inner(field.type)
-            assert not isinstance(kind, Named) or isinstance(kind.find(kind.name), Record)
+            assert not isinstance(kind, RecordRef) or isinstance(kind.resolve(kind.name), Record)
 
 
 def test_the_first_pod_spec_is_there_within_twenty_milliseconds() -> None:

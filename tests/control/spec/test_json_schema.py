@@ -10,7 +10,7 @@ import yaml
 
 from pilotlight.spec import json_schema
 from pilotlight.spec.load import load
-from pilotlight.spec.types import ListOf, MapOf, Named, Record, Type
+from pilotlight.spec.types import ListOf, MapOf, Record, RecordRef, Type
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,8 +65,8 @@ def test_what_the_reader_refuses_an_editor_underlines(spec: dict[str, Any], ome:
 
 def records(kind: Type, seen: dict[str, Record]) -> Iterator[tuple[str, Record]]:
     match kind:
-        case Named():
-            found = kind.find(kind.name)
+        case RecordRef():
+            found = kind.resolve(kind.name)
             yield kind.name, found
             if kind.name not in seen:
                 seen[kind.name] = found

@@ -16,7 +16,7 @@ HEAD = "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata:
 def read(text: str) -> tuple[Service, list[Problem]]:
     loaded = load(["-"], stdin=io.StringIO(HEAD + text))
     (found,) = loaded.services
-    return found, loaded.problems.found
+    return found, loaded.problems.items
 
 
 def service(text: str) -> Service:
@@ -55,7 +55,7 @@ def test_a_model_with_its_format_runtime_storage_and_container() -> None:
 def test_quoted_kind_and_version_are_the_same() -> None:
     text = HEAD.replace("kind: InferenceService", 'kind: "InferenceService"').replace("name: iris", 'name: "iris"')
     loaded = load(["-"], stdin=io.StringIO(text + '  predictor: {"sklearn": {"storageUri": "gs://a"}}'))
-    assert not loaded.problems.found
+    assert not loaded.problems.items
 
 
 def test_a_custom_predictor_is_its_containers() -> None:
@@ -89,14 +89,14 @@ def test_transformer_and_explainer_with_containers_of_their_own() -> None:
 def test_the_name_that_clusters_write_into_a_model_is_read_and_has_no_effect() -> None:
     text = HEAD + "  predictor: {model: {modelFormat: {name: onnx}, storageUri: s3://a, name: %s, resources: {}}}"
     silent, told = (load(["-"], stdin=io.StringIO(text % name)) for name in ("''", "mine"))
-    assert not silent.problems.found
-    assert [problem.code for problem in told.problems.found] == ["PL114"]
+    assert not silent.problems.items
+    assert [problem.code for problem in told.problems.items] == ["PL114"]
     assert told.services[0].components["predictor"].model == silent.services[0].components["predictor"].model
 
 
 def test_what_a_framework_s_model_says_is_found_where_it_is_written() -> None:
     found = service("  predictor:\n    sklearn:\n      storage: {key: mine}\n")
-    assert found.place("spec.predictor.model.storage.key")[1:] == (7, 22)
+    assert found.location("spec.predictor.model.storage.key")[1:] == (7, 22)
 
 
 def test_a_probe_may_leave_its_port_to_the_serving_port() -> None:
@@ -146,7 +146,7 @@ def test_metrics_of_all_three_kinds_and_their_behaviour() -> None:
         "external", "prometheus", "Value", "0.5", query="q", server_address="http://p:9090",
         authentication={"name": "t"}, auth_modes="bearer", namespace="ns",
     )  # fmt: skip
-    assert pod == ScalingMetric("pod", "opentelemetry", "Value", "4", query="r", metric_names=("m",), operation="avg")
+    assert pod == ScalingMetric("pod", "opentelemetry", "Value", "4", query="r")
     assert found.behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 9}]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.errors import InvalidDocument
-from pilotlight.spec.load import Loaded, load, services_or_raise
+from pilotlight.spec.load import LoadedDocuments, load
+from pilotlight.spec.problems import InvalidDocument
 
 DOCUMENT = """\
 apiVersion: ome.io/v1beta1
@@ -26,7 +26,7 @@ spec:
 RUNTIME = "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: r}\nspec: {}\n"
 
 
-def stdin(text: str, *sets: str) -> Loaded:
+def stdin(text: str, *sets: str) -> LoadedDocuments:
     return load(["-"], stdin=io.StringIO(text), sets=sets)
 
 
@@ -36,8 +36,8 @@ def edited(*sets: str) -> dict[str, object]:
     return dict(loaded.services[0].document["spec"]["engine"])
 
 
-def problems(loaded: Loaded) -> list[str]:
-    return [str(problem) for problem in loaded.problems.found]
+def problems(loaded: LoadedDocuments) -> list[str]:
+    return [str(problem) for problem in loaded.problems.items]
 
 
 def test_a_directory_gives_its_yaml_and_json_files_in_order_of_name(tmp_path: Path) -> None:
@@ -47,20 +47,20 @@ def test_a_directory_gives_its_yaml_and_json_files_in_order_of_name(tmp_path: Pa
     document = {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "third"}}
     (tmp_path / "c.json").write_text(json.dumps(document | {"spec": {"model": {"name": "m"}}}, indent="\t"))
     loaded = load([str(tmp_path)])
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     assert [service.name for service in loaded.services] == ["first", "second", "third"]
 
 
 def test_services_and_catalogue_documents_of_one_file_are_told_apart() -> None:
     loaded = stdin(DOCUMENT.format(name="a") + "---\n" + RUNTIME + "---\n" + DOCUMENT.format(name="b"))
     assert [service.name for service in loaded.services] == ["a", "b"]
-    assert [node.text("kind") for node in loaded.others] == ["ServingRuntime"]
+    assert [node.text("kind") for node in loaded.catalogue_nodes] == ["ServingRuntime"]
 
 
 def test_a_list_as_kubectl_prints_it_is_opened() -> None:
     document = DOCUMENT.format(name="chat").replace("\n", "\n  ").rstrip()
     loaded = stdin(f"apiVersion: v1\nkind: List\nitems:\n- {document}\n")
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     assert [service.name for service in loaded.services] == ["chat"]
 
 
@@ -98,7 +98,7 @@ def test_a_path_beside_the_document_is_found_from_anywhere(tmp_path: Path, writt
     file = tmp_path / "here" / "service.yaml"
     file.parent.mkdir()
     file.write_text(head + f"spec: {{predictor: {{onnx: {{storageUri: {written}}}}}}}\n")
-    (service,) = services_or_raise(load([str(file)]))
+    (service,) = load([str(file)]).services
     model = service.components["predictor"].model
     assert model is not None
     assert model.storage_uri == str((file.parent / written).resolve())
@@ -123,7 +123,7 @@ def test_set_applies_to_every_service_and_to_no_catalogue_document() -> None:
     text = DOCUMENT.format(name="a") + "---\n" + RUNTIME + "---\n" + DOCUMENT.format(name="b")
     loaded = stdin(text, "spec.engine.minReplicas=3")
     assert [service.components["engine"].min_replicas for service in loaded.services] == [3, 3]
-    assert loaded.others[0].plain()["spec"] == {}
+    assert loaded.catalogue_nodes[0].plain()["spec"] == {}
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,15 @@ def test_a_slip_in_a_set_is_told_with_the_set_as_its_place(edit: str, problem: s
 def test_variables_fill_in_numbers_as_numbers() -> None:
     text = DOCUMENT.format(name="${NAME}").replace("minReplicas: 1", "minReplicas: ${MIN:-2}")
     loaded = load(["-"], stdin=io.StringIO(text), environ={"NAME": "chat"})
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     assert (loaded.services[0].name, loaded.services[0].components["engine"].min_replicas) == ("chat", 2)
 
 
-def test_invalid_documents_raise_with_every_error_and_no_warning() -> None:
+def test_an_invalid_document_carries_every_error_and_no_warning() -> None:
     text = DOCUMENT.format(name="chat").replace("engine:", "predictor:").replace("runner", "runners")
-    with pytest.raises(InvalidDocument) as caught:
-        services_or_raise(stdin(text))
-    assert caught.value.exit_code == 2
-    assert [problem.code for problem in caught.value.problems] == ["PL101"]
+    error = InvalidDocument(stdin(text).problems.errors)
+    assert error.exit_code == 2
+    assert [problem.code for problem in error.problems] == ["PL101"]
 
 
 def test_a_thousand_services_are_read_in_a_second_or_so() -> None:

@@ -33,7 +33,7 @@ spec:
 
 def problems_of(text: str) -> list[str]:
     loaded = load(["-"], stdin=io.StringIO(text))
-    return [str(problem).removeprefix("<stdin>:") for problem in loaded.problems.found]
+    return [str(problem).removeprefix("<stdin>:") for problem in loaded.problems.items]
 
 
 def expected(where: str, base: str, message: str) -> str:

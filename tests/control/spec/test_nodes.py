@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from pilotlight.spec.nodes import MAX_DEPTH, Node, parse
-from pilotlight.spec.paths import places, steps
-from pilotlight.spec.problems import Place, Problems
+from pilotlight.spec.paths import parse_path, source_locations
+from pilotlight.spec.problems import Problems, SourceLocation
 
 
 def read(text: str, **options: Any) -> tuple[list[Any], list[str]]:
     problems = Problems()
     found = [node.plain() for node in parse(text, "f.yaml", problems, **options)]
-    return found, [str(problem) for problem in problems.found]
+    return found, [str(problem) for problem in problems.items]
 
 
 def one(text: str) -> Node:
     problems = Problems()
     (node,) = parse(text, "f.yaml", problems)
-    assert not problems.found
+    assert not problems.items
     return node
 
 
@@ -48,24 +48,24 @@ def test_keys_are_text_even_where_they_look_otherwise() -> None:
 
 def test_every_key_and_value_keeps_its_place() -> None:
     node = one("a:\n  b: 1\nlist:\n- x\n- {v: 2}\n")
-    assert places(node) == {
-        "": Place("f.yaml", 1, 1),
-        "a": Place("f.yaml", 1, 1),
-        "a.b": Place("f.yaml", 2, 6),
-        "list": Place("f.yaml", 3, 1),
-        "list[0]": Place("f.yaml", 4, 3),
-        "list[1]": Place("f.yaml", 5, 3),
-        "list[1].v": Place("f.yaml", 5, 7),
+    assert source_locations(node) == {
+        "": SourceLocation("f.yaml", 1, 1),
+        "a": SourceLocation("f.yaml", 1, 1),
+        "a.b": SourceLocation("f.yaml", 2, 6),
+        "list": SourceLocation("f.yaml", 3, 1),
+        "list[0]": SourceLocation("f.yaml", 4, 3),
+        "list[1]": SourceLocation("f.yaml", 5, 3),
+        "list[1].v": SourceLocation("f.yaml", 5, 7),
     }
 
 
 def test_a_key_with_dots_is_found_quoted_and_as_it_stands() -> None:
-    found = places(one("annotations:\n  ome.io/mode: x\n"))
-    assert found['annotations["ome.io/mode"]'] == found["annotations.ome.io/mode"] == Place("f.yaml", 2, 16)
+    found = source_locations(one("annotations:\n  ome.io/mode: x\n"))
+    assert found['annotations["ome.io/mode"]'] == found["annotations.ome.io/mode"] == SourceLocation("f.yaml", 2, 16)
 
 
 def test_a_column_counts_characters_not_bytes() -> None:
-    assert places(one("{ä: é, b: 1}"))["b"] == Place("f.yaml", 1, 11)
+    assert source_locations(one("{ä: é, b: 1}"))["b"] == SourceLocation("f.yaml", 1, 11)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
@@ -151,7 +151,7 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
 def test_json_reads_as_yaml_with_tabs_escapes_and_places() -> None:
     text = '{\n\t"a": "\\ud83d\\ude00\\/",\n\t"b": [1, true, null, 1E2]\n}'
     assert read(text) == ([{"a": "😀/", "b": [1, True, None, 100.0]}], [])
-    assert places(one(text))["b[1]"] == Place("f.yaml", 3, 11)
+    assert source_locations(one(text))["b[1]"] == SourceLocation("f.yaml", 3, 11)
 
 
 def test_variables_are_filled_in_only_when_asked_for() -> None:
@@ -184,4 +184,4 @@ def test_a_variable_that_is_not_set_is_named_at_its_place() -> None:
     ],
 )  # fmt: skip
 def test_paths_are_taken_apart(path: str, walk: list[str | int] | None) -> None:
-    assert steps(path) == walk
+    assert parse_path(path) == walk

@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.spec.load import load
 from pilotlight.spec.model import Component, Service
-from pilotlight.spec.problems import Place
+from pilotlight.spec.problems import SourceLocation
 
 GUIDE = Path(__file__).parent / "documents" / "ome-guide"
 HEAD = "apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {name: chat}\n"
@@ -24,7 +24,7 @@ def service(text: str, *, warnings: int = 0) -> Service:
 @pytest.mark.parametrize("path", sorted(GUIDE.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_document_of_the_guide_reads_without_a_word(path: Path) -> None:
     loaded = load([str(path)])
-    assert not loaded.problems.found
+    assert not loaded.problems.items
     assert len(loaded.services) == 1
 
 
@@ -149,7 +149,7 @@ def test_the_older_predictor_becomes_an_engine_with_a_warning() -> None:
     assert found.model is not None
     assert found.runtime is not None
     assert (found.model.name, found.runtime.name, found.fine_tuned_weights) == ("llama", "vllm", ("w",))
-    assert found.place("spec.engine.minReplicas") == Place("<stdin>", 6, 18)
+    assert found.location("spec.engine.minReplicas") == SourceLocation("<stdin>", 6, 18)
 
 
 def test_the_older_predictor_beside_an_engine_is_refused() -> None:
@@ -180,10 +180,10 @@ def test_every_path_of_a_service_has_its_place() -> None:
     file = str(GUIDE / "engine.yaml")
     text = (GUIDE / "engine.yaml").read_text().splitlines()
     for path, column in (("spec.engine.minReplicas", 18), ("spec.engine.runner.env[0].name", 17)):
-        place = found.place(path)
+        place = found.location(path)
         assert (place.file, place.column) == (file, column)
         assert path.rpartition(".")[2] in text[place.line - 1]
-    assert found.place("spec.engine.runner.nothing.at.all") == found.place("spec.engine.runner")
+    assert found.location("spec.engine.runner.nothing.at.all") == found.location("spec.engine.runner")
 
 
 def test_the_example_on_the_page_of_documents_reads() -> None:

@@ -38,7 +38,7 @@ spec:
 
 
 def problems_of(text: str) -> list[str]:
-    return [str(found).removeprefix("<stdin>:") for found in load(["-"], stdin=io.StringIO(text)).problems.found]
+    return [str(found).removeprefix("<stdin>:") for found in load(["-"], stdin=io.StringIO(text)).problems.items]
 
 
 def written(*names: str) -> str:

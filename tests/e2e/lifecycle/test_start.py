@@ -17,7 +17,7 @@ from tests.onnx_models import write_add_sub
 from tests.ports import free_port
 from tests.serving import RunningServer, rendered
 
-from pilotlight_predictor.assembly import RPC_PATIENCE_S
+from pilotlight_predictor.assembly import GRPC_DELAY_S
 
 Serve = Callable[..., RunningServer]
 PHASES = {"boot", "listen", "import", "fetch", "load", "warmup", "total"}
@@ -141,7 +141,7 @@ def test_in_a_knative_pod_grpc_comes_after_the_first_moments_and_comes(tmp_path:
     server = serve(write_signed(tmp_path, HELD), "--http-port", port, "--grpc-port", "0", env=env)
     ready, listening = (server.wait_for_event(name) for name in ("ready", "grpc.listening"))
     apart = datetime.fromisoformat(listening["ts"]) - datetime.fromisoformat(ready["ts"])
-    slow = ready["phases"]["total"] > RPC_PATIENCE_S  # then gRPC does not wait for the load any more
+    slow = ready["phases"]["total"] > GRPC_DELAY_S  # then gRPC does not wait for the load any more
     assert slow or apart > timedelta(seconds=0.9)
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.admission import Gatekeeper
-from pilotlight.gateway.cluster.clients import ProxiedGate, client_of, proxies
+from pilotlight.gateway.admission import AccessAdmission
+from pilotlight.gateway.cluster.clients import ProxiedAdmission, client_address, parse_proxies
 from pilotlight.gateway.table import Rate, Route
 
-INGRESS = proxies("10.244.0.0/16, fd00::/8", "X")
+INGRESS = parse_proxies("10.244.0.0/16, fd00::/8", "X")
 
 
 @pytest.mark.parametrize(
@@ -25,21 +25,21 @@ INGRESS = proxies("10.244.0.0/16, fd00::/8", "X")
     ],
 )
 def test_the_client_is_the_last_address_that_no_trusted_proxy_has(forwarded: str, peer: str, client: str) -> None:
-    assert client_of({"x-forwarded-for": forwarded} if forwarded else {}, peer, INGRESS) == client
+    assert client_address({"x-forwarded-for": forwarded} if forwarded else {}, peer, INGRESS) == client
 
 
 def test_clients_behind_an_ingress_have_an_allowance_each() -> None:
     route = Route("models", "iris", rate=Rate(1, 60.0))
 
-    def admitted(gate: ProxiedGate, client: str) -> bool:
+    def admitted(gate: ProxiedAdmission, client: str) -> bool:
         return gate.admit(route, {"x-forwarded-for": client}, "10.244.0.7") is None
 
-    gate = ProxiedGate(Gatekeeper(), INGRESS)
+    gate = ProxiedAdmission(AccessAdmission(), INGRESS)
     assert [admitted(gate, client) for client in ("a", "a", "b")] == [True, False, True]
-    blind = ProxiedGate(Gatekeeper(), ())
+    blind = ProxiedAdmission(AccessAdmission(), ())
     assert [admitted(blind, client) for client in ("a", "b")] == [True, False]
 
 
 def test_a_network_that_is_none_is_named() -> None:
     with pytest.raises(UsageError, match=r"PROXIES = 10\.244\.0\.1/16, must be networks"):
-        proxies("10.244.0.1/16", "PROXIES")
+        parse_proxies("10.244.0.1/16", "PROXIES")

@@ -299,7 +299,7 @@ async def test_bodies_may_take_a_quarter_of_the_pods_memory(tmp_path: Path, monk
     api = await ApiServer(SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, PEERS).start()
     ports = dict(zip(PORTS, [free_port() for _ in range(4)], strict=True))
     async with started(tmp_path, api, "127.0.0.1", ports) as pod:
-        assert pod.gateway._plane.room.most == 64 << 20
+        assert pod.gateway._plane.buffer_budget.limit == 64 << 20
     await api.close()
 
 

@@ -14,7 +14,7 @@ from tests.gateway.linked import DEADLINE_S, in_loop, until
 from pilotlight.gateway.addresses import Address
 from pilotlight.gateway.cluster import scaler as scaling
 from pilotlight.gateway.cluster.demand import Demand
-from pilotlight.gateway.cluster.scaler import Scaler
+from pilotlight.gateway.cluster.scaler import KedaScaler
 
 IRIS = ("models", "iris-predictor")
 
@@ -23,13 +23,13 @@ class Bed:
     def __init__(self) -> None:
         self.now = 100.0
         self.demand = Demand()
-        self.scaler = Scaler(self.demand, lambda: None, lambda: self.now)
+        self.scaler = KedaScaler(self.demand, lambda: None, lambda: self.now)
         self.channel: Any = None
         self.stub: Any = None
 
     def note(self, sender: str, number: int | None, key: tuple[str, str] = IRIS) -> None:
-        self.demand.note(sender, {} if number is None else {key: number}, self.now)
-        self.scaler.ring()
+        self.demand.record(sender, {} if number is None else {key: number}, self.now)
+        self.scaler.notify()
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def test_metadata_of_a_scaled_object_lead_to_no_other_namespace(keda: Simp
 async def test_the_stream_says_at_once_what_is_and_what_becomes(
     keda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling, "LOOK_S", 3600.0)
+    monkeypatch.setattr(scaling, "POLL_S", 3600.0)
     async with serving(keda) as bed:
         stream = bed.stub.StreamIsActive(about(keda))
         assert not (await stream.read()).result
@@ -111,7 +111,7 @@ async def test_the_stream_repeats_itself_while_requests_come(keda: SimpleNamespa
         assert not (await stream.read()).result
         bed.note("", 1)
         assert (await stream.read()).result
-        bed.now += scaling.AGAIN_S
+        bed.now += scaling.REPEAT_ACTIVE_S
         bed.note("", 1)
         assert (await stream.read()).result
 
@@ -165,7 +165,7 @@ async def test_streams_are_bounded_and_those_without_one_can_still_poll(
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert not (await bed.stub.IsActive(about(keda))).result
         first.cancel()
-        await until(lambda: len(bed.scaler._bells) == 1, "left")
+        await until(lambda: len(bed.scaler._wakeups) == 1, "left")
         await opened(bed, keda)
 
 

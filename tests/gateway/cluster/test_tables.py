@@ -7,9 +7,9 @@ import yaml
 from tests.gateway.cluster.things import GATEWAY, Json, address, deployment, endpoint, route, slice_of, straight
 
 from pilotlight.gateway.cluster import objects
-from pilotlight.gateway.cluster.tables import View, routes
+from pilotlight.gateway.cluster.tables import ClusterView, routes
 from pilotlight.gateway.cluster.watching import key_of
-from pilotlight.gateway.routing import Aim, Router
+from pilotlight.gateway.routing import RouteMatch, RouteMatcher
 from pilotlight.gateway.table import Replica, Route, Table
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -24,9 +24,9 @@ def made(
     addresses: list[Json], workloads: list[Json], slices: list[Json] | None = None, hosts: list[Json] | None = None
 ) -> tuple[Route, ...]:
     return routes(
-        View(
-            kept(partial(objects.address, gateway=OURS), addresses), kept(objects.workload, workloads),
-            kept(objects.hosts, hosts or []), kept(objects.slice_of, slices or []),
+        ClusterView(
+            kept(partial(objects.entry_service, gateway=OURS), addresses), kept(objects.workload, workloads),
+            kept(objects.route_hosts, hosts or []), kept(objects.slice_of, slices or []),
         )
     )  # fmt: skip
 
@@ -72,11 +72,13 @@ def test_a_canary_is_split_as_its_address_says() -> None:
 
 def test_a_host_a_name_in_the_cluster_and_a_path_lead_to_a_service() -> None:
     found = made([IRIS], [WORK], hosts=[route("iris", "Iris.Example.com")])
-    router = Router(Table(1, found))
+    router = RouteMatcher(Table(1, found))
     for host in ("iris.example.com", "iris.models", "iris.models.svc:8090", "iris.models.svc.cluster.local"):
-        assert router.aim("/v2/health/ready", {"host": host}, None) == Aim(("models", "iris"), "", "/v2/health/ready")
-    by_path = router.aim("/models/iris/v2?x=1", {"host": "10.0.0.1"}, None)
-    assert by_path == Aim(("models", "iris"), "", "/v2?x=1")
+        assert router.match("/v2/health/ready", {"host": host}, None) == RouteMatch(
+            ("models", "iris"), "", "/v2/health/ready"
+        )
+    by_path = router.match("/models/iris/v2?x=1", {"host": "10.0.0.1"}, None)
+    assert by_path == RouteMatch(("models", "iris"), "", "/v2?x=1")
 
 
 def test_nobody_takes_a_host_that_an_older_route_or_the_cluster_has_given() -> None:

@@ -12,10 +12,10 @@ from tests.gateway.cluster.things import endpoint, slice_of
 from tests.gateway.linked import in_loop, until
 
 from pilotlight.gateway.cluster import watching
-from pilotlight.gateway.cluster.api import Api
+from pilotlight.gateway.cluster.api import KubeApi
 from pilotlight.gateway.cluster.objects import SELECTOR, Slice
 from pilotlight.gateway.cluster.objects import slice_of as read
-from pilotlight.gateway.cluster.watching import Kind, Watched
+from pilotlight.gateway.cluster.watching import Informer, WatchedKind
 
 
 class Pauses(tuple[float, ...]):
@@ -36,8 +36,8 @@ class Pauses(tuple[float, ...]):
 class Bed:
     def __init__(self, server: ApiServer, credentials: Path, optional: bool = False) -> None:
         self.server, self.changes = server, 0
-        self.api = Api(server.url, credentials)
-        self.watched: Watched[Slice] = Watched(self.api, Kind(SLICES, SELECTOR, read, optional), self._changed)
+        self.api = KubeApi(server.url, credentials)
+        self.watched: Informer[Slice] = Informer(self.api, WatchedKind(SLICES, SELECTOR, read, optional), self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -56,7 +56,7 @@ async def watched(
     for each in first:
         server.put(SLICES, each)
     bed = Bed(server, credentials, optional)
-    task = asyncio.create_task(bed.watched.follow())
+    task = asyncio.create_task(bed.watched.run())
     try:
         await until(lambda: bed.watched.synced, "listed")
         yield bed
@@ -119,7 +119,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(tmp_path: Path) -> None:
 async def test_while_the_api_fails_what_was_known_holds_and_the_token_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(watching, "BACKOFF_S", (0.01,))
     (tmp_path / "token").write_text("first")
     async with watched(tmp_path, SLICES, first=(piece("a"),)) as bed:
         (tmp_path / "token").write_text("second")
@@ -145,7 +145,7 @@ async def test_what_was_known_of_a_kind_holds_while_the_api_denies_that_there_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optional: bool
 ) -> None:
     """A load balancer before API servers that restart may say 404 for anything."""
-    monkeypatch.setattr(watching, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(watching, "BACKOFF_S", (0.01,))
     async with watched(tmp_path, SLICES, first=(piece("a"),), optional=optional) as bed:
         there = bed.server.kinds.pop(SLICES)
         bed.server.forget()
@@ -163,7 +163,7 @@ async def test_pauses_grow_when_lists_work_and_watches_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
 ) -> None:
     waits = Pauses(0.01, 0.02, 3600.0)
-    monkeypatch.setattr(watching, "PAUSES_S", waits)
+    monkeypatch.setattr(watching, "BACKOFF_S", waits)
     async with watched(tmp_path, SLICES, first=(piece("a"),), unwatchable=answer) as bed:
         await until(lambda: waits.taken[-1:] == [3600.0], "as slow as it gets")
         assert waits.taken == [0.01, 0.02, 3600.0]
@@ -183,7 +183,7 @@ async def test_an_object_that_cannot_be_read_leaves_the_others_alone(tmp_path: P
 async def test_an_event_of_another_shape_is_a_watch_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: Any
 ) -> None:
-    monkeypatch.setattr(watching, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(watching, "BACKOFF_S", (0.01,))
     async with watched(tmp_path, SLICES, first=(piece("a"),)) as bed:
         await until(lambda: bed.server.watches > 0, "watched")
         bed.server.say(odd)
@@ -194,7 +194,7 @@ async def test_an_event_of_another_shape_is_a_watch_that_failed(
 
 @in_loop
 async def test_a_list_of_another_shape_is_a_list_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(watching, "BACKOFF_S", (0.01,))
     async with watched(tmp_path, SLICES, first=(piece("a"),)) as bed:
         bed.server.kinds[SLICES]["", ""] = {"metadata": None}
         bed.server.forget()

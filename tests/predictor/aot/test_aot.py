@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from tests.serving import RunningServer, json_tensor
 
-from pilotlight_predictor.aot.device_memory import laid_out
-from pilotlight_predictor.aot.package import choose, sha256
+from pilotlight_predictor.aot.device_memory import aligned_offsets
+from pilotlight_predictor.aot.package import find_package, sha256
 from pilotlight_predictor.backends import aot
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.tensors import tensor
-from pilotlight_predictor.weights.safetensors_file import Place
+from pilotlight_predictor.weights.safetensors_file import TensorInfo
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -167,7 +167,7 @@ def test_weights_that_were_trained_further_need_no_new_package(model: Path, tmp_
 
 def test_tensors_that_the_compiler_wrote_into_the_code_must_stay_as_they_are(model: Path, tmp_path: Path) -> None:
     folder = retrained(model, tmp_path / "m", "second.bias")
-    found = choose(folder, "cpu", 0, [str(tmp_path)])
+    found = find_package(folder, "cpu", 0, [str(tmp_path)])
     assert "the values of second.bias are others" in str(found)
 
 
@@ -193,7 +193,7 @@ def test_a_package_for_another_machine_says_so(
 ) -> None:
     shutil.copytree(model, tmp_path / "m")
     changed(tmp_path / "m", **fields)
-    found = choose(tmp_path / "m" / "model.safetensors", "cpu", 0, [str(tmp_path)])
+    found = find_package(tmp_path / "m" / "model.safetensors", "cpu", 0, [str(tmp_path)])
     assert isinstance(found, str)
     assert words in found
 
@@ -201,7 +201,7 @@ def test_a_package_for_another_machine_says_so(
 def test_a_package_is_not_used_for_another_module(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "m")
     (tmp_path / "m" / "model.py").write_text(MODULE.replace("relu", "tanh"))
-    found = choose(tmp_path / "m" / "model.safetensors", "cpu", 0, [str(tmp_path)])
+    found = find_package(tmp_path / "m" / "model.safetensors", "cpu", 0, [str(tmp_path)])
     assert "model.py is another" in str(found)
 
 
@@ -209,10 +209,10 @@ def test_trust_by_hash_is_of_the_file_itself(model: Path, tmp_path: Path) -> Non
     shutil.copytree(model, tmp_path / "m")
     weights, library = tmp_path / "m" / "model.safetensors", next((tmp_path / "m").glob("aot/*/model.so"))
     pinned = sha256(library)
-    assert isinstance(choose(weights, "cpu", 0, [pinned]), tuple)
+    assert isinstance(find_package(weights, "cpu", 0, [pinned]), tuple)
     library.write_bytes(library.read_bytes() + b"x")
-    assert "not the one of its manifest" in str(choose(weights, "cpu", 0, [pinned]))
-    assert "nobody vouched" in str(choose(weights, "cpu", 0, ["0" * 64, str(tmp_path / "elsewhere")]))
+    assert "not the one of its manifest" in str(find_package(weights, "cpu", 0, [pinned]))
+    assert "nobody vouched" in str(find_package(weights, "cpu", 0, ["0" * 64, str(tmp_path / "elsewhere")]))
 
 
 def test_a_model_that_says_nothing_of_its_inputs_is_told_what_to_add(model: Path, tmp_path: Path) -> None:
@@ -225,7 +225,11 @@ def test_a_model_that_says_nothing_of_its_inputs_is_told_what_to_add(model: Path
 
 
 def test_tensors_that_lie_crooked_in_their_file_get_places_that_kernels_may_read() -> None:
-    places = {"a": Place("F32", (10,), 0, 40), "b": Place("F32", (3,), 40, 52), "c": Place("F32", (4,), 52, 68)}
-    offsets, size = laid_out(places)
+    places = {
+        "a": TensorInfo("F32", (10,), 0, 40),
+        "b": TensorInfo("F32", (3,), 40, 52),
+        "c": TensorInfo("F32", (4,), 52, 68),
+    }
+    offsets, size = aligned_offsets(places)
     assert offsets == {"a": 0, "b": 48, "c": 64}
     assert size == 80

@@ -24,7 +24,7 @@ def early() -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     yield module
-    module.taken(Path("/nowhere"), 0)  # what is under way ends with the test
+    module.take_transfer(Path("/nowhere"), 0)  # what is under way ends with the test
 
 
 @pytest.fixture
@@ -51,41 +51,41 @@ def settings(path: Path, device: str = "auto") -> ModelSettings:
 def test_a_load_finds_the_weights_that_are_on_their_way_once(
     early: ModuleType, model: Path, gpu: Path, asked: str
 ) -> None:
-    assert early.begin(settings(model), gpu)
-    moving = early.taken(model / asked, 0)
+    assert early.start(settings(model), gpu)
+    moving = early.take_transfer(model / asked, 0)
     assert (moving.path, moving.device) == (model / "model.safetensors", 0)
-    assert early.taken(model / asked, 0) is None
+    assert early.take_transfer(model / asked, 0) is None
 
 
 def test_what_goes_wrong_ahead_of_a_load_is_told_by_the_load(early: ModuleType, model: Path, gpu: Path) -> None:
     (model / "model.safetensors").write_bytes(b"no weights")
-    early.begin(settings(model), gpu)
-    moving = early.taken(model, 0)
+    early.start(settings(model), gpu)
+    moving = early.take_transfer(model, 0)
     if moving is not None:
         with pytest.raises((PredictorError, OSError, RuntimeError)):
             moving.wait()
 
 
 def test_another_device_and_another_model_get_nothing_of_it(early: ModuleType, model: Path, gpu: Path) -> None:
-    early.begin(settings(model, "cuda:1"), gpu)
-    assert early.taken(model, 0) is None
-    assert early.taken(model.parent, 1) is None
-    assert early.taken(model, 1) is not None
+    early.start(settings(model, "cuda:1"), gpu)
+    assert early.take_transfer(model, 0) is None
+    assert early.take_transfer(model.parent, 1) is None
+    assert early.take_transfer(model, 1) is not None
 
 
 def test_nothing_travels_where_there_is_no_gpu_or_none_is_wanted(early: ModuleType, model: Path, gpu: Path) -> None:
-    early.begin(settings(model), gpu.with_name("nvidia1"))
-    early.begin(settings(model, "cpu"), gpu)
-    assert early.taken(model, 0) is None
+    early.start(settings(model), gpu.with_name("nvidia1"))
+    early.start(settings(model, "cpu"), gpu)
+    assert early.take_transfer(model, 0) is None
 
 
 def test_after_the_first_load_nothing_is_kept_any_more(early: ModuleType, model: Path, gpu: Path) -> None:
-    early.begin(settings(model), gpu)
-    early.taken(model.parent, 0)  # until it has begun
-    early.forget()
-    assert early.taken(model, 0) is None
-    early.begin(settings(model), gpu)
-    assert early.taken(model, 0) is None, "a reload moves its weights itself"
+    early.start(settings(model), gpu)
+    early.take_transfer(model.parent, 0)  # until it has begun
+    early.discard_unused()
+    assert early.take_transfer(model, 0) is None
+    early.start(settings(model), gpu)
+    assert early.take_transfer(model, 0) is None, "a reload moves its weights itself"
 
 
 def test_onnxruntimes_library_is_asked_of_the_disk_before_it_is_imported(
@@ -95,8 +95,8 @@ def test_onnxruntimes_library_is_asked_of_the_disk_before_it_is_imported(
     asked: list[str] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: asked.append(os.readlink(f"/proc/self/fd/{file}")))
     monkeypatch.delitem(sys.modules, "onnxruntime")
-    assert not early.begin(settings(tmp_path / "model.onnx"))
-    early.taken(tmp_path, 0)
+    assert not early.start(settings(tmp_path / "model.onnx"))
+    early.take_transfer(tmp_path, 0)
     assert ["onnxruntime_pybind11_state" in path for path in asked] == [True]
 
 
@@ -105,8 +105,8 @@ def test_a_library_that_is_in_memory_is_not_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))
     monkeypatch.setattr(os, "posix_fadvise", lambda *_: pytest.fail("asked for what is there"))
-    early.begin(settings(tmp_path / "model.onnx"))
-    assert early.taken(tmp_path, 0) is None
+    early.start(settings(tmp_path / "model.onnx"))
+    assert early.take_transfer(tmp_path, 0) is None
 
 
 def test_torchs_libraries_are_loaded_after_extension_modules_and_without_torch(model: Path) -> None:
@@ -118,11 +118,11 @@ from pathlib import Path
 from pilotlight_predictor.aot import early
 from pilotlight_predictor.settings import ModelSettings
 
-assert early.begin(ModelSettings(name="m", path={str(model)!r}, device="cpu"))
-early.taken(Path("/nowhere"), 0)
+assert early.start(ModelSettings(name="m", path={str(model)!r}, device="cpu"))
+early.take_transfer(Path("/nowhere"), 0)
 maps = Path("/proc/self/maps").read_text()
 print("libtorch_cpu" in maps, "numpy" in sys.modules)
-early.libraries()
+early.load_libraries()
 for thread in __import__("threading").enumerate():
     if thread.name == "pilotlight-early":
         thread.join()

@@ -33,13 +33,13 @@ def test_the_example_model_answers(source: Any, spec: Any, ask: Any) -> None:
 
 def test_the_worked_example_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: Any, ask: Any) -> None:
     (tmp_path / "linear.py").write_text(block("class LinearInstance"))
-    row = eval(block("Row(").strip(), {"Row": backends.Row})
+    row = eval(block("BackendEntry(").strip(), {"BackendEntry": backends.BackendEntry})
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
     monkeypatch.setattr(backends, "TABLE", (*backends.TABLE, row))
 
     path = tmp_path / "model.npz"
     np.savez(path, weight=np.eye(3, 2, dtype=np.float32), bias=np.ones(2, np.float32))
-    found = backends.row_for_file(path.name)
+    found = backends.backend_for_file(path.name)
     assert found is not None
     module = backends.module(found)
     instance = module.load(spec(path))

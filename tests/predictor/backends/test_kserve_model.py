@@ -71,7 +71,7 @@ DRIVER = """
     good, bad = doubler.execute([ask(ones), ask(-ones)])
     assert (good["y"].array == ones * 2).all() and good["y"].datatype == "FP32"
     assert isinstance(bad, BadRequest) and "x must be positive" in str(bad), bad
-    assert doubler._form.model.request_id == "r1"
+    assert doubler._model.model.request_id == "r1"
     doubler.clone().close()
     doubler.close()
 

@@ -10,14 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from pilotlight_predictor.backends.model_source import Source
+from pilotlight_predictor.backends.model_source import UserModule
 from pilotlight_predictor.errors import LoadFailed
 
 Write = Callable[..., Path]
 
 
-def loaded(path: Path) -> Source:
-    return Source(path, path.parent.parent)
+def loaded(path: Path) -> UserModule:
+    return UserModule(path, path.parent.parent)
 
 
 def test_two_versions_have_their_own_neighbours_of_one_name(source: Write) -> None:

@@ -289,6 +289,6 @@ def test_park_bytes_that_are_no_number_of_bytes_are_refused_at_the_load(spec: An
 def test_park_bytes_say_what_a_parked_model_keeps(spec: Any, source: Any) -> None:
     parking = backend.load(spec(source(PARKS.format(size="600")))).parking
     assert parking is not None
-    assert (parking.size, parking.kept) == (600, 0)
+    assert (parking.size, parking.host_bytes) == (600, 0)
     parking.park()
-    assert parking.kept == 600
+    assert parking.host_bytes == 600

@@ -40,11 +40,11 @@ X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 @pytest.fixture
 def net(source: Callable[..., Path]) -> tuple[Path, Any, Any]:
     """A folder with model.py, the module it builds, and what that answers to X."""
-    from pilotlight_predictor.backends.model_source import Source
+    from pilotlight_predictor.backends.model_source import UserModule
 
     path = source(MODULE)
     torch.manual_seed(0)
-    module = Source(path, path.parent).module.build().eval()
+    module = UserModule(path, path.parent).module.build().eval()
     return path.parent, module, module(torch.from_numpy(X)).detach().numpy()
 
 
@@ -74,8 +74,8 @@ def test_weights_on_their_way_to_a_module_that_cannot_be_built_have_come_before_
     folder, module, _ = net
     save_file(module.state_dict(), folder / "model.safetensors")
     waited: list[str] = []
-    ahead = SimpleNamespace(wait=lambda: waited.append("come"))
-    wanted = replace(spec(folder / "model.safetensors", config(parameters={"MODULE": "Missing"})), ahead=ahead)
+    transfer = SimpleNamespace(wait=lambda: waited.append("come"))
+    wanted = replace(spec(folder / "model.safetensors", config(parameters={"MODULE": "Missing"})), prefetched=transfer)
     with pytest.raises(LoadFailed, match="Missing"):
         backend.load(wanted)
     assert waited == ["come"]
@@ -172,11 +172,12 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
     import sys
 
     code = (
-        "import resource, sys, torch; from pilotlight_predictor.backends.torch_assemble import built, filled;"
+        "import resource, sys, torch;"
+        "from pilotlight_predictor.backends.torch_assemble import build_module, load_weights;"
         "memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "memory_before, modules_before = memory(), len(sys.modules);"
         "weights = {'weight': torch.empty(1, 1).expand(500_000, 1000)};"
-        "module = filled(built(lambda: torch.nn.Embedding(500_000, 1000)), weights, 'cpu', 'f');"
+        "module = load_weights(build_module(lambda: torch.nn.Embedding(500_000, 1000)), weights, 'cpu', 'f');"
         "print(memory() - memory_before, len(sys.modules) - modules_before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -303,11 +304,11 @@ def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
 
     code = (
         "import sys; from pathlib import Path; from pilotlight_predictor.backends import torch_export;"
-        "print(torch_export.read(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
+        "print(torch_export.read_program(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
-    assert torch_export.read(exported).batchable
+    assert torch_export.read_program(exported).batchable
 
 
 def test_an_exported_program_takes_the_configured_names(exported: Path, spec: Any, config: Any) -> None:

@@ -12,16 +12,16 @@ import pytest
 from pilotlight_predictor.backends import torch as backend
 from pilotlight_predictor.backends.torch_graphs import (
     SWITCH_S,
-    WARM_UPS,
-    Graph,
-    Graphs,
-    Plan,
-    choose,
-    plans,
+    WARMUP_RUNS,
+    CapturedGraph,
+    CudaGraphs,
+    GraphPlan,
+    choose_plan,
+    default_sizes,
+    plan_graphs,
     signature_of,
-    sizes,
 )
-from pilotlight_predictor.backends.torch_signature import Calling
+from pilotlight_predictor.backends.torch_signature import ForwardBinding
 from pilotlight_predictor.backends.torch_tensors import PinnedStaging, to_host
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.inference import InferRequest
@@ -41,7 +41,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def test_sizes_are_powers_of_two_the_preferred_ones_and_the_largest(
     largest: int, preferred: tuple[int, ...], expected: list[int]
 ) -> None:
-    assert sizes(largest, preferred) == expected
+    assert default_sizes(largest, preferred) == expected
 
 
 @pytest.fixture
@@ -54,17 +54,17 @@ def batched(config: Callable[..., ModelConfig]) -> Callable[..., ModelConfig]:
 
 
 def test_each_size_serves_what_the_next_smaller_has_no_room_for(batched: Any) -> None:
-    found = plans(batched(), Calling(), ())
-    assert [(plan.rows, plan.least) for plan in found] == [(8, 7), (6, 5), (4, 3), (2, 2), (1, 1)]
+    found = plan_graphs(batched(), ForwardBinding(), ())
+    assert [(plan.rows, plan.min_rows) for plan in found] == [(8, 7), (6, 5), (4, 3), (2, 2), (1, 1)]
     assert {plan.signature for plan in found} == {(("x", "FP32", (4,)),)}
-    rows = [choose(found, count) for count in (1, 3, 5, 7, 8, 9)]
+    rows = [choose_plan(found, count) for count in (1, 3, 5, 7, 8, 9)]
     assert [plan and plan.rows for plan in rows] == [1, 4, 6, 8, 8, None]
 
 
 def test_graph_specs_say_sizes_bounds_and_dims_that_vary(batched: Any) -> None:
     specs = GraphSpec(4, 2, {"x": (16,)}), GraphSpec(8, 0, {"x": (16,)}), GraphSpec(8, 0, {"x": (32,)})
-    found = plans(batched(*specs, dims=(-1,)), Calling(), ())
-    assert [(plan.rows, plan.least, plan.signature[0][2]) for plan in found] == [
+    found = plan_graphs(batched(*specs, dims=(-1,)), ForwardBinding(), ())
+    assert [(plan.rows, plan.min_rows, plan.signature[0][2]) for plan in found] == [
         (8, 5, (16,)),
         (8, 8, (32,)),
         (4, 2, (16,)),
@@ -72,31 +72,31 @@ def test_graph_specs_say_sizes_bounds_and_dims_that_vary(batched: Any) -> None:
 
 
 def test_inputs_that_the_file_alone_declares_are_captured_by_their_names_in_requests() -> None:
-    found = plans(
-        ModelConfig("m", max_batch_size=1), Calling(names={"x": "INPUT__0"}), [TensorSpec("x", "FP32", (-1, 4))]
+    found = plan_graphs(
+        ModelConfig("m", max_batch_size=1), ForwardBinding(names={"x": "INPUT__0"}), [TensorSpec("x", "FP32", (-1, 4))]
     )
-    assert found == [Plan(1, 1, (("INPUT__0", "FP32", (4,)),))]
+    assert found == [GraphPlan(1, 1, (("INPUT__0", "FP32", (4,)),))]
 
 
 @pytest.mark.parametrize(
     ("calling", "dims", "reason"),
     [
-        (Calling(), (-1,), r"input 'x' has dims \[-1\]: say its sizes in optimization.cuda.graph_spec"),
-        (Calling(scalars=frozenset({"k"})), (4,), "k is a number to forward, which a graph would keep"),
+        (ForwardBinding(), (-1,), r"input 'x' has dims \[-1\]: say its sizes in optimization.cuda.graph_spec"),
+        (ForwardBinding(scalars=frozenset({"k"})), (4,), "k is a number to forward, which a graph would keep"),
     ],
     ids=["a size that varies", "a number"],
 )
 def test_what_cannot_be_captured_is_told_with_its_reason(
-    batched: Any, calling: Calling, dims: tuple[int, ...], reason: str
+    batched: Any, calling: ForwardBinding, dims: tuple[int, ...], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        plans(batched(dims=dims), calling, ())
+        plan_graphs(batched(dims=dims), calling, ())
 
 
 def test_a_batch_of_other_dims_or_types_than_captured_runs_eagerly() -> None:
-    plan = Plan(4, 1, (("x", "FP32", (4,)),))
-    graphs = Graphs(batched=True)
-    graphs._graphs = {plan.signature: {plan: Graph(plan, {}, {}, lambda: None)}}
+    plan = GraphPlan(4, 1, (("x", "FP32", (4,)),))
+    graphs = CudaGraphs(batched=True)
+    graphs._graphs = {plan.signature: {plan: CapturedGraph(plan, {}, {}, lambda: None)}}
     captured = graphs.fitting({"x": tensor(X)}, 3)
     assert captured is not None
     assert captured.plan is plan
@@ -113,13 +113,15 @@ def test_a_batch_runs_as_the_next_larger_graph_and_is_cut(weights: Path, spec: A
     declared = config({"x": ("FP32", (4,))}, {"y": ("FP32", (4,))}, max_batch_size=4, cuda_graphs=())
     instance = backend.load(spec(weights, declared))
     inputs, outputs = {"x": torch.full((4, 4), 7.0)}, {"y": torch.zeros(4, 4)}
-    plan = Plan(4, 1, (("x", "FP32", (4,)),))
-    graphs = instance._graphs = Graphs(batched=True)
-    graphs._graphs = {plan.signature: {plan: Graph(plan, inputs, outputs, lambda: outputs["y"].copy_(inputs["x"] * 2))}}
-    found = instance._replayed({"x": tensor(X)})
+    plan = GraphPlan(4, 1, (("x", "FP32", (4,)),))
+    graphs = instance._graphs = CudaGraphs(batched=True)
+    graphs._graphs = {
+        plan.signature: {plan: CapturedGraph(plan, inputs, outputs, lambda: outputs["y"].copy_(inputs["x"] * 2))}
+    }
+    found = instance._replay_graph({"x": tensor(X)})
     np.testing.assert_array_equal(found["y"], X * 2)
     assert found["y"].shape == (3, 4)
-    assert instance._replayed({"x": tensor(np.zeros((5, 4), np.float32))}) is None
+    assert instance._replay_graph({"x": tensor(np.zeros((5, 4), np.float32))}) is None
 
 
 class Recording:
@@ -172,8 +174,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dice]:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_graphs_of_all_sizes_share_their_inputs(batched: Any) -> None:
-    graphs = Graphs(batched=True)
-    wanted = plans(batched(), Calling(), ())
+    graphs = CudaGraphs(batched=True)
+    wanted = plan_graphs(batched(), ForwardBinding(), ())
     graphs.capture(wanted, lambda values: {"y": values["x"] * 2}, NoStream(), "m")
     assert len(graphs) == len(wanted)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
@@ -184,8 +186,10 @@ def test_graphs_of_all_sizes_share_their_inputs(batched: Any) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_outputs_without_a_batch_dimension_are_never_cut(batched: Any) -> None:
-    graphs = Graphs(batched=True)
-    graphs.capture(plans(batched(), Calling(), ()), lambda values: {"y": values["x"].sum()}, NoStream(), "m")
+    graphs = CudaGraphs(batched=True)
+    graphs.capture(
+        plan_graphs(batched(), ForwardBinding(), ()), lambda values: {"y": values["x"].sum()}, NoStream(), "m"
+    )
     assert graphs.fitting({"x": tensor(np.zeros((8, 4), np.float32))}, 8) is not None
     assert graphs.fitting({"x": tensor(np.zeros((7, 4), np.float32))}, 7) is None
 
@@ -197,14 +201,14 @@ def test_a_module_that_cannot_be_captured_says_so_once(
 
     def compute(values: dict[str, Any]) -> dict[str, Any]:
         calls.append(len(values["x"]))
-        if len(calls) > WARM_UPS:
+        if len(calls) > WARMUP_RUNS:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
         return values
 
     monkeypatch.setattr(Recording, "fails", True)
-    graphs = Graphs(batched=True)
+    graphs = CudaGraphs(batched=True)
     with caplog.at_level(logging.WARNING):
-        graphs.capture(plans(batched(), Calling(), ()), compute, NoStream(), "m")
+        graphs.capture(plan_graphs(batched(), ForwardBinding(), ()), compute, NoStream(), "m")
     assert len(graphs) == 0
     assert no_gpu.state == "new again"
     assert [record.getMessage() for record in caplog.records] == [

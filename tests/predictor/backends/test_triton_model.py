@@ -81,7 +81,7 @@ def test_the_add_sub_example_answers_each_request(source: Any, spec: Any, add_su
 def test_initialize_gets_tritons_arguments(source: Any, spec: Any, add_sub: Any) -> None:
     path = source(ADD_SUB)
     instance = backend.load(spec(path, add_sub, version=3))
-    args = instance._form.model.args
+    args = instance._model.model.args
     document = json.loads(args.pop("model_config"))
     assert document["output"][0] == {"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4]}
     assert args == {
@@ -111,7 +111,7 @@ def test_a_request_tells_what_was_asked(source: Any, spec: Any, add_sub: Any, as
     named, plain = ask(x=ONES), ask(x=ONES)
     named.id, named.parameters, named.outputs = "r1", {"sequence_id": 5}, (RequestedOutput("OUTPUT0"),)
     instance.execute([named, plain])
-    seen = instance._source.module.SEEN
+    seen = instance._module.module.SEEN
     assert seen == [("r1", 5, ["OUTPUT0"]), ("", 0, ["OUTPUT0", "OUTPUT1"])]
 
 

@@ -10,7 +10,7 @@ from pilotlight_predictor.backends.triton_config import ModelConfig
 from pilotlight_predictor.backends.triton_python_backend_utils import deserialize_bytes_tensor, serialize_byte_tensor
 from pilotlight_predictor.backends.triton_requests import ResponseSender
 from pilotlight_predictor.backends.triton_types import InferenceResponse, Tensor, TritonError, TritonModelException
-from pilotlight_predictor.collected import Collected
+from pilotlight_predictor.collected import ResponseCollector
 from pilotlight_predictor.errors import BackendFailed, BadRequest
 from pilotlight_predictor.inference import InferRequest
 
@@ -71,8 +71,8 @@ def test_strings_are_written_and_read_as_triton_does() -> None:
     assert deserialize_bytes_tensor(encoded).tolist() == [b"a", "é".encode(), b""]
 
 
-def sender() -> tuple[ResponseSender, Collected]:
-    asked = Collected(InferRequest("m", {}))
+def sender() -> tuple[ResponseSender, ResponseCollector]:
+    asked = ResponseCollector(InferRequest("m", {}))
 
     def convert(response: InferenceResponse) -> Any:
         error = response.error()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.backends import TABLE, caffe2, module, row, tensorflow, tensorrt
+from pilotlight_predictor.backends import TABLE, caffe2, find_backend, module, tensorflow, tensorrt
 from pilotlight_predictor.errors import LoadFailed
 
 
@@ -43,7 +43,7 @@ def test_caffe2_says_what_is_missing_or_how_to_convert(
 
 def test_each_row_of_the_table_is_a_module() -> None:
     for name in ("torch", "python", "tensorflow_savedmodel", "tensorrt_plan", "caffe2_netdef"):
-        found = row(name)
+        found = find_backend(name)
         assert found is not None
         assert callable(module(found).load)
 

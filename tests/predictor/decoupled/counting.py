@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from pilotlight_predictor.backends.base import Asked
+from pilotlight_predictor.backends.base import DecoupledRequest
 from pilotlight_predictor.batcher import BatchPolicy
 from pilotlight_predictor.inference import InferRequest, InferResponse
 from pilotlight_predictor.repository.complete import metadata_specs
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 from pilotlight_predictor.scheduler import Scheduler
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor, TensorSpec
-from pilotlight_predictor.waiting import WaitingLine
+from pilotlight_predictor.waiting import RequestQueue
 
 CONFIG = ModelConfig(
     "counts", inputs=(TensorConfig("n", "INT32", (1,)),), outputs=(TensorConfig("i", "INT32", (1,)),), decoupled=True
@@ -34,16 +34,16 @@ class Counts:
     quick = False
     decoupled = True
 
-    def __init__(self, step: Callable[[Asked, int], None] = lambda asked, i: None) -> None:
+    def __init__(self, step: Callable[[DecoupledRequest, int], None] = lambda asked, i: None) -> None:
         self.step = step
         self.sent: list[int] = []
         self.closed = False
 
-    def begin(self, batch: Sequence[Asked]) -> None:
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
         for asked in batch:
             threading.Thread(target=self._count, args=[asked]).start()
 
-    def _count(self, asked: Asked) -> None:
+    def _count(self, asked: DecoupledRequest) -> None:
         try:
             for i in range(int(asked.request.inputs["n"].array[0])):
                 if asked.cancelled:
@@ -63,10 +63,10 @@ class Counts:
         self.closed = True
 
 
-def served(instance: Any) -> ServedVersion:
+def served(instance: Any) -> ModelVersion:
     stats = ModelStats("counts", 1)
-    scheduler = Scheduler([instance], BatchPolicy(), WaitingLine(None, 8), stats)
-    return ServedVersion(CONFIG, 1, scheduler, stats, metadata_specs(CONFIG), {})
+    scheduler = Scheduler([instance], BatchPolicy(), RequestQueue(None, 8), stats)
+    return ModelVersion(CONFIG, 1, scheduler, stats, metadata_specs(CONFIG), {})
 
 
 def request(n: int, **fields: Any) -> InferRequest:

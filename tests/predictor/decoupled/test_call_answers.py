@@ -7,8 +7,8 @@ from threading import Thread
 from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.inference import InferResponse
-from pilotlight_predictor.model_calls import Answers
-from pilotlight_predictor.streaming import AHEAD
+from pilotlight_predictor.model_calls import CallResponses
+from pilotlight_predictor.streaming import MAX_UNREAD
 
 Arrived = tuple[InferResponse | Exception, bool]
 
@@ -28,11 +28,11 @@ class Held:
 class TakenMeanwhile(SimpleQueue[Arrived]):
     """Between the look at how many have arrived and what the loop does about it, the caller takes them all."""
 
-    answers: Answers
+    answers: CallResponses
 
     def qsize(self) -> int:
         seen = super().qsize()
-        if seen >= AHEAD:
+        if seen >= MAX_UNREAD:
             caller = Thread(target=lambda: [self.answers.next() for _ in range(seen)])
             caller.start()
             caller.join()
@@ -41,11 +41,11 @@ class TakenMeanwhile(SimpleQueue[Arrived]):
 
 def test_a_caller_that_has_taken_everything_is_sent_more() -> None:
     async def scene() -> None:
-        answers, ticket = Answers(asyncio.get_running_loop(), None), Held()
-        answers._arrived = queue = TakenMeanwhile()
+        answers, ticket = CallResponses(asyncio.get_running_loop(), None), Held()
+        answers._queue = queue = TakenMeanwhile()
         queue.answers = answers
-        answers.begun(ticket)  # type: ignore[arg-type]
-        for _ in range(AHEAD):
+        answers.started(ticket)  # type: ignore[arg-type]
+        for _ in range(MAX_UNREAD):
             answers.part(InferResponse("m", 1, {}), False)
         assert not answers.waiting
         await until(lambda: not ticket.paused)

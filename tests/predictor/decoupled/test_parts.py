@@ -8,11 +8,11 @@ from tests.predictor.decoupled.counting import Counts, Heard, number, number_in,
 from tests.predictor.scheduling.instances import PATIENCE_S, Echo, scheduler, until
 from tests.predictor.scheduling.instances import Asked as AskedOf
 
-from pilotlight_predictor.backends.base import Asked
+from pilotlight_predictor.backends.base import DecoupledRequest
 from pilotlight_predictor.errors import BackendFailed, BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.inference import InferResponse
 from pilotlight_predictor.settings import Limits
-from pilotlight_predictor.streaming import BUFFERED, Reading
+from pilotlight_predictor.streaming import MAX_BUFFERED, ResponseReader
 
 
 def within(seconds: float) -> Limits:
@@ -37,7 +37,7 @@ def test_parts_come_in_order_and_end_once() -> None:
 
 
 def test_an_answer_may_be_the_last_itself() -> None:
-    def last(asked: Asked, i: int) -> None:
+    def last(asked: DecoupledRequest, i: int) -> None:
         asked.send({"i": number(7)}, final=True)
 
     async def scene() -> None:
@@ -52,7 +52,7 @@ def test_an_answer_may_be_the_last_itself() -> None:
 def test_requests_interleave_and_one_instance_begins_the_next_while_answers_are_open() -> None:
     gate = threading.Event()
 
-    def step(asked: Asked, i: int) -> None:
+    def step(asked: DecoupledRequest, i: int) -> None:
         if asked.request.id == "slow":
             assert gate.wait(PATIENCE_S)
 
@@ -70,7 +70,7 @@ def test_requests_interleave_and_one_instance_begins_the_next_while_answers_are_
 
 
 def test_a_failure_amid_the_answers_is_the_end_and_stays_opaque() -> None:
-    def fail_at_two(_: Asked, i: int) -> None:
+    def fail_at_two(_: DecoupledRequest, i: int) -> None:
         if i == 2:
             raise ValueError("secret")
 
@@ -102,7 +102,7 @@ def test_a_batch_that_cannot_begin_ends_its_requests() -> None:
 def test_a_client_that_leaves_is_told_to_the_model_and_hears_nothing_more() -> None:
     gate, begun = threading.Event(), threading.Event()
 
-    def step(_: Asked, i: int) -> None:
+    def step(_: DecoupledRequest, i: int) -> None:
         if i == 1:
             begun.set()
             assert gate.wait(PATIENCE_S)
@@ -147,14 +147,14 @@ def test_a_slow_reader_holds_the_model_back_and_loses_nothing() -> None:
         instance = Counts()
         version = served(instance)
         seen = []
-        async with Reading(version.stream, request(1000)) as answers:
+        async with ResponseReader(version.stream, request(1000)) as answers:
             async for result, final in answers:
                 if not final:
                     seen.append(number_in(result))
                 if len(seen) == 1:
-                    await until(lambda: len(instance.sent) >= BUFFERED)
+                    await until(lambda: len(instance.sent) >= MAX_BUFFERED)
                     await asyncio.sleep(0.02)
-                    assert len(instance.sent) < 3 * BUFFERED
+                    assert len(instance.sent) < 3 * MAX_BUFFERED
         assert seen == list(range(1000))
 
     asyncio.run(scene())
@@ -163,14 +163,14 @@ def test_a_slow_reader_holds_the_model_back_and_loses_nothing() -> None:
 def test_an_end_waits_for_no_reader() -> None:
     ended = threading.Event()
 
-    def fail_when_full(asked: Asked, i: int) -> None:
+    def fail_when_full(asked: DecoupledRequest, i: int) -> None:
         if asked.full:
             asked.send(RuntimeError("out of memory"))
             ended.set()
 
     async def scene() -> None:
         version = served(Counts(fail_when_full))
-        async with Reading(version.stream, request(1000)) as answers:
+        async with ResponseReader(version.stream, request(1000)) as answers:
             await until(ended.is_set)
             told = [result async for result, _ in answers]
         assert [number_in(result) for result in told[:-1]] == list(range(len(told) - 1))
@@ -183,7 +183,7 @@ def test_whoever_stops_reading_cancels() -> None:
     async def scene() -> None:
         instance = Counts()
         version = served(instance)
-        async with Reading(version.stream, request(100_000)) as answers:
+        async with ResponseReader(version.stream, request(100_000)) as answers:
             async for _ in answers:
                 break
         await asyncio.wait_for(version.executor.close(), PATIENCE_S)

@@ -28,7 +28,7 @@ def custom() -> CustomMetrics:
 
 @pytest.fixture
 def families(custom: CustomMetrics) -> type[pb_utils.MetricFamily]:
-    return type("MetricFamily", (pb_utils.MetricFamily,), {"calling": Model(custom)})
+    return type("MetricFamily", (pb_utils.MetricFamily,), {"bls": Model(custom)})
 
 
 def values(custom: CustomMetrics) -> dict[str, list[Any]]:
@@ -69,12 +69,12 @@ def test_what_nobody_holds_any_more_is_gone(custom: CustomMetrics, families: Any
 
 def test_what_an_unloaded_model_alone_counted_is_gone_whoever_holds_it(custom: CustomMetrics) -> None:
     models = [Model(custom), Model(custom)]
-    families: list[Any] = [type("MetricFamily", (pb_utils.MetricFamily,), {"calling": each}) for each in models]
+    families: list[Any] = [type("MetricFamily", (pb_utils.MetricFamily,), {"bls": each}) for each in models]
     both = [each("both", "", each.GAUGE).Metric() for each in families]
     alone = families[0]("alone", "", families[0].GAUGE).Metric()
-    custom.leave(models[0])
+    custom.remove_owner(models[0])
     assert list(values(custom)) == ["both"]
-    custom.leave(models[1])
+    custom.remove_owner(models[1])
     assert values(custom) == {}
     assert (both[0].value(), alone.value()) == (0.0, 0.0)
 
@@ -143,7 +143,7 @@ def test_labels_are_few_and_plain(custom: CustomMetrics, families: Any, monkeypa
     for labels in ({"le": "1"}, {"__x": "1"}, {"a-b": "1"}, {"a": 1}):
         with pytest.raises(pb_utils.TritonModelException, match=r"of metric a|metric a has the label"):
             family.Metric(labels)
-    monkeypatch.setattr(custom_metrics, "MOST_SERIES", 3)
+    monkeypatch.setattr(custom_metrics, "MAX_SERIES", 3)
     made = [family.Metric({"n": str(number)}) for number in range(3)]
     with pytest.raises(pb_utils.TritonModelException, match="models have 3 series already"):
         family.Metric({"n": "3"})

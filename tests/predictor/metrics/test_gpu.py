@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotlight_predictor.assembly import Assembly
-from pilotlight_predictor.calls import Reply
+from pilotlight_predictor.assembly import Application
+from pilotlight_predictor.calls import HttpResponse
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.gpu import GpuSampler
 from pilotlight_predictor.lifecycle import Lifecycle
@@ -147,8 +147,8 @@ def test_a_driver_that_dies_ends_the_sampling_with_one_line(caplog: pytest.LogCa
 def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1"]
-        assembly = Assembly(parse(flags, {}), Lifecycle(0.0, 0.0))
-        await assembly.open(HttpFront(lambda _: Reply(503)), None)
+        assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
         work = asyncio.create_task(assembly.work(asyncio.Event()))
         async with asyncio.timeout(30):
             while not assembly.server.metrics.gpus():
@@ -171,8 +171,8 @@ def test_gpus_are_sampled_unless_that_is_turned_off(
 ) -> None:
     async def scene() -> None:
         flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1", flag]
-        assembly = Assembly(parse(flags, {}), Lifecycle(0.0, 0.0))
-        await assembly._watch_gpus()
+        assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly._sample_gpus()
         assert (assembly._gpus is not None) is sampled
         await assembly.close()
 

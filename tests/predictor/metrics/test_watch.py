@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.tracing import Tracer
-from pilotlight_predictor.watch import CallWatch
+from pilotlight_predictor.watch import RequestObserver
 
 
 def line(headers: dict[str, str], caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
-    replies: list[Reply] = []
-    call = Call("POST", "/v2/models/m/infer", "", headers, b"", "127.0.0.1", replies.append, 0.0)
-    CallWatch(True, Tracer()).attach(call, "/v2/models/{model}/infer")
+    replies: list[HttpResponse] = []
+    call = HttpRequest("POST", "/v2/models/m/infer", "", headers, b"", "127.0.0.1", replies.append, 0.0)
+    RequestObserver(True, Tracer()).attach(call, "/v2/models/{model}/infer")
     with caplog.at_level(logging.INFO, logger="pilotlight.access"):
-        call.finish(Reply(503))
+        call.finish(HttpResponse(503))
     assert [reply.status for reply in replies] == [503]
     (record,) = caplog.records
     fields: dict[str, Any] = vars(record)["fields"]

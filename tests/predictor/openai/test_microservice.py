@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.serving import RunningServer
 
-from pilotlight_predictor.lifecycle import State
-from pilotlight_predictor.microservice import boot_reply, standing
+from pilotlight_predictor.lifecycle import ServerState
+from pilotlight_predictor.microservice import boot_response, chat_error
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 SLOW = "import time\n\nwhile not __import__('pathlib').Path({!r}).exists():\n    time.sleep(0.01)\n"
@@ -27,33 +27,33 @@ def predict(messages):
 @pytest.mark.parametrize(
     ("state", "surveyed", "empty", "status", "kind"),
     [
-        (State.INITIALIZING, False, False, 202, "initializing"),
-        (State.LOADING, True, False, 202, "model_loading"),
-        (State.FAILED, False, False, 503, "initialization_error"),
-        (State.FAILED, True, False, 503, "model_load_error"),
-        (State.READY, True, True, 400, "invalid_request_error"),
+        (ServerState.INITIALIZING, False, False, 202, "initializing"),
+        (ServerState.LOADING, True, False, 202, "model_loading"),
+        (ServerState.FAILED, False, False, 503, "initialization_error"),
+        (ServerState.FAILED, True, False, 503, "model_load_error"),
+        (ServerState.READY, True, True, 400, "invalid_request_error"),
     ],
 )
 def test_what_a_microservice_answers_instead(
-    state: State, surveyed: bool, empty: bool, status: int, kind: str
+    state: ServerState, surveyed: bool, empty: bool, status: int, kind: str
 ) -> None:  # fmt: skip
-    found = standing(state, "why", surveyed, empty)
+    found = chat_error(state, "why", surveyed, empty)
     assert found is not None
     assert (found.status, found.kind) == (status, kind)
 
 
 def test_a_server_that_is_ready_answers_itself() -> None:
-    assert standing(State.READY, "", True, False) is None
+    assert chat_error(ServerState.READY, "", True, False) is None
 
 
 @pytest.mark.parametrize(("microservice", "status"), [(True, 202), (False, 503)])
 def test_before_there_are_routes_a_chat_gets_openais_shape(microservice: bool, status: int) -> None:
-    reply = boot_reply(State.INITIALIZING, "", "/v1/chat/completions", 10, microservice)
+    reply = boot_response(ServerState.INITIALIZING, "", "/v1/chat/completions", 10, microservice)
     assert reply is not None
     assert isinstance(reply.body, list)
     assert (reply.status, reply.headers) == (status, {"Retry-After": "1"})
     assert json.loads(bytes(reply.body[0]))["error"]["code"] == "model_not_ready"
-    assert boot_reply(State.INITIALIZING, "", "/v2/health/ready", 0, microservice) is None
+    assert boot_response(ServerState.INITIALIZING, "", "/v2/health/ready", 0, microservice) is None
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.generation import BadField
 from pilotlight_predictor.protocol.openai_request import read_chat, read_completion, read_embedding, read_object
-from pilotlight_predictor.protocol.openai_tensors import abilities, chat_inputs, prompt_inputs
+from pilotlight_predictor.protocol.openai_tensors import chat_inputs, prompt_inputs, text_capabilities
 from pilotlight_predictor.tensors import TensorSpec
 
 ALL = frozenset({"messages", "prompt", "images", "videos", "sampling_parameters", "stream", "tokens", "text_input"})
@@ -106,11 +106,11 @@ def test_a_model_tells_by_its_tensors_what_it_can() -> None:
     text = TensorSpec("text_output", "BYTES", (-1,))
     asks = TensorSpec("text_input", "BYTES", (1,))
     vector = TensorSpec("embedding", "FP32", (-1, 384))
-    assert abilities([asks], [text])[:2] == (False, True)
-    assert abilities([TensorSpec("messages", "BYTES", (1,)), asks], [text])[:2] == (True, True)
-    assert abilities([TensorSpec("text", "BYTES", (-1, 1))], [vector]).embeds is not None
-    assert not abilities([TensorSpec("x", "FP32", (-1, 4))], [vector]).any
-    assert not abilities([], []).any
+    assert text_capabilities([asks], [text])[:2] == (False, True)
+    assert text_capabilities([TensorSpec("messages", "BYTES", (1,)), asks], [text])[:2] == (True, True)
+    assert text_capabilities([TensorSpec("text", "BYTES", (-1, 1))], [vector]).embeds is not None
+    assert not text_capabilities([TensorSpec("x", "FP32", (-1, 4))], [vector]).any
+    assert not text_capabilities([], []).any
 
 
 def test_both_names_of_the_limit_are_one() -> None:

@@ -11,8 +11,8 @@ import pytest
 from examples.build import build
 from tests.serving import ROOT, RunningServer
 
-from pilotlight_predictor.protocol.openai_request import REFUSED, REFUSED_PROMPTS, SAMPLING
-from pilotlight_predictor.routes.openai import DIALECT
+from pilotlight_predictor.protocol.openai_request import SAMPLING, UNSUPPORTED, UNSUPPORTED_PROMPTS
+from pilotlight_predictor.routes.openai import PROTOCOL
 
 PAGE = (ROOT / "docs" / "openai.md").read_text()
 DIRECT = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
@@ -50,7 +50,7 @@ def test_real_sentences_are_embedded(serve: Callable[..., RunningServer], tmp_pa
 
 
 def test_every_route_and_field_is_on_the_page() -> None:
-    for route in DIALECT.routes:
+    for route in PROTOCOL.routes:
         assert route.pattern.removeprefix("/openai") in PAGE
-    for field in (*SAMPLING, *REFUSED, *REFUSED_PROMPTS):
+    for field in (*SAMPLING, *UNSUPPORTED, *UNSUPPORTED_PROMPTS):
         assert field in PAGE or field in ("function_call", "web_search_options"), field

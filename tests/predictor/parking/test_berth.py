@@ -7,9 +7,9 @@ import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler, until
 
 from pilotlight_predictor.errors import Unavailable
-from pilotlight_predictor.parking.berth import Berth, Place
+from pilotlight_predictor.parking.berth import ParkingSlot, ParkingState
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 
 
 class Part:
@@ -18,13 +18,13 @@ class Part:
     size = 10
 
     def __init__(self) -> None:
-        self.kept = 0
+        self.host_bytes = 0
         self.gate, self.entered = threading.Event(), threading.Event()
         self.calls: list[str] = []
 
     def prepare(self) -> None:
         self._pass("prepare")
-        self.kept = self.size
+        self.host_bytes = self.size
 
     def park(self) -> None:
         self._pass("park")
@@ -32,8 +32,8 @@ class Part:
     def wake(self) -> None:
         self.calls.append("wake")
 
-    def forget(self) -> None:
-        self.kept = 0
+    def drop_host_copy(self) -> None:
+        self.host_bytes = 0
 
     def _pass(self, call: str) -> None:
         self.calls.append(call)
@@ -41,10 +41,10 @@ class Part:
         assert self.gate.wait(PATIENCE_S)
 
 
-def berth(part: Part) -> tuple[Berth, Asked]:
+def berth(part: Part) -> tuple[ParkingSlot, Asked]:
     runs = scheduler(Echo())
-    served = ServedVersion(ModelConfig(name="m"), 1, runs, runs.stats, ((), ()), {})
-    return Berth(served, runs, [part], lambda *_: None), Asked(runs)
+    served = ModelVersion(ModelConfig(name="m"), 1, runs, runs.stats, ((), ()), {})
+    return ParkingSlot(served, runs, [part], lambda *_: None), Asked(runs)
 
 
 def test_requests_are_served_while_a_model_prepares_to_park() -> None:
@@ -57,7 +57,7 @@ def test_requests_are_served_while_a_model_prepares_to_park() -> None:
         await ask.all()
         part.gate.set()
         await preparing
-        assert (place.place, place.copy.size, ask.values("meanwhile")) == (Place.AWAKE, 10, [1])
+        assert (place.state, place.host_copy.size, ask.values("meanwhile")) == (ParkingState.AWAKE, 10, [1])
 
     asyncio.run(scene())
 
@@ -70,7 +70,7 @@ def test_a_model_with_a_request_in_hand_does_not_park() -> None:
         with pytest.raises(Unavailable, match="has requests to answer"):
             await place.park()
         await ask.all()
-        assert (place.place, part.calls) == (Place.AWAKE, [])
+        assert (place.state, part.calls) == (ParkingState.AWAKE, [])
 
     asyncio.run(scene())
 
@@ -86,7 +86,7 @@ def test_who_asked_for_parking_may_leave_and_a_request_wakes_what_has_parked_mea
         part.gate.set()
         await ask.all()
         assert ask.values("waits") == [1]
-        assert (place.place, part.calls) == (Place.AWAKE, ["park", "wake"])
+        assert (place.state, part.calls) == (ParkingState.AWAKE, ["park", "wake"])
 
     asyncio.run(scene())
 
@@ -102,6 +102,6 @@ def test_a_model_is_not_closed_on_its_way() -> None:
         assert not closing.done()
         part.gate.set()
         await asyncio.gather(parking, closing)
-        assert place.place is Place.PARKED
+        assert place.state is ParkingState.PARKED
 
     asyncio.run(scene())

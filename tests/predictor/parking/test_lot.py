@@ -11,9 +11,9 @@ from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, schedu
 
 from pilotlight_predictor.errors import BackendFailed, BadRequest, NotReady, Unavailable
 from pilotlight_predictor.metrics import Metrics
-from pilotlight_predictor.parking.lot import ParkingLot
+from pilotlight_predictor.parking.lot import ParkingPool
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.settings import Settings
 
 
@@ -21,13 +21,13 @@ class Weights:
     """Keeps its copy while awake, as those on a GPU do. `gate` holds a parking until it is set."""
 
     def __init__(self, size: int = 600) -> None:
-        self.size, self.kept, self.parked = size, 0, False
+        self.size, self.host_bytes, self.parked = size, 0, False
         self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
         self.refuses: set[str] = set()
 
     def prepare(self) -> None:
-        self.kept = self.size
+        self.host_bytes = self.size
 
     def park(self) -> None:
         self.begun.set()
@@ -39,8 +39,8 @@ class Weights:
         self._may("wake")
         self.parked = False
 
-    def forget(self) -> None:
-        self.kept = 0
+    def drop_host_copy(self) -> None:
+        self.host_bytes = 0
 
     def _may(self, name: str) -> None:
         if name in self.refuses:
@@ -54,10 +54,10 @@ class Parking(Echo):
 
 
 class Model:
-    def __init__(self, lot: ParkingLot, name: str, instances: Sequence[Parking]) -> None:
+    def __init__(self, lot: ParkingPool, name: str, instances: Sequence[Parking]) -> None:
         self.lot, self.ask = lot, Asked(scheduler(*instances))
-        self.served = ServedVersion(ModelConfig(name), 1, self.ask.scheduler, self.ask.scheduler.stats, ((), ()), {})
-        lot.enter(self.served, instances)
+        self.served = ModelVersion(ModelConfig(name), 1, self.ask.scheduler, self.ask.scheduler.stats, ((), ()), {})
+        lot.add(self.served, instances)
 
     async def park(self) -> None:
         await self.lot.park([self.served])
@@ -66,22 +66,22 @@ class Model:
         await self.lot.wake([self.served])
 
 
-def in_a_lot(scene: Callable[[ParkingLot], Any]) -> None:
+def in_a_lot(scene: Callable[[ParkingPool], Any]) -> None:
     async def run() -> None:
         settings = Settings()
-        await scene(ParkingLot(replace(settings, model=replace(settings.model, park_memory="1000")), Metrics()))
+        await scene(ParkingPool(replace(settings, model=replace(settings.model, park_memory="1000")), Metrics()))
 
     asyncio.run(run())
 
 
 def test_an_admin_who_leaves_does_not_let_another_take_the_same_room() -> None:
-    async def scene(lot: ParkingLot) -> None:
+    async def scene(lot: ParkingPool) -> None:
         first, second = Weights(), Weights()
         one, two = Model(lot, "one", [Parking(first)]), Model(lot, "two", [Parking(second)])
         first.gate.clear()
         admin = asyncio.ensure_future(one.park())
         await until(first.begun.is_set)
-        assert lot._parked() == (0, 600)  # what is being taken counts
+        assert lot._usage() == (0, 600)  # what is being taken counts
         admin.cancel()
         other = asyncio.ensure_future(two.park())
         await asyncio.sleep(0)
@@ -94,26 +94,26 @@ def test_an_admin_who_leaves_does_not_let_another_take_the_same_room() -> None:
 
 
 def test_nobody_gives_up_a_copy_for_a_model_that_is_busy() -> None:
-    async def scene(lot: ParkingLot) -> None:
-        kept, gate = Weights(), threading.Event()
-        idle, busy = Model(lot, "idle", [Parking(kept)]), Model(lot, "busy", [echo := Parking(Weights(), gate)])
+    async def scene(lot: ParkingPool) -> None:
+        host_bytes, gate = Weights(), threading.Event()
+        idle, busy = Model(lot, "idle", [Parking(host_bytes)]), Model(lot, "busy", [echo := Parking(Weights(), gate)])
         await idle.park()
         await idle.wake()
         busy.ask("runs")
         await until(echo.entered.is_set)
         with pytest.raises(Unavailable):
             await busy.park()
-        assert kept.kept == 600
+        assert host_bytes.host_bytes == 600
         gate.set()
         await busy.ask.all()
         await busy.park()
-        assert kept.kept == 0
+        assert host_bytes.host_bytes == 0
 
     in_a_lot(scene)
 
 
 def test_a_model_without_room_goes_on_serving() -> None:
-    async def scene(lot: ParkingLot) -> None:
+    async def scene(lot: ParkingPool) -> None:
         model = Model(lot, "large", [Parking(Weights(1001))])
         with pytest.raises(BadRequest, match="takes 1001 bytes"):
             await model.park()
@@ -125,7 +125,7 @@ def test_a_model_without_room_goes_on_serving() -> None:
 
 
 def test_a_wake_during_a_parking_that_fails_finds_the_model_awake() -> None:
-    async def scene(lot: ParkingLot) -> None:
+    async def scene(lot: ParkingPool) -> None:
         weights = Weights()
         model = Model(lot, "m", [Parking(weights)])
         weights.gate.clear()
@@ -144,7 +144,7 @@ def test_a_wake_during_a_parking_that_fails_finds_the_model_awake() -> None:
 
 
 def test_a_parking_that_can_neither_end_nor_be_undone_is_parked_and_the_next_request_wakes_all() -> None:
-    async def scene(lot: ParkingLot) -> None:
+    async def scene(lot: ParkingPool) -> None:
         left, stays = Weights(100), Weights(100)
         model = Model(lot, "pair", [Parking(left), Parking(stays)])
         left.refuses, stays.refuses = {"wake"}, {"park"}
@@ -156,7 +156,7 @@ def test_a_parking_that_can_neither_end_nor_be_undone_is_parked_and_the_next_req
         with pytest.raises(BackendFailed):
             await parking
         assert isinstance(model.ask.answers["meanwhile"], NotReady)
-        assert (model.served.parked, lot._parked()[0]) == (True, 1)
+        assert (model.served.parked, lot._usage()[0]) == (True, 1)
         left.refuses.clear()
         model.ask("after")
         await model.ask.all()

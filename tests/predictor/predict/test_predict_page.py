@@ -11,8 +11,8 @@ import pytest
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.protocol.predict_request import MAX_NUMBERS
-from pilotlight_predictor.routes.predict import DIALECT
-from pilotlight_predictor.routes.predict_stream import AHEAD
+from pilotlight_predictor.routes.predict import PROTOCOL
+from pilotlight_predictor.routes.predict_stream import MAX_IN_FLIGHT
 from pilotlight_predictor.settings import parse
 
 PAGE = (ROOT / "docs" / "predict.md").read_text()
@@ -73,14 +73,14 @@ def test_the_flags_of_a_split_are_taken() -> None:
 
 
 def test_routes_and_limits_are_on_the_page() -> None:
-    for route in DIALECT.routes:
+    for route in PROTOCOL.routes:
         assert f"`{route.method} {route.pattern}`" in PAGE
-    assert DIALECT.limits is not None
-    bound = DIALECT.limits(parse(["--model-path", "x"], {}))
+    assert PROTOCOL.limits is not None
+    bound = PROTOCOL.limits(parse(["--model-path", "x"], {}))
     assert f"larger than {bound.max_bytes >> 20} MB" in PAGE
     assert f"more than {bound.requests_per_minute} requests a minute" in PAGE
     assert f"a sequence longer than {bound.max_sequence_length}" in PAGE
     assert f"longer than {bound.timeout_s:g} s" in PAGE
     assert f"More than {bound.messages_per_second} messages a second" in PAGE
     assert f"more than {MAX_NUMBERS:,} numbers" in PAGE
-    assert f"Up to {AHEAD} messages" in PAGE
+    assert f"Up to {MAX_IN_FLIGHT} messages" in PAGE

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.inference import InferResponse
-from pilotlight_predictor.protocol.predict_request import Invalid, Part, parts, read_body
+from pilotlight_predictor.protocol.predict_request import InvalidInput, PredictPart, read_body, split_request
 from pilotlight_predictor.protocol.predict_response import document
 from pilotlight_predictor.tensors import Tensor, TensorSpec
 
 
-def work(document: Any, shape: tuple[int, ...] = (-1, 2), datatype: str = "FP32", max_rows: int = 2) -> list[Part]:
-    return parts(read_body(json.dumps(document).encode()), "m", 1, TensorSpec("x", datatype, shape), max_rows)
+def work(
+    document: Any, shape: tuple[int, ...] = (-1, 2), datatype: str = "FP32", max_rows: int = 2
+) -> list[PredictPart]:
+    return split_request(read_body(json.dumps(document).encode()), "m", 1, TensorSpec("x", datatype, shape), max_rows)
 
 
-def values(part: Part) -> Any:
+def values(part: PredictPart) -> Any:
     return part.request.inputs["x"].array.tolist()
 
 
@@ -48,7 +50,7 @@ def values(part: Part) -> Any:
     ],
 )
 def test_what_is_wrong_is_422_and_named(body: Any, sentence: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read_body(json.dumps(body).encode())
     assert sentence in str(caught.value)
     assert caught.value.status == 422
@@ -56,7 +58,7 @@ def test_what_is_wrong_is_422_and_named(body: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"nope", b"\xff", b"[" * 100_000, b'{"inputs":[1' + b"1" * 5000 + b"]}x"])
 def test_what_is_no_json_is_422_too(body: bytes) -> None:
-    with pytest.raises(Invalid, match="the body is not valid JSON"):
+    with pytest.raises(InvalidInput, match="the body is not valid JSON"):
         read_body(body)
 
 
@@ -95,7 +97,7 @@ def test_lists_of_different_lengths_go_to_the_model_apart() -> None:
 
 @pytest.mark.parametrize(("shape", "must"), [((-1, 3), "must have 3"), ((-1, -1, 3), "must have a multiple of 3")])
 def test_too_few_numbers_are_counted(shape: tuple[int, ...], must: str) -> None:
-    with pytest.raises(Invalid, match=rf"batch\[1\] has 2 numbers, {must}: model 'm' takes"):
+    with pytest.raises(InvalidInput, match=rf"batch\[1\] has 2 numbers, {must}: model 'm' takes"):
         work({"batch": [[1, 2, 3], [1, 2]]}, shape)
 
 
@@ -122,7 +124,7 @@ def test_numbers_take_the_models_type(datatype: str, value: float, expected: flo
     ],
 )
 def test_numbers_that_the_type_cannot_hold_are_refused(datatype: str, value: float, sentence: str) -> None:
-    with pytest.raises(Invalid, match=sentence):
+    with pytest.raises(InvalidInput, match=sentence):
         work({"inputs": [value]}, (-1, 1), datatype)
 
 

@@ -15,7 +15,7 @@ from tests.serving import RunningServer
 from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.inference import NEWEST
 from pilotlight_predictor.settings import SettingsError, parse
-from pilotlight_predictor.version_choice import VersionChoice
+from pilotlight_predictor.version_choice import VersionRouter
 
 Serve = Callable[..., RunningServer]
 ALL = "version_policy { all {} }"
@@ -23,8 +23,8 @@ LABELS = ("--version-label", "v1.0.0=1", "--version-label", "v1.1.0=2", "--versi
 SPLIT = ("--version-weight", "v1.0.0=80", "--version-weight", "2=20")
 
 
-def choice(*flags: str) -> VersionChoice:
-    return VersionChoice(parse(["--model-path", "x", *flags], {}).model)
+def choice(*flags: str) -> VersionRouter:
+    return VersionRouter(parse(["--model-path", "x", *flags], {}).model)
 
 
 def test_labels_are_numbers_and_numbers_have_labels() -> None:
@@ -39,7 +39,7 @@ def test_labels_are_numbers_and_numbers_have_labels() -> None:
 
 def test_shares_hold_over_few_requests() -> None:
     versions = choice(*LABELS, *SPLIT)
-    drawn = Counter(versions.draw("m", {1, 2}, "") for _ in range(100))
+    drawn = Counter(versions.choose("m", {1, 2}, "") for _ in range(100))
     assert abs(drawn[1] - 80) <= 2
     assert drawn[1] + drawn[2] == 100
 
@@ -47,25 +47,25 @@ def test_shares_hold_over_few_requests() -> None:
 def test_a_key_sticks_and_only_its_own_version_moves_it() -> None:
     versions = choice("--version-weight", "1=40", "--version-weight", "2=40", "--version-weight", "3=20")
     keys = [f"user {number}" for number in range(300)]
-    first = {key: versions.draw("m", {1, 2, 3}, key) for key in keys}
-    assert first == {key: versions.draw("m", {1, 2, 3}, key) for key in keys}
+    first = {key: versions.choose("m", {1, 2, 3}, key) for key in keys}
+    assert first == {key: versions.choose("m", {1, 2, 3}, key) for key in keys}
     assert abs(Counter(first.values())[3] - 60) < 30
-    without = {key: versions.draw("m", {1, 2}, key) for key in keys}
+    without = {key: versions.choose("m", {1, 2}, key) for key in keys}
     assert all(without[key] == version for key, version in first.items() if version != 3)
     assert set(without.values()) == {1, 2}
-    assert versions.draw("m", set(), "a") == NEWEST
+    assert versions.choose("m", set(), "a") == NEWEST
 
 
 def test_a_share_whose_version_does_not_serve_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     versions = choice("--version-weight", "1=40", "--version-weight", "2=60")
-    assert {versions.draw("m", {1}, "") for _ in range(20)} == {1}
+    assert {versions.choose("m", {1}, "") for _ in range(20)} == {1}
     told = [record.getMessage() for record in caplog.records]
     assert told == ["'m' has a share for version 2, which does not serve: the others take it"]
 
 
 def test_a_model_may_have_shares_of_its_own() -> None:
     versions = choice("--version-weight", "iris/1=100")
-    assert (versions.shared("iris"), versions.shared("m")) == (True, False)
+    assert (versions.is_weighted("iris"), versions.is_weighted("m")) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,22 @@
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.complete import BatchDefaults, Found, complete, metadata_specs
+from pilotlight_predictor.repository.complete import BatchDefaults, ModelFileInfo, complete, metadata_specs
 from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig
 from pilotlight_predictor.repository.read_config import config_from_json, config_from_pbtxt
 from pilotlight_predictor.tensors import TensorSpec
 
-BATCHES = Found("onnxruntime", [TensorSpec("x", "FP32", (-1, 4))], [TensorSpec("y", "BYTES", (-1, 3))], True)
-FIXED = Found("onnxruntime", [TensorSpec("x", "FP32", (1, 4))], [TensorSpec("y", "BYTES", (1, 3))], False)
-NOTHING = Found("python")
+BATCHES = ModelFileInfo("onnxruntime", [TensorSpec("x", "FP32", (-1, 4))], [TensorSpec("y", "BYTES", (-1, 3))], True)
+FIXED = ModelFileInfo("onnxruntime", [TensorSpec("x", "FP32", (1, 4))], [TensorSpec("y", "BYTES", (1, 3))], False)
+NOTHING = ModelFileInfo("python")
 DEFAULTS = BatchDefaults(32, 250)
 
 
-def served(text: str, found: Found = BATCHES, defaults: BatchDefaults = DEFAULTS) -> ModelConfig:
+def served(text: str, found: ModelFileInfo = BATCHES, defaults: BatchDefaults = DEFAULTS) -> ModelConfig:
     return complete(config_from_pbtxt(text, "config.pbtxt"), "m", found, defaults)
 
 
-def refusal(text: str, found: Found = BATCHES) -> str:
+def refusal(text: str, found: ModelFileInfo = BATCHES) -> str:
     with pytest.raises(LoadFailed) as failure:
         served(text, found)
     return str(failure.value)
@@ -120,17 +120,17 @@ def test_a_contradiction_names_both_sides(text: str, says: str) -> None:
 def test_a_required_input_may_not_be_left_out_but_an_optional_one_may() -> None:
     extra = [*BATCHES.inputs, TensorSpec("mask", "FP32", (-1, 4))]
     text = "max_batch_size: 8 input { name: 'x' }"
-    assert "needs input 'mask'" in refusal(text, Found("onnxruntime", extra, BATCHES.outputs, True))
+    assert "needs input 'mask'" in refusal(text, ModelFileInfo("onnxruntime", extra, BATCHES.outputs, True))
     extra[1] = TensorSpec("mask", "FP32", (-1, 4), optional=True)
-    assert len(served(text, Found("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
+    assert len(served(text, ModelFileInfo("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
     control = "control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }"
     made = text + f" sequence_batching {{ control_input {{ name: 'mask' {control} }} }}"
     extra[1] = TensorSpec("mask", "FP32", (-1, 4))
-    assert len(served(made, Found("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
+    assert len(served(made, ModelFileInfo("onnxruntime", extra, BATCHES.outputs, True)).inputs) == 1
 
 
 def test_fixed_sizes_may_stand_for_variable_ones_and_reshape_is_what_the_file_sees() -> None:
-    found = Found("onnxruntime", [TensorSpec("x", "FP32", (-1, -1))], [TensorSpec("y", "FP32", (-1,))], True)
+    found = ModelFileInfo("onnxruntime", [TensorSpec("x", "FP32", (-1, -1))], [TensorSpec("y", "FP32", (-1,))], True)
     text = "max_batch_size: 8 input { name: 'x' dims: 7 } output { name: 'y' dims: 1 reshape { } }"
     config = served(text, found)
     assert config.inputs[0].dims == (7,)

@@ -5,7 +5,7 @@ import pytest
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
 from pilotlight_predictor.repository.read_config import config_from_pbtxt
-from pilotlight_predictor.repository.unserved import without_effect
+from pilotlight_predictor.repository.unserved import ignored_fields
 
 MODEL = """max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -68,5 +68,5 @@ def test_what_contradicts_is_refused_with_its_place(cuda: str, says: str) -> Non
 
 def test_graphs_have_an_effect_where_the_backend_captures_them() -> None:
     config = read("graphs: true busy_wait_events: true")
-    assert without_effect(config, graphs=True) == ["optimization.cuda.busy_wait_events"]
-    assert without_effect(config) == ["optimization.cuda"]
+    assert ignored_fields(config, graphs=True) == ["optimization.cuda.busy_wait_events"]
+    assert ignored_fields(config) == ["optimization.cuda"]

@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"```pbtxt\n(.*?)```", GUIDE, re.DOTALL)
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_every_example_is_a_valid_configuration(text: str) -> None:
-    assert config_from_pbtxt(text, "config.pbtxt").given
+    assert config_from_pbtxt(text, "config.pbtxt").explicit_fields
 
 
 def test_every_backend_and_usual_file_name_is_listed() -> None:

@@ -6,11 +6,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.pbtxt import MAX_DEPTH, Message, Scalar, parse_pbtxt
+from pilotlight_predictor.repository.pbtxt import MAX_DEPTH, PbtxtMessage, Scalar, parse_pbtxt
 from pilotlight_predictor.repository.read_config import config_from_pbtxt
 
 
-def plain(message: Message) -> dict[str, list[object]]:
+def plain(message: PbtxtMessage) -> dict[str, list[object]]:
     """The tree without places, repeated fields joined."""
     result: dict[str, list[object]] = {}
     for field in message.fields:

@@ -11,12 +11,12 @@ from tritonclient.grpc import service_pb2
 
 from pilotlight.wire.http2 import frames as f
 from pilotlight.wire.http2.hpack import literal
-from pilotlight_predictor.inference import SharedPlace
-from pilotlight_predictor.rpc.inbox import COST
-from pilotlight_predictor.rpc.packed import AT_ONCE
+from pilotlight_predictor.inference import SharedMemorySlice
+from pilotlight_predictor.rpc.inbox import MESSAGE_OVERHEAD
+from pilotlight_predictor.rpc.packed import INLINE_BYTES
 from pilotlight_predictor.rpc.v2_infer import LONG, infer
 from pilotlight_predictor.server import Server
-from pilotlight_predictor.threads import FewThreads
+from pilotlight_predictor.threads import ThreadLimiter
 
 GZIP = ("grpc-encoding", "gzip")
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def test_small_messages_that_wait_count_for_more_than_their_bytes() -> None:
     async def scene() -> None:
         house = House()
         house.hear(call(1, "Talk"), data(1, framed(b"x") * 100))
-        assert house.admission.bytes_in_flight == 100 * (1 + COST)
+        assert house.admission.bytes_in_flight == 100 * (1 + MESSAGE_OVERHEAD)
         await asyncio.sleep(1)
         assert (house.admission.bytes_in_flight, len(house.answers(1))) == (0, 100)
 
@@ -98,7 +98,7 @@ def test_a_message_that_grows_beyond_the_room_there_is_goes_no_further() -> None
         house = House(budget=64 * MIB)
         house.admission.take(60 * MIB)
         house.hear(call(1, "Ask", GZIP), data(1, framed(gzip.compress(bytes(60 * MIB)), packed=1), ends=True))
-        assert 60 * MIB + AT_ONCE < house.admission.bytes_in_flight < 64 * MIB
+        assert 60 * MIB + INLINE_BYTES < house.admission.bytes_in_flight < 64 * MIB
         await until(lambda: house.status(1))
         assert (house.status(1), house.kitchen.counted) == ("14", [503])
         assert house.admission.bytes_in_flight == 60 * MIB
@@ -126,7 +126,7 @@ def test_messages_of_a_stream_are_unpacked_in_their_order_and_refused_alone() ->
 def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_client_has_gone() -> None:
     reads, go_on = threading.Event(), threading.Event()
 
-    def find(_: SharedPlace) -> memoryview:
+    def find(_: SharedMemorySlice) -> memoryview:
         reads.set()
         assert go_on.wait(60)
         return memoryview(bytearray(4))
@@ -140,7 +140,7 @@ def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_cli
     pieces = [message[at : at + (1 << 18)] for at in range(0, len(message), 1 << 18)]
 
     async def scene() -> None:
-        server = cast(Server, SimpleNamespace(codecs=FewThreads(1), shared_memory=SimpleNamespace(find=find)))
+        server = cast(Server, SimpleNamespace(codecs=ThreadLimiter(1), shared_memory=SimpleNamespace(find=find)))
         house = House(lambda call: infer(server, call), 64 * MIB)
         house.hear(call(1), *(data(1, piece, ends=piece is pieces[-1]) for piece in pieces))
         await until(reads.is_set)

@@ -11,22 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight.wire.http2.hpack import Decoder, Field
+from pilotlight.wire.http2.hpack import Decoder, HeaderField
 from pilotlight_predictor.errors import PredictorError, Unreadable
 from pilotlight_predictor.rpc.call_head import CallHead, read_head
-from pilotlight_predictor.rpc.gathering import LARGE, Gathering
-from pilotlight_predictor.rpc.inbox import COST, Inbox
-from pilotlight_predictor.rpc.packed import AT_ONCE, Packed
-from pilotlight_predictor.rpc.reply_blocks import KNOWN_DONE, KNOWN_HEAD, MAX_MESSAGE, ReplyBlocks, percent_encoded
+from pilotlight_predictor.rpc.gathering import LARGE, Reassembler
+from pilotlight_predictor.rpc.inbox import MESSAGE_OVERHEAD, MessageQueue
+from pilotlight_predictor.rpc.packed import INLINE_BYTES, CompressedMessage
+from pilotlight_predictor.rpc.reply_blocks import (
+    KNOWN_DONE,
+    KNOWN_HEAD,
+    MAX_MESSAGE,
+    ResponseHeaderBlocks,
+    percent_encoded,
+)
 from pilotlight_predictor.rpc.statuses import code_of
-from pilotlight_predictor.threads import FewThreads
+from pilotlight_predictor.threads import ThreadLimiter
 
-PSEUDO: list[Field] = [(":method", "POST"), (":scheme", "http"), (":path", "/a.B/C"), (":authority", "here")]
-GRPC: Field = ("content-type", "application/grpc")
+PSEUDO: list[HeaderField] = [(":method", "POST"), (":scheme", "http"), (":path", "/a.B/C"), (":authority", "here")]
+GRPC: HeaderField = ("content-type", "application/grpc")
 TYPED, DONE = [(":status", "200"), GRPC], [("grpc-status", "0")]
 
 
-def head(*fields: Field) -> CallHead:
+def head(*fields: HeaderField) -> CallHead:
     return read_head([*PSEUDO, GRPC, *fields], True)
 
 
@@ -79,7 +85,7 @@ def test_a_deadline_that_is_none_is_the_callers_mistake(text: str) -> None:
     ],
     ids=["missing", "twice", "late", "unknown", "upper", "nameless", "newline", "forbidden", "te", "path"],
 )
-def test_what_rfc_9113_forbids_is_malformed(fields: list[Field]) -> None:
+def test_what_rfc_9113_forbids_is_malformed(fields: list[HeaderField]) -> None:
     assert read_head(fields, True).malformed
 
 
@@ -95,23 +101,23 @@ def framed(message: bytes, packed: int = 0) -> bytes:
 @given(messages=st.lists(st.binary(max_size=60), max_size=6), size=st.integers(1, 40))
 @settings(max_examples=100, deadline=None)
 def test_messages_are_the_same_however_they_are_cut(messages: list[bytes], size: int) -> None:
-    data, gathering = b"".join(map(framed, messages)), Gathering(1000, "identity")
+    data, gathering = b"".join(map(framed, messages)), Reassembler(1000, "identity")
     found = [each for at in range(0, len(data), size) for each in gathering.feed(data, at, min(at + size, len(data)))]
     assert found == messages
-    assert not gathering.within
+    assert not gathering.in_message
 
 
 def test_a_large_message_is_not_copied_again_and_cannot_be_changed() -> None:
-    (message,) = Gathering(1 << 30, "identity").feed(framed(bytes(LARGE)), 0, LARGE + 5)
+    (message,) = Reassembler(1 << 30, "identity").feed(framed(bytes(LARGE)), 0, LARGE + 5)
     assert isinstance(message, memoryview)
     assert message.readonly
 
 
 def test_a_promise_takes_no_memory() -> None:
-    gathering = Gathering(1 << 30, "identity")
+    gathering = Reassembler(1 << 30, "identity")
     gathering.feed(struct.pack(">BI", 0, 1 << 30) + b"x", 0, 6)
     assert gathering.size == 1
-    assert gathering.within
+    assert gathering.in_message
 
 
 @pytest.mark.parametrize(
@@ -128,9 +134,9 @@ def test_a_promise_takes_no_memory() -> None:
 )
 def test_what_cannot_be_read_has_a_status(data: bytes, code: str) -> None:
     def read() -> None:
-        for message in Gathering(1000, "gzip").feed(data, 0, len(data)):
-            assert isinstance(message, Packed)
-            message.unpack(AT_ONCE)
+        for message in Reassembler(1000, "gzip").feed(data, 0, len(data)):
+            assert isinstance(message, CompressedMessage)
+            message.decompress(INLINE_BYTES)
 
     with pytest.raises(PredictorError) as caught:
         read()
@@ -139,50 +145,50 @@ def test_what_cannot_be_read_has_a_status(data: bytes, code: str) -> None:
 
 def test_both_encodings_are_unpacked_and_none_is_guessed() -> None:
     for packed, encoding in ((gzip.compress(b"text"), "gzip"), (zlib.compress(b"text"), "deflate")):
-        assert Packed(packed, encoding, 10).unpack(AT_ONCE) == b"text"
+        assert CompressedMessage(packed, encoding, 10).decompress(INLINE_BYTES) == b"text"
     with pytest.raises(Unreadable, match="grpc-encoding"):
-        Packed(gzip.compress(b"text"), "identity", 10)
+        CompressedMessage(gzip.compress(b"text"), "identity", 10)
 
 
 def test_a_message_that_becomes_large_is_unpacked_in_steps_and_holds_what_it_has_become() -> None:
     plain = bytes(8 << 20)
-    packed = Packed(gzip.compress(plain), "gzip", 1 << 30)
-    assert packed.unpack(AT_ONCE) is None
-    assert AT_ONCE <= len(packed) < 2 << 20
-    while (found := packed.unpack(AT_ONCE)) is None:
+    packed = CompressedMessage(gzip.compress(plain), "gzip", 1 << 30)
+    assert packed.decompress(INLINE_BYTES) is None
+    assert INLINE_BYTES <= len(packed) < 2 << 20
+    while (found := packed.decompress(INLINE_BYTES)) is None:
         pass
     assert found == plain
     assert len(packed) > len(plain)
 
 
 def test_an_answer_is_taught_once_and_then_three_bytes() -> None:
-    blocks, client = ReplyBlocks(), Decoder(10_000)
+    blocks, client = ResponseHeaderBlocks(), Decoder(10_000)
     for _ in range(3):
-        first, second, last = blocks.head(), blocks.head(), blocks.done(waits=False)
+        first, second, last = blocks.head(), blocks.head(), blocks.success(waits=False)
         assert [client.fields(each)[0] for each in (first, second, last)] == [TYPED, TYPED, DONE]
-    assert (blocks.head(), blocks.done(waits=False), blocks.settled) == (KNOWN_HEAD, KNOWN_DONE, True)
+    assert (blocks.head(), blocks.success(waits=False), blocks.indexed) == (KNOWN_HEAD, KNOWN_DONE, True)
 
 
 def test_blocks_that_wait_mean_the_same_whenever_they_leave() -> None:
-    blocks, client = ReplyBlocks(), Decoder(10_000)
-    late = [blocks.head(), blocks.done(waits=True)]
+    blocks, client = ResponseHeaderBlocks(), Decoder(10_000)
+    late = [blocks.head(), blocks.success(waits=True)]
     assert client.fields(late[0])[0] == TYPED
-    for block, meaning in ((blocks.head(), TYPED), (blocks.done(waits=False), DONE), (late[1], DONE)):
+    for block, meaning in ((blocks.head(), TYPED), (blocks.success(waits=False), DONE), (late[1], DONE)):
         assert client.fields(block)[0] == meaning
 
 
 @pytest.mark.parametrize("taught", [False, True])
 def test_a_client_with_a_small_table_is_told_that_it_is_not_used(taught: bool) -> None:
-    blocks, client = ReplyBlocks(), Decoder(10_000)
+    blocks, client = ResponseHeaderBlocks(), Decoder(10_000)
     if taught:
         client.fields(blocks.head())
-        client.fields(blocks.done(waits=False))
+        client.fields(blocks.success(waits=False))
     blocks.table_size(0)
     block = blocks.head()
     assert block[0] == 0x20
     assert client.fields(block)[0] == TYPED
-    assert client.fields(blocks.done(waits=False))[0] == DONE
-    assert not blocks.settled
+    assert client.fields(blocks.success(waits=False))[0] == DONE
+    assert not blocks.indexed
 
 
 @given(st.text(st.sampled_from("a% +\n\0\x7fü模😀"), max_size=60))
@@ -203,9 +209,9 @@ def test_a_long_text_is_cut_between_characters(text: str) -> None:
 
 
 def test_a_refusal_alone_is_a_whole_answer_and_behind_messages_only_their_end() -> None:
-    blocks = ReplyBlocks()
-    alone = blocks.failed("NOT_FOUND", "no", (("retry-after", "1"),), headed=False, waits=False)
-    behind = blocks.failed("NOT_FOUND", "no", (), headed=True, waits=False)
+    blocks = ResponseHeaderBlocks()
+    alone = blocks.failure("NOT_FOUND", "no", (("retry-after", "1"),), headed=False, waits=False)
+    behind = blocks.failure("NOT_FOUND", "no", (), headed=True, waits=False)
     assert Decoder(10_000).fields(alone)[0] == [
         *TYPED,
         ("grpc-status", "5"),
@@ -218,7 +224,7 @@ def test_a_refusal_alone_is_a_whole_answer_and_behind_messages_only_their_end() 
 def test_an_inbox_ends_behind_what_waits_and_tells_why() -> None:
     async def scene() -> tuple[list[Any], int]:
         taken: list[int] = []
-        inbox = Inbox(lambda: taken.append(inbox.size), FewThreads(1))
+        inbox = MessageQueue(lambda: taken.append(inbox.size), ThreadLimiter(1))
         inbox.put(b"one")
         inbox.put(b"two")
         inbox.end(RuntimeError("stopping"))
@@ -227,4 +233,4 @@ def test_an_inbox_ends_behind_what_waits_and_tells_why() -> None:
             await anext(inbox)
         return got, sum(taken)
 
-    assert asyncio.run(scene()) == ([b"one", b"two"], 3 + COST)
+    assert asyncio.run(scene()) == ([b"one", b"two"], 3 + MESSAGE_OVERHEAD)

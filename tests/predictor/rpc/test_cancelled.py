@@ -8,12 +8,12 @@ import pytest
 from tests.predictor.rpc.told_line import House, call, data, framed, play
 
 from pilotlight.wire.http2 import frames as f
-from pilotlight_predictor.rpc.service import RpcCall
+from pilotlight_predictor.rpc.service import GrpcRequest
 
 BEGUN = pytest.mark.parametrize("begun", [False, True], ids=["before its first step", "while it waits"])
 
 
-def never(_: RpcCall) -> Awaitable[bytes]:
+def never(_: GrpcRequest) -> Awaitable[bytes]:
     async def wait() -> bytes:
         await asyncio.Event().wait()
         return b""

@@ -163,17 +163,17 @@ def test_a_default_port_that_is_taken_costs_grpc_alone(monkeypatch: pytest.Monke
         number = taken.getsockname()[1]
         settings = ServerSettings(host="127.0.0.1", grpc_port=number)
         with pytest.raises(LoadFailed, match="choose another with --grpc-port"):
-            port.hold(settings)
+            port.reserve_port(settings)
         monkeypatch.setattr(port, "GRPC_PORT", number)
-        assert port.hold(settings) is None
+        assert port.reserve_port(settings) is None
 
 
 def test_a_port_is_taken_again_while_the_kernel_remembers_connections_of_it() -> None:
     settings = ServerSettings(host="127.0.0.1", grpc_port=free_port())
     for _ in range(2):
-        held = port.hold(settings)
+        held = port.reserve_port(settings)
         assert held is not None
-        with held.opened() as listener:
+        with held.listening_socket() as listener:
             listener.listen()
             with socket.create_connection((held.host, held.port)) as client:
                 listener.accept()[0].close()  # who closes first is remembered
@@ -189,19 +189,19 @@ def test_a_port_is_taken_while_the_kernel_remembers_connections_of_another_progr
     ):
         other.accept()[0].close()
         assert client.recv(1) == b""
-    held = port.hold(ServerSettings(host="127.0.0.1", grpc_port=number, workers=workers))
+    held = port.reserve_port(ServerSettings(host="127.0.0.1", grpc_port=number, workers=workers))
     assert held is not None
-    with held.opened() as listener:
+    with held.listening_socket() as listener:
         listener.listen()
         socket.create_connection((held.host, held.port)).close()
 
 
 def test_a_port_that_another_server_holds_is_taken_before_anybody_listens() -> None:
     settings = ServerSettings(host="127.0.0.1", grpc_port=free_port())
-    held = port.hold(settings)
+    held = port.reserve_port(settings)
     assert held is not None
-    with held.holder, pytest.raises(LoadFailed, match="in use"):
-        port.hold(settings)
+    with held.bound_socket, pytest.raises(LoadFailed, match="in use"):
+        port.reserve_port(settings)
 
 
 @pytest.mark.parametrize("number", ["-1", "0"])

@@ -6,7 +6,7 @@ import pytest
 from tests.predictor.rpc.told_line import House, call, data, framed, play
 
 from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.allowance import MOST
+from pilotlight.wire.http2.allowance import MAX_TOKENS
 from pilotlight_predictor.lane_patience import SLOW_S
 from pilotlight_predictor.rpc.connection import LINGER_S
 
@@ -131,7 +131,7 @@ def test_heads_that_are_no_requests_are_paid_for() -> None:
 
     async def scene() -> None:
         house = House()
-        house.hear(*(call(number, "Ask", ("connection", "close")) for number in range(1, 4 * int(MOST), 2)))
+        house.hear(*(call(number, "Ask", ("connection", "close")) for number in range(1, 4 * int(MAX_TOKENS), 2)))
         assert house.wire.closed
         assert f.ENHANCE_YOUR_CALM.to_bytes(4, "big") == house.said(0)[-1][1][4:8]
 

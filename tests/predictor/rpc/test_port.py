@@ -2,14 +2,14 @@
 
 import socket
 
-from pilotlight_predictor.rpc.port import hold
+from pilotlight_predictor.rpc.port import reserve_port
 from pilotlight_predictor.settings import ServerSettings
 
 
 def test_the_kernel_asks_after_clients_that_say_nothing() -> None:
-    held = hold(ServerSettings(host="127.0.0.1", grpc_port=0))
+    held = reserve_port(ServerSettings(host="127.0.0.1", grpc_port=0))
     assert held is not None
-    with held.opened() as listening:
+    with held.listening_socket() as listening:
         listening.listen()
         with socket.create_connection(("127.0.0.1", held.port), timeout=60), listening.accept()[0] as accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

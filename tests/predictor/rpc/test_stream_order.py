@@ -8,7 +8,7 @@ from tests.onnx_models import write_python
 from tests.predictor.serving.house import House, play
 from tritonclient.grpc import service_pb2
 
-from pilotlight_predictor.rpc.service import RpcCall
+from pilotlight_predictor.rpc.service import GrpcRequest
 from pilotlight_predictor.rpc.v2_infer import LONG, infer_streamed, stream
 
 NUMBERS = """
@@ -48,7 +48,7 @@ def test_a_short_request_does_not_overtake_a_long_one(tmp_path: Path) -> None:
     async def scene() -> None:
         write_python(tmp_path, "numbers", NUMBERS)
         server = (await House(tmp_path).start()).server
-        call = RpcCall("/inference.GRPCInferenceService/ModelStreamInfer", {}, "", lambda: None)
+        call = GrpcRequest("/inference.GRPCInferenceService/ModelStreamInfer", {}, "", lambda: None)
         messages = each([message(width) for width in (1, LONG // 4, 2, LONG // 4 + 1, 3, 4)])
         answers = stream(server, call, messages, lambda one: infer_streamed(server, one))
         numbers = [number(answer) async for answer in answers]

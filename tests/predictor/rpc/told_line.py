@@ -11,20 +11,20 @@ from pilotlight.wire.http2 import frames as f
 from pilotlight.wire.http2.hpack import literal
 from pilotlight_predictor.access import Access, Action
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.errors import QueueFull
-from pilotlight_predictor.rpc.answering import Outlet, in_order
-from pilotlight_predictor.rpc.connection import RpcConnection
-from pilotlight_predictor.rpc.desk import Desk
-from pilotlight_predictor.rpc.service import Messages, Method, RpcCall, Service, Single
+from pilotlight_predictor.rpc.answering import OrderedResponseWriter, in_request_order
+from pilotlight_predictor.rpc.connection import GrpcConnection
+from pilotlight_predictor.rpc.desk import GrpcDispatcher
+from pilotlight_predictor.rpc.service import GrpcRequest, Messages, Method, Service, UnaryCall
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Limits, Settings
-from pilotlight_predictor.threads import FewThreads
-from pilotlight_predictor.watch import CallWatch
+from pilotlight_predictor.threads import ThreadLimiter
+from pilotlight_predictor.watch import RequestObserver
 
 BUDGET = 1 << 20
 NO_ROOM = b"no room"
-Answer = Callable[[RpcCall], bytes | Awaitable[bytes]]
+Answer = Callable[[GrpcRequest], bytes | Awaitable[bytes]]
 
 
 class JumpingClock(asyncio.SelectorEventLoop):
@@ -73,10 +73,10 @@ class Kitchen:
     """What a desk asks of a server; it notes the statuses that were counted."""
 
     def __init__(self) -> None:
-        self.codecs = FewThreads(2)
+        self.codecs = ThreadLimiter(2)
         self.counted: list[int] = []
 
-    def observe_refusal(self, _: str, __: Any, status: int, ___: float) -> None:
+    def observe_rejected(self, _: str, __: Any, status: int, ___: float) -> None:
         self.counted.append(status)
 
 
@@ -86,8 +86,8 @@ class Watched:
     def __init__(self) -> None:
         self.told: list[int] = []
 
-    def attach(self, call: Call, _: str) -> None:
-        def tell(reply: Reply) -> None:
+    def attach(self, call: HttpRequest, _: str) -> None:
+        def tell(reply: HttpResponse) -> None:
             self.told.append(reply.status)
 
         call.finish = tell
@@ -103,13 +103,13 @@ class House:
             Method("Ask", Action.INFER, lambda _, call: answer(call)),
             Method("Talk", Action.INFER, lambda _, call: bytes(call.body), repeat),
         )
-        self.desk = Desk(
+        self.desk = GrpcDispatcher(
             cast(Server, self.kitchen), self.admission, (Service("t.S", "grpc", methods),),
-            lambda: cast(CallWatch, self.watched),
+            lambda: cast(RequestObserver, self.watched),
         )  # fmt: skip
-        self.line = RpcConnection(self.desk, budget)
+        self.line = GrpcConnection(self.desk, budget)
         self.line.connection_made(self.wire)
-        self.hear(f.PREFACE, f.settings({f.INITIAL_WINDOW_SIZE: f.WIDEST}))
+        self.hear(f.PREFACE, f.settings({f.INITIAL_WINDOW_SIZE: f.UINT31_MAX}))
 
     def hear(self, *parts: bytes) -> None:
         self.line.data_received(b"".join(parts))
@@ -141,16 +141,16 @@ class House:
         return spelled[0] if spelled else ""
 
 
-def repeat(_: Server, call: RpcCall, messages: Messages, single: Single) -> AsyncIterator[bytes]:
-    async def answer(message: Buffer, _: Outlet) -> bytes:
-        asked = call.another()
+def repeat(_: Server, call: GrpcRequest, messages: Messages, single: UnaryCall) -> AsyncIterator[bytes]:
+    async def answer(message: Buffer, _: OrderedResponseWriter) -> bytes:
+        asked = call.next_message()
         asked.body = message
         try:
             return await single(asked)
         except QueueFull:
             return NO_ROOM
 
-    return in_order(messages, answer, 8)
+    return in_request_order(messages, answer, 8)
 
 
 def call(number: int, method: str = "Ask", *fields: tuple[str, str]) -> bytes:

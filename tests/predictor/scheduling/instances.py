@@ -14,7 +14,7 @@ from pilotlight_predictor.repository.model_config import DynamicBatching
 from pilotlight_predictor.scheduler import Scheduler
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
-from pilotlight_predictor.waiting import Item, WaitingLine
+from pilotlight_predictor.waiting import QueuedRequest, RequestQueue
 
 PATIENCE_S = 60.0
 
@@ -61,12 +61,12 @@ class Asked:
         self.scheduler = scheduler
         self.order: list[str] = []
         self.answers: dict[str, Any] = {}
-        self.items: dict[str, Item] = {}
+        self.items: dict[str, QueuedRequest] = {}
 
-    def __call__(self, name: str, *values: float, **fields: Any) -> Item:
+    def __call__(self, name: str, *values: float, **fields: Any) -> QueuedRequest:
         array = np.array(values or (1.0,), dtype="f4").reshape(-1, 1)
         request = InferRequest("m", {"x": Tensor("FP32", array)}, id=name, **fields)
-        item = self.items[name] = Item(request, lambda answer: self._came(name, answer), rows=len(array))
+        item = self.items[name] = QueuedRequest(request, lambda answer: self._came(name, answer), rows=len(array))
         self.scheduler.submit(item)
         return item
 
@@ -92,7 +92,7 @@ def scheduler(
     **fields: Any,
 ) -> Scheduler:
     policy = BatchPolicy(max_rows, frozenset(preferred), delay_us * 1000)
-    return Scheduler(instances, policy, WaitingLine(batching, bound), ModelStats("m", 1), **fields)
+    return Scheduler(instances, policy, RequestQueue(batching, bound), ModelStats("m", 1), **fields)
 
 
 async def until(holds: Callable[[], Any]) -> None:

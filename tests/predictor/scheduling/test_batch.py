@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from pilotlight_predictor.batch import Shares, merge, split
+from pilotlight_predictor.batch import SplitOutputs, merge, split
 from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.inference import InferRequest
-from pilotlight_predictor.protocol.shared_places import not_shared
-from pilotlight_predictor.protocol.v2_forms import BLOCK, Forms
+from pilotlight_predictor.protocol.shared_places import no_shared_memory
+from pilotlight_predictor.protocol.v2_forms import BLOCK, TemplateCache
 from pilotlight_predictor.protocol.v2_request import decode_request
 from pilotlight_predictor.tensors import Tensor
 
@@ -18,16 +18,16 @@ TWO_ROWS = b'{"inputs": [{"name": "x", "shape": [2, 2], "datatype": "FP32", "dat
 IN_A_BLOCK = BLOCK // 8
 
 
-def known(numbers: Iterable[int], form: bytes = ONE_ROW, forms: Forms | None = None) -> list[InferRequest]:
-    forms = forms or Forms()
-    decode_request("m", 1, form % 99, None, not_shared, forms)
+def known(numbers: Iterable[int], form: bytes = ONE_ROW, forms: TemplateCache | None = None) -> list[InferRequest]:
+    forms = forms or TemplateCache()
+    decode_request("m", 1, form % 99, None, no_shared_memory, forms)
     found = [forms.read("m", 1, form % number) for number in numbers]
     assert all(request is not None and request.tensors is None for request in found)
     return [request for request in found if request is not None]
 
 
 def plain(number: int) -> InferRequest:
-    return decode_request("m", 1, ONE_ROW % number, None, not_shared)
+    return decode_request("m", 1, ONE_ROW % number, None, no_shared_memory)
 
 
 def joined(batch: list[InferRequest]) -> list[list[float]]:
@@ -64,7 +64,7 @@ def test_some_may_have_left_or_passed_others(order: tuple[int, ...]) -> None:
 
 
 def test_others_in_the_batch_keep_their_rows() -> None:
-    forms = Forms()
+    forms = TemplateCache()
     one, two = known(range(2), ONE_ROW, forms), known(range(2, 4), TWO_ROWS, forms)
     assert joined([*one, *two]) == [[0, 0.5], [1, 0.5], [2, 0.5], [7, 8], [3, 0.5], [7, 8]]
     assert joined([*one, plain(5)]) == joined([plain(0), plain(1), plain(5)])
@@ -87,4 +87,4 @@ def test_each_request_gets_its_own_rows() -> None:
 def test_what_is_no_batch_cannot_be_shared() -> None:
     with pytest.raises(BackendFailed, match="its first dimension is no batch dimension"):
         split({"y": Tensor("INT32", np.arange(3))}, [1, 1])
-    assert isinstance(split({"y": Tensor("INT32", np.arange(3))}, [1, 2]), Shares)
+    assert isinstance(split({"y": Tensor("INT32", np.arange(3))}, [1, 2]), SplitOutputs)

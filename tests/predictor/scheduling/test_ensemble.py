@@ -10,12 +10,12 @@ import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, scheduler, until
 
 from pilotlight_predictor.backends.base import TensorInstance
-from pilotlight_predictor.backends.ensemble import Ensemble, circle
+from pilotlight_predictor.backends.ensemble import Ensemble, find_cycle
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotFound, NotReady
 from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig, TensorConfig
 from pilotlight_predictor.response_cache import ResponseCache
-from pilotlight_predictor.served import ServedVersion
+from pilotlight_predictor.served import ModelVersion
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
 
@@ -35,9 +35,9 @@ class Models:
     """A registry of a few lines: what is not in `served` cannot be found."""
 
     def __init__(self) -> None:
-        self.served: dict[str, ServedVersion] = {}
+        self.served: dict[str, ModelVersion] = {}
 
-    def find(self, name: str, version: int = -1) -> ServedVersion:
+    def find(self, name: str, version: int = -1) -> ModelVersion:
         if name not in self.served:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return self.served[name]
@@ -45,12 +45,12 @@ class Models:
     def add(self, name: str, instance: TensorInstance, *inputs: str, cache: ResponseCache | None = None) -> None:
         config = ModelConfig(name, inputs=tensors(*inputs), outputs=tensors("y"), response_cache=cache is not None)
         executor = scheduler(instance)
-        self.served[name] = ServedVersion(config, 1, executor, executor.stats, ((), ()), {}, cache)
+        self.served[name] = ModelVersion(config, 1, executor, executor.stats, ((), ()), {}, cache)
 
     def ensemble(self, name: str, inputs: list[str], outputs: list[str], *steps: EnsembleStep) -> None:
         config = ModelConfig(name, inputs=tensors(*inputs), outputs=tensors(*outputs), ensemble=steps)
         stats = ModelStats(name, 1)
-        self.served[name] = ServedVersion(config, 1, Ensemble(config, self.find, stats), stats, ((), ()), {})
+        self.served[name] = ModelVersion(config, 1, Ensemble(config, self.find, stats), stats, ((), ()), {})
 
     def ask(self, name: str, done: Callable[[Any], None], **values: float) -> Any:
         inputs = {key: Tensor("FP32", np.array([value], dtype="f4")) for key, value in values.items()}
@@ -222,4 +222,4 @@ def test_ensembles_may_nest() -> None:
     ],
 )
 def test_a_circle_is_found_and_told_as_a_way(parts: dict[str, list[str]], expected: tuple[str, ...]) -> None:
-    assert circle("a", lambda name: parts.get(name, [])) == expected
+    assert find_cycle("a", lambda name: parts.get(name, [])) == expected

@@ -20,7 +20,7 @@ def _request(value: float) -> InferRequest:
 def test_the_answer_and_the_failure_of_a_quick_model_are_counted_as_ever() -> None:
     async def scene() -> None:
         quick = scheduler(Echo(quick=True), max_rows=4, trial_ns=1)
-        answer = quick.now()
+        answer = quick.inline_call()
         assert answer is not None
         outputs = answer(_request(2.0), 1)
         assert not isinstance(outputs, Exception)
@@ -28,9 +28,9 @@ def test_the_answer_and_the_failure_of_a_quick_model_are_counted_as_ever() -> No
         assert isinstance(answer(_request(-1.0), 1), BackendFailed)
         stats = quick.stats
         assert (stats.success_count, stats.execution_count, stats.failures["BACKEND"]) == (1, 1, 1)
-        assert (quick.executing, quick.now() is not None) == (0, True)
+        assert (quick.executing, quick.inline_call() is not None) == (0, True)
         await quick.close()
-        assert quick.now() is None
+        assert quick.inline_call() is None
 
     asyncio.run(scene())
 
@@ -42,10 +42,10 @@ def test_a_model_that_exits_answers_no_more() -> None:
 
     async def scene() -> None:
         quick = scheduler(Exiting(quick=True), trial_ns=1)
-        answer = quick.now()
+        answer = quick.inline_call()
         assert answer is not None
         assert isinstance(answer(_request(1.0), 1), BackendFailed)
-        assert (quick.alive, quick.now()) == (False, None)
+        assert (quick.alive, quick.inline_call()) == (False, None)
         await quick.close()
 
     asyncio.run(scene())
@@ -55,9 +55,9 @@ def test_who_waits_already_comes_first() -> None:
     async def scene() -> None:
         ask = Asked(scheduler(Echo(quick=True), max_rows=4, trial_ns=1))
         ask("first")
-        assert ask.scheduler.now() is None
+        assert ask.scheduler.inline_call() is None
         await ask.all()
-        assert ask.scheduler.now() is not None
+        assert ask.scheduler.inline_call() is not None
         await ask.scheduler.close()
 
     asyncio.run(scene())
@@ -76,7 +76,7 @@ def test_who_waits_already_comes_first() -> None:
 def test_requests_take_their_turn_where_the_model_says_so(fields: dict[str, Any]) -> None:
     async def scene() -> None:
         patient = scheduler(Echo(quick=True), max_rows=4, **fields)
-        assert patient.now() is None
+        assert patient.inline_call() is None
         await patient.close()
 
     asyncio.run(scene())

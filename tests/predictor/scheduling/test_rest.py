@@ -12,9 +12,9 @@ def test_what_comes_during_a_rest_is_told_waits_and_is_answered_after_it() -> No
     async def scene() -> None:
         echo = Echo(quick=True)
         ask, calls = Asked(scheduler(echo, max_rows=8, trial_ns=1)), []
-        ask.scheduler.asked = lambda: calls.append(ask.scheduler.pending)
-        assert ask.scheduler.rest()
-        assert ask.scheduler.now() is None
+        ask.scheduler.on_request = lambda: calls.append(ask.scheduler.pending)
+        assert ask.scheduler.suspend()
+        assert ask.scheduler.inline_call() is None
         ask("a")
         ask("b")
         await asyncio.sleep(0)
@@ -33,13 +33,13 @@ def test_one_that_has_something_to_do_does_not_rest() -> None:
         ask = Asked(scheduler(echo))
         ask("runs")
         await until(echo.entered.is_set)
-        assert not ask.scheduler.rest()
+        assert not ask.scheduler.suspend()
         gate.set()
         await ask.all()
         held = ask.scheduler.hold()
-        assert not ask.scheduler.rest()
+        assert not ask.scheduler.suspend()
         held.release()
-        assert ask.scheduler.rest()
+        assert ask.scheduler.suspend()
 
     asyncio.run(scene())
 
@@ -47,7 +47,7 @@ def test_one_that_has_something_to_do_does_not_rest() -> None:
 def test_time_outs_hold_during_a_rest() -> None:
     async def scene() -> None:
         ask = Asked(scheduler(Echo()))
-        assert ask.scheduler.rest()
+        assert ask.scheduler.suspend()
         ask("late", timeout_us=1000)
         await ask.all()
         assert isinstance(ask.answers["late"], QueueTimeout)
@@ -58,9 +58,9 @@ def test_time_outs_hold_during_a_rest() -> None:
 def test_those_turned_away_hear_why_and_the_next_waits_again() -> None:
     async def scene() -> None:
         ask = Asked(scheduler(Echo()))
-        assert ask.scheduler.rest()
+        assert ask.scheduler.suspend()
         ask("first")
-        ask.scheduler.turn_away(NotReady("no room"))
+        ask.scheduler.reject_all(NotReady("no room"))
         assert str(ask.answers["first"]) == "no room"
         ask("second")
         ask.scheduler.resume()
@@ -74,7 +74,7 @@ def test_one_at_rest_closes_and_frees_its_instances() -> None:
     async def scene() -> None:
         echo = Echo()
         resting = scheduler(echo)
-        assert resting.rest()
+        assert resting.suspend()
         await resting.close()
         assert echo.closed_in
 
@@ -86,7 +86,7 @@ def test_one_with_a_dead_instance_rests_and_resumes_with_those_that_live() -> No
         ask = Asked(scheduler(Exiting(), Echo()))
         ask("dies")
         await ask.all()
-        assert ask.scheduler.rest()
+        assert ask.scheduler.suspend()
         ask.scheduler.resume()
         for name in ("one", "two", "three"):
             ask(name)

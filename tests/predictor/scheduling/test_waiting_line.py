@@ -8,24 +8,24 @@ import pytest
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
-from pilotlight_predictor.waiting import Item, WaitingLine
+from pilotlight_predictor.waiting import QueuedRequest, RequestQueue
 
 US = 1000
 
 
-def item(name: str, **fields: Any) -> Item:
-    return Item(InferRequest("m", {}, id=name, **fields), lambda answer: None)
+def item(name: str, **fields: Any) -> QueuedRequest:
+    return QueuedRequest(InferRequest("m", {}, id=name, **fields), lambda answer: None)
 
 
 def names(items: object) -> list[str]:
     return [each.request.id for each in items]  # type: ignore[attr-defined]
 
 
-def line(policy: QueuePolicy | None = None, bound: int = 0, **fields: object) -> WaitingLine:
-    return WaitingLine(DynamicBatching(default_queue_policy=policy or QueuePolicy(), **fields), bound)  # type: ignore[arg-type]
+def line(policy: QueuePolicy | None = None, bound: int = 0, **fields: object) -> RequestQueue:
+    return RequestQueue(DynamicBatching(default_queue_policy=policy or QueuePolicy(), **fields), bound)  # type: ignore[arg-type]
 
 
-def push(queue: WaitingLine, name: str, now_us: int = 0, **fields: int) -> Item:
+def push(queue: RequestQueue, name: str, now_us: int = 0, **fields: int) -> QueuedRequest:
     pushed = item(name, **fields)
     queue.push(pushed, now_us * US)
     return pushed
@@ -58,7 +58,7 @@ def test_a_full_queue_refuses_and_takes_again_when_someone_left() -> None:
     push(queue, "b")
     with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
         push(queue, "c")
-    queue.leave(first)
+    queue.discard(first)
     push(queue, "c")
     assert names(queue.take(5)) == ["b", "c"]
     assert queue.size == 0
@@ -130,7 +130,7 @@ def test_who_left_is_neither_counted_nor_handed_out_nor_expired() -> None:
     queue = line(QueuePolicy(default_timeout_us=100))
     gone = push(queue, "gone")
     push(queue, "stays")
-    queue.leave(gone)
+    queue.discard(gone)
     assert (queue.size, names(queue)) == (1, ["stays"])
     assert names(queue.expire(100 * US)) == ["stays"]
 
@@ -152,7 +152,7 @@ def test_those_who_left_free_their_tensors_while_others_still_wait(action: Any) 
         if number == 150:
             queue.expire(100 * US)
         if not left.gone:
-            queue.leave(left)
+            queue.discard(left)
         del body, left
     assert sum(body() is not None for body in bodies) <= 20
     assert queue.size == (0 if action == "REJECT" else 2)

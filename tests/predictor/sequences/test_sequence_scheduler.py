@@ -15,11 +15,11 @@ from pilotlight_predictor.errors import BadRequest, Cancelled, LoadFailed, NotRe
 from pilotlight_predictor.inference import InferRequest, SequencePoint
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.read_config import config_from_pbtxt
-from pilotlight_predictor.sequence_instance import check_sequences_can_be_served, sequenced
+from pilotlight_predictor.sequence_instance import check_sequences_can_be_served, sequence_instance
 from pilotlight_predictor.sequence_scheduler import SequenceScheduler
 from pilotlight_predictor.stats import ModelStats
 from pilotlight_predictor.tensors import Tensor
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
 CONTROLS = """
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
@@ -60,18 +60,18 @@ class Scene:
     def __init__(self, strategy: str, size: int = 4, instances: int = 1, bound: int = 0) -> None:
         told = config(strategy, size)
         self.notes = [Notes() for _ in range(instances)]
-        made = [sequenced(notes, told, Path()) for notes in self.notes]
+        made = [sequence_instance(notes, told, Path()) for notes in self.notes]
         self.scheduler = SequenceScheduler(made, told, ModelStats("m", 1), bound)
         self.answers: dict[str, Any] = {}
 
-    def ask(self, name: str, identity: int, marks: str = "", number: float = 1) -> Item:
+    def ask(self, name: str, identity: int, marks: str = "", number: float = 1) -> QueuedRequest:
         point = SequencePoint(identity, "s" in marks, "e" in marks)
         inputs = {"x": Tensor("FP32", np.array([[number]], "f4"))}
 
         def done(answer: Any) -> None:
             self.answers[name] = answer
 
-        item = Item(InferRequest("m", inputs, id=name, sequence=point), done)
+        item = QueuedRequest(InferRequest("m", inputs, id=name, sequence=point), done)
         self.scheduler.submit(item)
         return item
 

@@ -5,7 +5,7 @@ import pytest
 from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.inference import InferRequest, SequencePoint
 from pilotlight_predictor.sequences import Sequence, SequenceTable, Slot
-from pilotlight_predictor.waiting import Item
+from pilotlight_predictor.waiting import QueuedRequest
 
 IDLE_NS = 1000
 
@@ -18,8 +18,8 @@ def table(slots: int = 1, instances: int = 1, bound: int = 0) -> SequenceTable:
 def arrive(found: SequenceTable, identity: int, marks: str = "", now: int = 0) -> Sequence:
     """`marks`: s for START, e for END."""
     point = SequencePoint(identity, "s" in marks, "e" in marks)
-    item = Item(InferRequest("m", {}, id=f"{identity}{marks}", sequence=point), lambda _: None)
-    return found.arrive(item, point, now)
+    item = QueuedRequest(InferRequest("m", {}, id=f"{identity}{marks}", sequence=point), lambda _: None)
+    return found.add(item, point, now)
 
 
 def taken(found: SequenceTable, sequence: Sequence) -> str:
@@ -57,12 +57,12 @@ def test_an_id_that_is_started_behind_its_own_end_goes_to_the_end_of_the_line() 
     first = arrive(found, 1, "se")
     arrive(found, 1, "s")
     second = arrive(found, 2, "se")
-    first.kept["state"] = None  # type: ignore[assignment]
+    first.state["state"] = None  # type: ignore[assignment]
     found.take(first)
     assert found.finished(first, True, 1) == [second]
     found.take(second)
     assert found.finished(second, True, 2) == [first]
-    assert (taken(found, first), first.kept) == ("1s", {})
+    assert (taken(found, first), first.state) == ("1s", {})
 
 
 def test_a_request_behind_the_end_needs_a_start() -> None:
@@ -114,7 +114,7 @@ def test_the_bound_spares_a_request_that_need_not_wait() -> None:
 
 def test_slots_of_a_dead_instance_are_given_to_nobody() -> None:
     found = table(instances=2)
-    found.lose(0)
+    found.remove_instance(0)
     assert arrive(found, 1, "se").slot == Slot(0, 1)
     waiting = arrive(found, 2, "s")
     assert waiting.slot is None

@@ -10,14 +10,14 @@ import numpy as np
 from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import until
 
-from pilotlight_predictor.bringing import Bringing
+from pilotlight_predictor.bringing import ModelFetcher
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady
 from pilotlight_predictor.inference import NEWEST, InferRequest, InferResponse
-from pilotlight_predictor.lifecycle import Lifecycle, State
+from pilotlight_predictor.lifecycle import Lifecycle, ServerState
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.server import Server
 from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.sources import Sources
+from pilotlight_predictor.sources import ModelSources
 from pilotlight_predictor.tensors import Tensor
 
 TIMES = """
@@ -87,19 +87,19 @@ class House:
             performance=replace(default.performance, **(performance or {})),
             server=replace(default.server, **(server or {})),
         )
-        bringing = Bringing(self.settings.model.cache_dir, lambda progress: None)
-        sources = Sources(self.settings, bringing.model, bringing.repository)
+        bringing = ModelFetcher(self.settings.model.cache_dir, lambda progress: None)
+        sources = ModelSources(self.settings, bringing.model, bringing.repository)
         self.server = Server(self.settings, Lifecycle(0.0, 0.0), sources, Metrics())
         self.registry, self.control, self.metrics = self.server.registry, self.server.control, self.server.metrics
 
     async def start(self) -> "House":
-        self.server.lifecycle.move(State.LOADING)
+        self.server.lifecycle.move(ServerState.LOADING)
         try:
             await self.control.start()
         except LoadFailed as error:
-            self.server.lifecycle.move(State.FAILED, str(error))
+            self.server.lifecycle.move(ServerState.FAILED, str(error))
             raise
-        self.server.lifecycle.move(State.READY)
+        self.server.lifecycle.move(ServerState.READY)
         return self
 
     async def polled(self) -> None:

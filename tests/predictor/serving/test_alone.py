@@ -9,8 +9,8 @@ from tests.onnx_models import write_identity
 from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play
 
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.lane import ALONE_FROM, Lane
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.lane import SOLE_CLIENT_AFTER, FastHttpProtocol
 from pilotlight_predictor.routes.v2_infer import infer
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -32,9 +32,9 @@ class Notes:
     def __init__(self, gate: int | None = None) -> None:
         self.gate = gate
         self.asked = 0
-        self.left: list[Lane] = []
-        self.lanes: set[Lane] = set()
-        self.speaker: Lane | None = None
+        self.left: list[FastHttpProtocol] = []
+        self.connections: set[FastHttpProtocol] = set()
+        self.last_active: FastHttpProtocol | None = None
         self.closing = False
         self.alone: list[bool] = []
 
@@ -45,7 +45,7 @@ class Notes:
         self.asked += 1
         return self.gate is None or self.asked <= self.gate
 
-    def asks(self, match: Any) -> bool:
+    def recheck(self, match: Any) -> bool:
         return self.gate is not None
 
     def reserve(self, length: int) -> int:
@@ -53,15 +53,15 @@ class Notes:
 
     def release(self, length: int) -> None: ...
 
-    def hand_over(self, lane: Lane) -> None:
+    def switch_to_aiohttp(self, lane: FastHttpProtocol) -> None:
         self.left.append(lane)
 
-    def serve(self, call: Call, match: Any) -> None:
-        self.alone.append(call.alone)
-        call.finish(Reply(200))
+    def serve(self, call: HttpRequest, match: Any) -> None:
+        self.alone.append(call.sole_client)
+        call.finish(HttpResponse(200))
 
-    def connection(self) -> Lane:
-        lane = Lane(self)
+    def connection(self) -> FastHttpProtocol:
+        lane = FastHttpProtocol(self)
         lane.connection_made(Wire())
         return lane
 
@@ -69,11 +69,11 @@ class Notes:
 def test_a_connection_is_alone_while_no_other_one_asks_anything() -> None:
     front = Notes()
     one, other = front.connection(), front.connection()
-    for _ in range(ALONE_FROM + 2):
+    for _ in range(SOLE_CLIENT_AFTER + 2):
         one.data_received(GET)
     other.data_received(GET)
     one.data_received(GET)
-    assert front.alone == [False] * ALONE_FROM + [True] * 2 + [False] * 2
+    assert front.alone == [False] * SOLE_CLIENT_AFTER + [True] * 2 + [False] * 2
 
 
 def test_a_gate_is_asked_for_each_request_of_a_connection() -> None:
@@ -96,14 +96,14 @@ def test_the_last_to_ask_is_forgotten_when_it_leaves() -> None:
     front = Notes()
     lane = front.connection()
     lane.data_received(GET)
-    assert front.speaker is lane
+    assert front.last_active is lane
     lane.connection_lost(None)
-    assert front.speaker is None
+    assert front.last_active is None
 
 
-def ask(house: House, replies: list[Reply], alone: bool) -> Call:
-    call = Call("POST", "/v2/models/m/infer", "", {}, BODY, "", replies.append, 0.0)
-    call.params, call.alone = {"model": "m"}, alone
+def ask(house: House, replies: list[HttpResponse], alone: bool) -> HttpRequest:
+    call = HttpRequest("POST", "/v2/models/m/infer", "", {}, BODY, "", replies.append, 0.0)
+    call.params, call.sole_client = {"model": "m"}, alone
     infer(house.server, call)
     return call
 
@@ -112,8 +112,8 @@ def test_the_answer_to_one_who_is_alone_needs_no_turn_of_the_loop(tmp_path: Path
     async def scene() -> None:
         write_identity(tmp_path, "m", "FP32", ("n", 2), "max_batch_size: 8 dynamic_batching { }")
         house = await House(tmp_path).start()
-        replies: list[Reply] = []
-        while house.registry.find("m").executor.now() is None:  # until it has proved to be quick
+        replies: list[HttpResponse] = []
+        while house.registry.find("m").executor.inline_call() is None:  # until it has proved to be quick
             ask(house, replies, alone=False)
             await until(lambda: house.metrics.in_flight == 0)
         replies.clear()

@@ -12,7 +12,7 @@ from tests.predictor.scheduling.instances import PATIENCE_S
 from tests.predictor.zoo import write_python
 from tests.serving import START_S, RunningServer, json_tensor
 
-from pilotlight_predictor.beside_requests import WAIT_S, beside_requests, wait_at_most
+from pilotlight_predictor.beside_requests import LOADED_INTERVAL_S, in_thread_under_load, limit_switch_interval
 
 USUAL_S = 0.004
 # Each time that memory was declared to be kept: how often all of it had been walked, and how much of it is kept.
@@ -71,12 +71,12 @@ def wait_s() -> float:
 def test_the_wait_for_the_interpreter_is_short_until_the_last_work_ends() -> None:
     async def scene() -> None:
         first, second = threading.Event(), threading.Event()
-        works = [beside_requests(lambda gate=gate: gate.wait(PATIENCE_S)) for gate in (first, second)]
-        assert wait_s() == WAIT_S
+        works = [in_thread_under_load(lambda gate=gate: gate.wait(PATIENCE_S)) for gate in (first, second)]
+        assert wait_s() == LOADED_INTERVAL_S
         first.set()
         assert await works[0]
         await asyncio.sleep(0)
-        assert wait_s() == WAIT_S
+        assert wait_s() == LOADED_INTERVAL_S
         second.set()
         assert await works[1]
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ def test_the_wait_for_the_interpreter_is_short_until_the_last_work_ends() -> Non
 def test_work_that_fails_leaves_the_wait_as_it_was() -> None:
     async def scene() -> None:
         with pytest.raises(ZeroDivisionError):
-            await beside_requests(lambda: 1 // 0)
+            await in_thread_under_load(lambda: 1 // 0)
         await asyncio.sleep(0)
 
     asyncio.run(scene())
@@ -97,22 +97,22 @@ def test_work_that_fails_leaves_the_wait_as_it_was() -> None:
 
 def test_a_shorter_wait_that_somebody_chose_stands() -> None:
     async def scene() -> float:
-        return await beside_requests(sys.getswitchinterval)
+        return await in_thread_under_load(sys.getswitchinterval)
 
-    sys.setswitchinterval(WAIT_S / 2)
-    assert asyncio.run(scene()) == pytest.approx(WAIT_S / 2, abs=1e-6)
+    sys.setswitchinterval(LOADED_INTERVAL_S / 2)
+    assert asyncio.run(scene()) == pytest.approx(LOADED_INTERVAL_S / 2, abs=1e-6)
 
 
 def test_a_shorter_wait_that_a_load_asks_for_stands_when_the_load_is_over() -> None:
     async def scene() -> None:
-        await beside_requests(lambda: wait_at_most(3 * WAIT_S))
+        await in_thread_under_load(lambda: limit_switch_interval(3 * LOADED_INTERVAL_S))
         await asyncio.sleep(0)
 
     asyncio.run(scene())
-    assert wait_s() == pytest.approx(3 * WAIT_S, abs=3e-6)
-    wait_at_most(2 * WAIT_S)
-    wait_at_most(3 * WAIT_S)  # it only ever becomes shorter
-    assert wait_s() == pytest.approx(2 * WAIT_S, abs=3e-6)
+    assert wait_s() == pytest.approx(3 * LOADED_INTERVAL_S, abs=3e-6)
+    limit_switch_interval(2 * LOADED_INTERVAL_S)
+    limit_switch_interval(3 * LOADED_INTERVAL_S)  # it only ever becomes shorter
+    assert wait_s() == pytest.approx(2 * LOADED_INTERVAL_S, abs=3e-6)
 
 
 def told(server: RunningServer) -> list[float]:
@@ -124,8 +124,8 @@ def test_a_model_is_loaded_beside_requests(tmp_path: Path, serve: Serve) -> None
     write_python(tmp_path, "m", WAITS)
     server = serve(tmp_path, "--model-control-mode", "explicit")
     assert server.post("/v2/repository/models/m/load").status == 200
-    assert told(server)[0] == pytest.approx(WAIT_S, abs=1e-6)
-    server.wait_until(lambda: told(server)[1] > WAIT_S * 2, "done with what it put off")
+    assert told(server)[0] == pytest.approx(LOADED_INTERVAL_S, abs=1e-6)
+    server.wait_until(lambda: told(server)[1] > LOADED_INTERVAL_S * 2, "done with what it put off")
 
 
 def test_what_is_imported_after_ready_is_kept_without_a_walk_over_the_memory(tmp_path: Path, serve: Serve) -> None:

@@ -11,7 +11,7 @@ from tests.onnx_models import write_add_sub
 from tests.predictor.pilot_lights import wait_until
 
 from pilotlight_predictor import backends, bringing
-from pilotlight_predictor.bringing import Bringing, file_names, rows_for
+from pilotlight_predictor.bringing import ModelFetcher, backends_for, file_names
 
 
 @contextmanager
@@ -47,14 +47,14 @@ def test_the_runtime_is_imported_while_the_bytes_are_still_held_back(
     """The bytes are released by the import: were it not beside the download, neither would ever end."""
     may_send, imported = threading.Event(), []
 
-    def prepare(row: backends.Row) -> None:
+    def prepare(row: backends.BackendEntry) -> None:
         imported.append(row.names[0])
         may_send.set()
 
     monkeypatch.setattr(bringing, "prepare", prepare)
     body = (write_add_sub(tmp_path / "models", "m") / "1/model.onnx").read_bytes()
     with serving(body, may_send) as url:
-        brings = Bringing(str(tmp_path / "cache"), lambda progress: None)
+        brings = ModelFetcher(str(tmp_path / "cache"), lambda progress: None)
         assert brings.model(url).read_bytes() == body
         assert brings.model(url).read_bytes() == body
     assert imported == ["onnxruntime"]
@@ -62,24 +62,24 @@ def test_the_runtime_is_imported_while_the_bytes_are_still_held_back(
 
 
 def test_a_failed_import_is_the_loads_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(row: backends.Row) -> None:
+    def fails(row: backends.BackendEntry) -> None:
         raise ImportError("no such runtime")
 
     may_send = threading.Event()
     may_send.set()
     monkeypatch.setattr(bringing, "prepare", fails)
     with serving(b"bytes", may_send) as url:
-        assert Bringing(str(tmp_path), lambda progress: None).model(url).read_bytes() == b"bytes"
+        assert ModelFetcher(str(tmp_path), lambda progress: None).model(url).read_bytes() == b"bytes"
 
 
 def test_a_path_of_this_machine_is_taken_as_it_is(tmp_path: Path) -> None:
-    brings = Bringing("", lambda progress: None)
+    brings = ModelFetcher("", lambda progress: None)
     assert brings.model(str(tmp_path)) == brings.repository(str(tmp_path)) == tmp_path
     assert brings.repository(f"file://{tmp_path}") == tmp_path
 
 
 def test_backends_are_guessed_from_file_names_each_once() -> None:
     names = ["config.pbtxt", "model.onnx", "other.onnx", "model.py", "labels.txt"]
-    assert [row.names[0] for row in rows_for(names)] == ["onnxruntime", "python"]
+    assert [row.names[0] for row in backends_for(names)] == ["onnxruntime", "python"]
     assert file_names("https://host/a/resnet.onnx?version=3") == ["resnet.onnx"]
     assert file_names("s3://bucket/model.tar.gz") == ["model.tar.gz"]

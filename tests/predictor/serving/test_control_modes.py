@@ -199,7 +199,7 @@ def test_a_start_that_could_not_read_the_repository_keeps_its_reason_until_it_ca
         house = House(tmp_path / "nowhere", mode=mode, model=named)
         with pytest.raises(LoadFailed):
             await house.start()
-        assert not house.server.heal()
+        assert not house.server.recover()
         assert "is not a directory" in house.server.readiness().reason
         write_times(tmp_path / "nowhere", "m", 2)
         write_times(tmp_path / "nowhere", "other", 3)
@@ -207,12 +207,12 @@ def test_a_start_that_could_not_read_the_repository_keeps_its_reason_until_it_ca
             return
         if mode == "explicit":
             await house.control.load("other", None, {})
-            assert not house.server.heal()
+            assert not house.server.recover()
             assert house.server.readiness().reason == "model 'm': unloaded"
             await house.control.load("m", None, {})
         else:
             await house.polled()
-        assert house.server.heal()
+        assert house.server.recover()
         assert await house.ask("m") == 2
         assert house.server.readiness().ready
 
@@ -237,7 +237,7 @@ def test_a_load_that_ends_unexpectedly_says_so_and_is_over(tmp_path: Path, monke
     write_times(tmp_path, "m", 2)
     for module in ("control", "registry"):
         play(scene(f"pilotlight_predictor.{module}.check_source"))
-    play(scene("pilotlight_predictor.opening.ServedVersion"))
+    play(scene("pilotlight_predictor.opening.ModelVersion"))
 
 
 def test_a_model_is_loading_and_not_unknown_from_the_first_moment(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pilotlight_predictor.calls import Reply
-from pilotlight_predictor.door import accept_all, let_nobody_new_in
+from pilotlight_predictor.calls import HttpResponse
+from pilotlight_predictor.door import accept_all, drop_new_connections
 from pilotlight_predictor.front import HttpFront
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can filter what reaches a socket")
@@ -20,7 +20,7 @@ def test_who_has_connected_is_accepted_and_who_comes_later_is_overlooked_until_t
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
     with socket.create_connection(address) as early, socket.socket() as late:
-        let_nobody_new_in(listener)
+        drop_new_connections(listener)
         late.setblocking(False)
         late.connect_ex(address)
         early.sendall(b"I was here")
@@ -64,6 +64,6 @@ def test_who_comes_between_the_last_accept_and_the_end_of_the_port_is_not_reset(
 
 async def _drain(listener: socket.socket) -> None:
     listener.bind(("127.0.0.1", 0))
-    front = HttpFront(lambda _: Reply(200))
+    front = HttpFront(lambda _: HttpResponse(200))
     await front.listen(listener)
     await front.drain(0.0, 10.0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.assembly import Assembly
-from pilotlight_predictor.calls import Reply
+from pilotlight_predictor.assembly import Application
+from pilotlight_predictor.calls import HttpResponse
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.lifecycle import Lifecycle
 from pilotlight_predictor.settings import parse
@@ -16,8 +16,8 @@ from pilotlight_predictor.settings import parse
 def test_a_server_that_ends_as_it_becomes_ready_leaves_no_duty_that_nobody_awaits(tmp_path: Path, turns: int) -> None:
     async def scene() -> None:
         flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1"]
-        assembly = Assembly(parse(flags, {}), Lifecycle(0.0, 0.0))
-        await assembly.open(HttpFront(lambda _: Reply(503)), None)
+        assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
         work = asyncio.create_task(assembly.work(asyncio.Event()))
         async with asyncio.timeout(60):
             while not assembly.server.readiness().ready:

@@ -8,7 +8,7 @@ from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.routes.v2_infer import infer
 
 # JSON has no way to write the name of its second output.
@@ -21,9 +21,9 @@ def predict(x):
 """
 
 
-async def answers(house: House, model: str, text: bytes) -> list[Reply]:
-    replies: list[Reply] = []
-    call = Call("POST", f"/v2/models/{model}/infer", "", {}, text, "", replies.append, 0.0)
+async def answers(house: House, model: str, text: bytes) -> list[HttpResponse]:
+    replies: list[HttpResponse] = []
+    call = HttpRequest("POST", f"/v2/models/{model}/infer", "", {}, text, "", replies.append, 0.0)
     call.params = {"model": model}
     infer(house.server, call)
     await until(lambda: replies)

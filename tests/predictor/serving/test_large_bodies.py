@@ -15,16 +15,16 @@ from tests.onnx_models import write_python
 from tests.predictor.scheduling.instances import Echo, until
 from tests.predictor.serving.house import House, play
 
-from pilotlight.wire.http1 import Head
+from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.access import Access
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.dispatch import Dispatcher
 from pilotlight_predictor.front import HttpFront
 from pilotlight_predictor.inference import InferRequest
-from pilotlight_predictor.lane import Lane
+from pilotlight_predictor.lane import FastHttpProtocol
 from pilotlight_predictor.lane_patience import LEAST_RATE, SLOW_S
-from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.routes import serving_protocols
 from pilotlight_predictor.tensors import Tensor
 
 SAME = """
@@ -39,7 +39,7 @@ MB = 1_000_000
 READ_AT_ONCE = 1 << 18  # the most that either loop reads for a protocol that takes bytes
 
 
-class NotedLane(Lane):
+class NotedLane(FastHttpProtocol):
     """Counts the bytes that were copied on their way here."""
 
     copied = 0
@@ -53,8 +53,8 @@ class Bodies:
     """A front that keeps the body of every request, and answers it with the given pieces."""
 
     def __init__(self, pieces: list[Any]) -> None:
-        self.lanes: set[Lane] = set()
-        self.speaker: Lane | None = None
+        self.connections: set[FastHttpProtocol] = set()
+        self.last_active: FastHttpProtocol | None = None
         self.closing = False
         self.bodies: list[Any] = []
         self._pieces = pieces
@@ -62,10 +62,10 @@ class Bodies:
     def match(self, method: str, path: str) -> Any:
         return self
 
-    def admits(self, head: Head, peer: str, match: Any) -> bool:
+    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
         return True
 
-    def asks(self, match: Any) -> bool:
+    def recheck(self, match: Any) -> bool:
         return False
 
     def reserve(self, length: int) -> int:
@@ -73,12 +73,12 @@ class Bodies:
 
     def release(self, length: int) -> None: ...
 
-    def hand_over(self, lane: Lane) -> None:
+    def switch_to_aiohttp(self, lane: FastHttpProtocol) -> None:
         raise AssertionError("every request here is plain")
 
-    def serve(self, call: Call, match: Any) -> None:
+    def serve(self, call: HttpRequest, match: Any) -> None:
         self.bodies.append(call.body)
-        call.finish(Reply(200, self._pieces))
+        call.finish(HttpResponse(200, self._pieces))
 
 
 class Booting(Bodies):
@@ -162,7 +162,7 @@ def test_a_body_in_pieces_is_whole_and_what_follows_is_served(loop: Callable[[],
             assert await asyncio.wait_for(reader.readexactly(2 * len(answer)), 30) == 2 * answer
         writer.close()
         made.close()
-        await until(lambda: not front.lanes)
+        await until(lambda: not front.connections)
 
     NotedLane.copied = 0
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -177,12 +177,12 @@ def test_a_client_that_leaves_within_a_large_body_is_forgotten(loop: Callable[[]
     front = Bodies([])
 
     async def scene() -> None:
-        made = await asyncio.get_running_loop().create_server(lambda: Lane(front), "127.0.0.1", 0)
+        made = await asyncio.get_running_loop().create_server(lambda: FastHttpProtocol(front), "127.0.0.1", 0)
         client = socket.create_connection(made.sockets[0].getsockname())
         client.sendall(head(10 * MB) + b"x" * MB)
-        await until(lambda: front.lanes)
+        await until(lambda: front.connections)
         client.close()
-        await until(lambda: not front.lanes)
+        await until(lambda: not front.connections)
         made.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -191,7 +191,7 @@ def test_a_client_that_leaves_within_a_large_body_is_forgotten(loop: Callable[[]
 
 
 def test_the_memory_of_a_body_whose_client_leaves_is_free_at_once() -> None:
-    lane = Lane(Bodies([]))
+    lane = FastHttpProtocol(Bodies([]))
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(10 * MB))
@@ -207,7 +207,7 @@ def test_the_memory_of_a_body_whose_client_leaves_is_free_at_once() -> None:
 
 
 def test_a_booting_server_does_not_wait_for_numpy_to_take_a_body() -> None:
-    lane = Lane(Booting([]))
+    lane = FastHttpProtocol(Booting([]))
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(MB))
@@ -215,15 +215,15 @@ def test_a_booting_server_does_not_wait_for_numpy_to_take_a_body() -> None:
 
 
 def test_a_large_body_that_stalls_is_ended_and_one_that_goes_on_is_not() -> None:
-    lane = Lane(Bodies([]))
+    lane = FastHttpProtocol(Bodies([]))
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(10 * MB))
     began = lane.busy_since
     wire.protocol.buffer_updated(MB)
-    lane.end_if_overdue(began + SLOW_S + 0.9 * MB / LEAST_RATE)
+    lane.close_if_overdue(began + SLOW_S + 0.9 * MB / LEAST_RATE)
     assert not wire.closed
-    lane.end_if_overdue(began + SLOW_S + 1.1 * MB / LEAST_RATE)
+    lane.close_if_overdue(began + SLOW_S + 1.1 * MB / LEAST_RATE)
     assert wire.closed
 
 
@@ -231,7 +231,7 @@ def test_a_large_body_that_stalls_is_ended_and_one_that_goes_on_is_not() -> None
 def test_tensors_behind_the_json_are_aligned(text: str) -> None:
     values = np.arange(MB, dtype=np.float32)
     front = Bodies([])
-    lane = Lane(front)
+    lane = FastHttpProtocol(front)
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(len(text) + values.nbytes, f"Inference-Header-Content-Length: {len(text)}"))
@@ -243,7 +243,7 @@ def test_tensors_behind_the_json_are_aligned(text: str) -> None:
 
 def test_a_large_body_that_is_here_at_once_leaves_others_their_turn() -> None:
     front = Bodies([b"ok"])
-    large, small = Lane(front), Lane(front)
+    large, small = FastHttpProtocol(front), FastHttpProtocol(front)
     wires = [Wire(large), Wire(small)]
 
     async def scene() -> None:
@@ -260,7 +260,7 @@ def test_a_large_body_that_is_here_at_once_leaves_others_their_turn() -> None:
 def test_a_connection_that_sends_many_requests_at_once_has_one_served_a_turn() -> None:
     """Whoever sends its only request meanwhile does not wait for all of them."""
     front = Bodies([b"ok"])
-    many, one = Lane(front), Lane(front)
+    many, one = FastHttpProtocol(front), FastHttpProtocol(front)
 
     async def scene() -> None:
         for lane in (many, one):
@@ -275,7 +275,7 @@ def test_a_connection_that_sends_many_requests_at_once_has_one_served_a_turn() -
 
 def test_an_idle_connection_holds_no_memory_of_its_last_body() -> None:
     front = Bodies([])
-    lane = Lane(front)
+    lane = FastHttpProtocol(front)
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(MB))
@@ -303,9 +303,11 @@ def test_the_answer_of_a_model_that_gives_its_input_back_is_written_from_where_t
         write_python(tmp_path, "same", SAME)
         house = await House(tmp_path).start()
         limits, budget = house.server.limits, house.settings.server.max_bytes_in_flight
-        front = HttpFront(lambda call: Reply(503))
-        front.open(Dispatcher(house.server, dialects(), Admission(Access(house.settings.server), limits, budget)))
-        lane = Lane(front)
+        front = HttpFront(lambda call: HttpResponse(503))
+        front.open(
+            Dispatcher(house.server, serving_protocols(), Admission(Access(house.settings.server), limits, budget))
+        )
+        lane = FastHttpProtocol(front)
         wire = Wire(lane)
         lane.connection_made(wire)
         lines = head(len(text) + values.nbytes, f"Inference-Header-Content-Length: {len(text)}")

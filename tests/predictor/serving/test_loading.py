@@ -14,7 +14,7 @@ from tests.predictor.serving.house import House, play, write_times
 from pilotlight_predictor import loader
 from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
 from pilotlight_predictor.backends.onnxruntime import OnnxInstance
-from pilotlight_predictor.devices import gpu_count, place
+from pilotlight_predictor.devices import gpu_count, instance_devices
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.inference import InferRequest
 from pilotlight_predictor.repository.model_config import InstanceGroup, ModelConfig, TensorConfig
@@ -153,7 +153,7 @@ def test_only_a_trial_that_was_answered_counts_as_quick(answer: Answer) -> None:
             return [answer] * len(batch)
 
     config = ModelConfig("m", inputs=(TensorConfig("x", "FP32", (1,)),))
-    assert (loader._trial(Fixed(), config) > 0) == (answer == {})
+    assert (loader._measure(Fixed(), config) > 0) == (answer == {})
 
 
 def test_a_load_that_hangs_fails_with_the_setting_to_change_and_is_freed_when_it_ends(
@@ -218,13 +218,13 @@ CPU = Device()
     ],
 )
 def test_where_instances_go(groups: list[InstanceGroup], wish: str, gpus: int, expected: list[Device]) -> None:
-    assert place(groups, wish, gpus) == expected
+    assert instance_devices(groups, wish, gpus) == expected
 
 
 @pytest.mark.parametrize("group", [InstanceGroup(1, "GPU"), InstanceGroup(1, "AUTO", (3,))])
 def test_a_gpu_that_is_not_there_is_told_with_what_to_write_instead(group: InstanceGroup) -> None:
     with pytest.raises(LoadFailed, match="but this machine offers 0; use kind: KIND_CPU"):
-        place([group], "auto", 0)
+        instance_devices([group], "auto", 0)
 
 
 def test_gpus_are_counted_by_their_device_nodes_and_what_is_visible(tmp_path: Path) -> None:

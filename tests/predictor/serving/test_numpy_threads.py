@@ -20,7 +20,7 @@ with numpy_threads.one_thread():
     import numpy
 count = numpy_threads.openblas().scipy_openblas_get_num_threads64_
 print(count(), os.environ.get("OPENBLAS_NUM_THREADS"))
-numpy_threads.give_back()
+numpy_threads.restore_once()
 print(count())
 """
 COUNTING = """

@@ -10,7 +10,7 @@ from resource import RUSAGE_THREAD, getrusage
 import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, until
 
-from pilotlight_predictor.threads import FewThreads, in_thread, with_room
+from pilotlight_predictor.threads import ThreadLimiter, in_thread, with_deep_stack
 
 DEPTH, CALLS = 300, 500
 
@@ -42,7 +42,7 @@ def faults_of_calls_at_every_depth() -> int:
 
 def test_calls_of_a_thread_with_room_map_no_memory_again_and_again() -> None:
     async def scene() -> int:
-        return await in_thread(partial(with_room, faults_of_calls_at_every_depth))
+        return await in_thread(partial(with_deep_stack, faults_of_calls_at_every_depth))
 
     assert asyncio.run(scene()) < CALLS
 
@@ -73,7 +73,7 @@ def test_what_failed_work_was_given_and_had_in_hand_is_freed_with_it() -> None:
 
 def test_a_few_run_at_a_time_and_the_rest_wait_their_turn() -> None:
     async def scene() -> None:
-        few, go, running = FewThreads(2), threading.Event(), list[int]()
+        few, go, running = ThreadLimiter(2), threading.Event(), list[int]()
 
         def work(number: int) -> int:
             running.append(number)

@@ -11,10 +11,10 @@ from tests.predictor.scheduling.instances import PATIENCE_S
 from pilotlight_predictor import unread
 from pilotlight_predictor.access import Access, Action
 from pilotlight_predictor.admission import Admission
-from pilotlight_predictor.calls import Call, Reply
-from pilotlight_predictor.dispatch import Dialect, Dispatcher, Route
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
+from pilotlight_predictor.dispatch import Dispatcher, Route, ServingProtocol
 from pilotlight_predictor.front import HttpFront
-from pilotlight_predictor.http import FullServer
+from pilotlight_predictor.http import AiohttpServer
 from pilotlight_predictor.settings import Limits, Settings
 
 ASK = b"GET /%b HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -48,16 +48,17 @@ class SteppedClock(asyncio.SelectorEventLoop):
         return self.now
 
 
-def full_server(body: Any) -> FullServer:
-    def handler(_: Any, __: Call) -> Reply:
-        return Reply(200, body, "text/event-stream")
+def full_server(body: Any) -> AiohttpServer:
+    def handler(_: Any, __: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, body, "text/event-stream")
 
-    dialect = Dialect("test", (Route("GET", "/it", handler, Action.READ),), lambda error: Reply(error.status))
+    routes = (Route("GET", "/it", handler, Action.READ),)
+    dialect = ServingProtocol("test", routes, lambda error: HttpResponse(error.status))
     admission = Admission(Access(Settings().server), Limits(1 << 20, 0.0, None, None), 1 << 30)
-    return FullServer(Dispatcher(None, (dialect,), admission), HttpFront(lambda _: Reply(503)))  # type: ignore[arg-type]
+    return AiohttpServer(Dispatcher(None, (dialect,), admission), HttpFront(lambda _: HttpResponse(503)))  # type: ignore[arg-type]
 
 
-async def stalled(full: FullServer) -> socket.socket:
+async def stalled(full: AiohttpServer) -> socket.socket:
     """A client that has asked and reads nothing."""
     server = await asyncio.get_running_loop().create_server(full.handler, "127.0.0.1", 0)
     client = socket.socket()

@@ -4,14 +4,14 @@ from dataclasses import FrozenInstanceError, field, fields, replace
 
 import pytest
 
-from pilotlight_predictor.settings.group import Group
+from pilotlight_predictor.settings.group import SettingsGroup
 
 
-class Inner(Group):
+class Inner(SettingsGroup):
     number: int = 1
 
 
-class Outer(Group):
+class Outer(SettingsGroup):
     name: str
     inner: Inner = Inner()
     notes: dict[str, str] = field(default_factory=dict)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.settings import Settings, kinds, parse, shares
-from pilotlight_predictor.settings.table import ROWS, Row
+from pilotlight_predictor.settings.table import ROWS, SettingRow
 
 MODEL = ["--model-path", "m.onnx"]
-SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
+SAMPLES: dict[kinds.ValueKind, tuple[str, Any]] = {
     kinds.BYTES: ("3MiB", 3 << 20),
     kinds.DEVICE: ("cuda:1", "cuda:1"),
     kinds.MEGABYTES: ("2.5", 2.5),
@@ -28,7 +28,7 @@ SAMPLES: dict[kinds.Kind, tuple[str, Any]] = {
 }
 
 
-def sample(row: Row) -> tuple[str, Any]:
+def sample(row: SettingRow) -> tuple[str, Any]:
     if row.key == "model.load_models":
         return "iris", ("iris",)
     if row.key == "server.dialect":
@@ -37,8 +37,8 @@ def sample(row: Row) -> tuple[str, Any]:
         return ("false", False) if row.default else ("true", True)
     if row.kind in SAMPLES:
         return SAMPLES[row.kind]
-    if "|" in row.kind.shown:
-        word = row.kind.shown.split("|")[-1]
+    if "|" in row.kind.metavar:
+        word = row.kind.metavar.split("|")[-1]
         return word, word
     return "7", 7
 
@@ -47,13 +47,13 @@ def get(settings: Settings, key: str) -> Any:
     return reduce(getattr, key.split("."), settings)
 
 
-def mode(row: Row) -> list[str]:
+def mode(row: SettingRow) -> list[str]:
     """What a row's value needs beside it to be valid."""
     needed = {"model.load_models": "--model-control-mode=explicit", "model.park_after_s": "--park-memory=1GiB"}
     return [needed[row.key]] if row.key in needed else []
 
 
-def model(row: Row) -> list[str]:
+def model(row: SettingRow) -> list[str]:
     return [] if row.key == "model.path" else MODEL
 
 
@@ -63,7 +63,7 @@ PATHS = [(row, path) for row in ROWS for path in row.paths]
 
 
 @pytest.mark.parametrize(("row", "flag"), NAMED, ids=[flag for _, flag in NAMED])
-def test_each_flag_sets_its_setting_in_every_spelling(row: Row, flag: str) -> None:
+def test_each_flag_sets_its_setting_in_every_spelling(row: SettingRow, flag: str) -> None:
     text, value = sample(row)
     assert value != row.default
     under = "--" + flag[2:].replace("-", "_")
@@ -72,13 +72,13 @@ def test_each_flag_sets_its_setting_in_every_spelling(row: Row, flag: str) -> No
 
 
 @pytest.mark.parametrize(("row", "name"), VARIABLES, ids=[name for _, name in VARIABLES])
-def test_each_variable_sets_its_setting(row: Row, name: str) -> None:
+def test_each_variable_sets_its_setting(row: SettingRow, name: str) -> None:
     text, value = sample(row)
     assert get(parse([*model(row), *mode(row)], {name: text}), row.key) == value
 
 
 @pytest.mark.parametrize(("row", "path"), PATHS, ids=[path for _, path in PATHS])
-def test_each_key_of_the_file_sets_its_setting(row: Row, path: str, tmp_path: Path) -> None:
+def test_each_key_of_the_file_sets_its_setting(row: SettingRow, path: str, tmp_path: Path) -> None:
     text, value = sample(row)
     *sections, name = path.split(".")
     lines = [f"{'  ' * depth}{section}:" for depth, section in enumerate(sections)]

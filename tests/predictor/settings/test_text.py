@@ -35,7 +35,7 @@ def test_help_lists_every_flag_by_section_even_beside_mistakes(capsys: pytest.Ca
     for section in ("server", "model", "performance", "safeguards", "observability", "file"):
         assert f"\n{section}:\n" in text
     for row in ROWS:
-        assert f"  {', '.join(row.flags)} {row.kind.shown}\n" in text
+        assert f"  {', '.join(row.flags)} {row.kind.metavar}\n" in text
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

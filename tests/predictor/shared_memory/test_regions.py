@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.errors import BadRequest, NotFound
-from pilotlight_predictor.inference import SharedPlace
+from pilotlight_predictor.inference import SharedMemorySlice
 from pilotlight_predictor.shared_memory import SharedMemory
 
-PLACE = SharedPlace("r", 8, 16)
+PLACE = SharedMemorySlice("r", 8, 16)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch
-from pilotlight_predictor.storage.lock import locked
+from pilotlight_predictor.storage.lock import file_lock
 
 FETCH = """
 import sys
@@ -70,7 +70,7 @@ def test_who_waits_for_another_process_may_give_up(tmp_path: Path) -> None:
     def give_up() -> None:
         raise GiveUp
 
-    with locked(tmp_path / "lock"), pytest.raises(GiveUp), locked(tmp_path / "lock", give_up):
+    with file_lock(tmp_path / "lock"), pytest.raises(GiveUp), file_lock(tmp_path / "lock", give_up):
         pass
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import fetch
-from pilotlight_predictor.storage.stores.configured import place, read, variables
+from pilotlight_predictor.storage.stores.configured import read_entry, resolve, variables
 from pilotlight_predictor.storage.uri import Location
 
 
@@ -41,7 +41,7 @@ def test_a_model_is_fetched_with_the_credentials_of_an_entry(
 
 def test_what_the_service_says_wins_over_the_entry() -> None:
     environ = {"STORAGE_CONFIG": '{"type": "s3", "bucket": "a"}', "STORAGE_OVERRIDE_CONFIG": '{"bucket": "b"}'}
-    assert place(Location("storage-config", "x/y"), read(environ)) == Location("s3", "b/x/y")
+    assert resolve(Location("storage-config", "x/y"), read_entry(environ)) == Location("s3", "b/x/y")
 
 
 def test_each_store_gets_its_own_variables() -> None:
@@ -64,5 +64,5 @@ def test_each_store_gets_its_own_variables() -> None:
 )
 def test_an_entry_that_leads_nowhere_is_told_without_its_content(environ: dict[str, str], said: str) -> None:
     with pytest.raises(LoadFailed, match=said) as told:
-        place(Location("storage-config", "x"), read(environ))
+        resolve(Location("storage-config", "x"), read_entry(environ))
     assert "secret, not JSON" not in str(told.value)

@@ -50,20 +50,20 @@ def test_a_hash_is_checked_over_parts_of_both_runs(
 
 def _part_file(tmp_path: Path, entry: Entry, part_bytes: int = 4) -> PartFile:
     file = PartFile(entry, tmp_path / "files", tmp_path, part_bytes, "uri")
-    file.begin()
+    file.resume()
     return file
 
 
 def test_a_log_is_believed_only_for_the_same_object_parts_and_boot(tmp_path: Path, monkeypatch: Any) -> None:
     entry = Entry("m.bin", 12, etag="v1")
     _part_file(tmp_path, entry).finish_part(1)
-    assert _part_file(tmp_path, entry).missing() == [0, 2]
-    assert _part_file(tmp_path, replace(entry, etag="v2")).missing() == [0, 1, 2]
+    assert _part_file(tmp_path, entry).missing_parts() == [0, 2]
+    assert _part_file(tmp_path, replace(entry, etag="v2")).missing_parts() == [0, 1, 2]
     _part_file(tmp_path, entry).finish_part(1)
-    assert _part_file(tmp_path, entry, part_bytes=6).missing() == [0, 1]
+    assert _part_file(tmp_path, entry, part_bytes=6).missing_parts() == [0, 1]
     _part_file(tmp_path, entry).finish_part(1)
     monkeypatch.setattr("pilotlight_predictor.storage.parts.boot_id", lambda: "another boot")
-    assert _part_file(tmp_path, entry).missing() == [0, 1, 2]
+    assert _part_file(tmp_path, entry).missing_parts() == [0, 1, 2]
 
 
 def test_a_log_that_was_cut_off_costs_one_part(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_a_log_that_was_cut_off_costs_one_part(tmp_path: Path) -> None:
     _part_file(tmp_path, entry).finish_part(1)
     log = next(tmp_path.glob("*.log"))
     log.write_text(log.read_text() + "99\n2garbage")
-    assert _part_file(tmp_path, entry).missing() == [0, 2]
+    assert _part_file(tmp_path, entry).missing_parts() == [0, 2]

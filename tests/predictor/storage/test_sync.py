@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, sync_repository
-from pilotlight_predictor.storage.sync import Plan, plan
+from pilotlight_predictor.storage.sync import SyncPlan, plan_sync
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -151,5 +151,5 @@ def test_one_file_is_no_repository(s3_bucket: Any, tmp_path: Path, options: Fetc
 def test_the_plan_names_models_not_files() -> None:
     before = {"a/1/m": "1", "b/1/m": "1", "c/1/m": "1", "labels.txt": "1"}
     after = {"a/1/m": "1", "b/1/m": "2", "d/1/m": "1", "labels.txt": "1"}
-    assert plan(before, after) == Plan(changed=["b", "d"], removed=["c"])
-    assert plan(after, after) == Plan([], [])
+    assert plan_sync(before, after) == SyncPlan(changed=["b", "d"], removed=["c"])
+    assert plan_sync(after, after) == SyncPlan([], [])

@@ -8,7 +8,7 @@ import pytest
 from tests.predictor.text.conftest import Heard, text_instance
 from tests.predictor.text.tiny import CONTEXT, text_model
 
-from pilotlight_predictor.backends.text_sampling import Draw
+from pilotlight_predictor.backends.text_sampling import Sampler
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.generation import read_sampling
 
@@ -72,7 +72,7 @@ def test_a_bias_changes_what_is_said(ask: Ask) -> None:
 def test_penalties_make_what_was_said_less_likely(penalty: str, second: int) -> None:
     import torch
 
-    draw = Draw(read_sampling({"temperature": 0, penalty: 1.0}), 0)
+    draw = Sampler(read_sampling({"temperature": 0, penalty: 1.0}), 0)
     scores = torch.tensor([0.0, 3.0, 2.5])
     assert [draw.choose(scores).token for _ in range(2)] == [1, second]
 
@@ -81,8 +81,8 @@ def test_a_frequency_penalty_grows_with_each_time_and_a_presence_penalty_does_no
     import torch
 
     scores = torch.tensor([0.0, 5.0, 2.5])
-    frequent = Draw(read_sampling({"temperature": 0, "frequency_penalty": 2.0}), 0)
-    present = Draw(read_sampling({"temperature": 0, "presence_penalty": 2.0}), 0)
+    frequent = Sampler(read_sampling({"temperature": 0, "frequency_penalty": 2.0}), 0)
+    present = Sampler(read_sampling({"temperature": 0, "presence_penalty": 2.0}), 0)
     assert [frequent.choose(scores).token for _ in range(3)] == [1, 1, 2]
     assert [present.choose(scores).token for _ in range(3)] == [1, 1, 1]
 

@@ -42,14 +42,14 @@ def test_requests_that_run_together_get_what_each_gets_alone(family: str, text_m
 def test_models_with_a_sliding_window_step_their_rows_one_by_one(text_models: Path) -> None:
     folder = text_model(text_models, "mistral", steps=40)
     instance = text_instance(folder)
-    assert not instance._model.together
+    assert not instance._model.batchable
     instance.close()
 
 
 def test_a_prompt_longer_than_one_piece_of_prefill_is_read_to_its_end(
     instance: TextInstance, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotlight_predictor.backends.text_engine.PREFILL", 3)
+    monkeypatch.setattr("pilotlight_predictor.backends.text_engine.PREFILL_TOKENS", 3)
     asked = [Heard(text, temperature=0, max_tokens=12) for text in prompts(6)]
     for heard, text in zip(all_heard(instance, asked), prompts(6), strict=True):
         assert heard.text() == greedy_text(tiny, text, 12)

@@ -11,22 +11,22 @@ import torch
 from tests.predictor.text.conftest import Heard, text_instance
 
 from pilotlight_predictor.backends.text import TextInstance
-from pilotlight_predictor.backends.text_graphs import PromptGraphs, prompt_values, size_of
+from pilotlight_predictor.backends.text_graphs import PrefillGraphs, padded_size, prefill_outputs
 from pilotlight_predictor.backends.text_model import TextModel
-from pilotlight_predictor.backends.torch_graphs import Graph, Plan
+from pilotlight_predictor.backends.torch_graphs import CapturedGraph, GraphPlan
 
 
 @pytest.mark.parametrize(("length", "size"), [(1, 32), (32, 32), (33, 64), (512, 512), (513, 0)])
 def test_a_prompt_runs_as_the_next_larger_size(length: int, size: int) -> None:
-    assert size_of(length) == size
+    assert padded_size(length) == size
 
 
 def test_prompts_are_captured_only_where_that_is_asked_for(tiny: Path) -> None:
     instance = text_instance(tiny)
     module = instance._model._module
     try:
-        assert TextModel(module, torch.device("cuda", 0), 64)._prompts is None
-        assert TextModel(module, torch.device("cuda", 0), 64, graphs=True)._prompts is not None
+        assert TextModel(module, torch.device("cuda", 0), 64)._prefill_graphs is None
+        assert TextModel(module, torch.device("cuda", 0), 64, graphs=True)._prefill_graphs is not None
     finally:
         instance.close()
 
@@ -37,7 +37,7 @@ class NoStream:
 
 
 @pytest.fixture
-def graphs(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextInstance, PromptGraphs]]:
+def graphs(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextInstance, PrefillGraphs]]:
     instance = text_instance(tiny)
     model = instance._model
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: NoStream())
@@ -46,21 +46,23 @@ def graphs(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIn
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
 
     def compute(values: Any) -> Any:
-        return prompt_values(model._module, model.new_cache, values)
+        return prefill_outputs(model._module, model.new_cache, values)
 
-    made = model._prompts = PromptGraphs(compute, model.layers, model.device, standing_in)
+    made = model._prefill_graphs = PrefillGraphs(compute, model.layers, model.device, standing_in)
     yield instance, made
     instance.close()
 
 
-def standing_in(plan: Plan, inputs: Any, compute: Callable[[Any], Any], stream: object, pool: object) -> Graph:
+def standing_in(
+    plan: GraphPlan, inputs: Any, compute: Callable[[Any], Any], stream: object, pool: object
+) -> CapturedGraph:
     outputs = compute(inputs)
 
     def replay() -> None:
         for name, value in compute(inputs).items():
             outputs[name].copy_(value)
 
-    return Graph(plan, inputs, outputs, replay)
+    return CapturedGraph(plan, inputs, outputs, replay)
 
 
 def asked(instance: TextInstance, text: str) -> Heard:
@@ -69,7 +71,7 @@ def asked(instance: TextInstance, text: str) -> Heard:
     return heard.wait()
 
 
-def captured_after(instance: TextInstance, prompts: PromptGraphs, text: str) -> None:
+def captured_after(instance: TextInstance, prompts: PrefillGraphs, text: str) -> None:
     asked(instance, text)
     deadline = monotonic() + 60
     while not prompts.graphs:
@@ -78,7 +80,7 @@ def captured_after(instance: TextInstance, prompts: PromptGraphs, text: str) -> 
 
 
 def test_a_size_that_was_asked_for_is_captured_and_answers_as_before(
-    graphs: tuple[TextInstance, PromptGraphs], ask: Callable[..., Heard]
+    graphs: tuple[TextInstance, PrefillGraphs], ask: Callable[..., Heard]
 ) -> None:
     instance, prompts = graphs
     texts = ["the server sleeps", "nobody asks and", "wakes before an asker leaves the server"]
@@ -89,7 +91,7 @@ def test_a_size_that_was_asked_for_is_captured_and_answers_as_before(
 
 
 def test_prompts_of_a_graph_do_not_meet_in_its_memory(
-    graphs: tuple[TextInstance, PromptGraphs], ask: Callable[..., Heard]
+    graphs: tuple[TextInstance, PrefillGraphs], ask: Callable[..., Heard]
 ) -> None:
     instance, prompts = graphs
     texts = [f"the server {'sleeps ' * count}" for count in range(1, 7)]
@@ -101,9 +103,9 @@ def test_prompts_of_a_graph_do_not_meet_in_its_memory(
 
 
 def test_a_model_that_cannot_be_captured_says_so_once_and_answers(
-    graphs: tuple[TextInstance, PromptGraphs], caplog: pytest.LogCaptureFixture
+    graphs: tuple[TextInstance, PrefillGraphs], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuses(*_: object) -> Graph:
+    def refuses(*_: object) -> CapturedGraph:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     instance, prompts = graphs

@@ -7,7 +7,7 @@ import pytest
 from tests.predictor.text.conftest import Heard
 
 from pilotlight_predictor.backends.text import TextInstance
-from pilotlight_predictor.backends.text_prompt import Tokens
+from pilotlight_predictor.backends.text_prompt import PromptTokenizer
 from pilotlight_predictor.errors import BadRequest
 
 
@@ -34,14 +34,14 @@ class Choking:
 @pytest.mark.parametrize("error", [IndexError("no"), AttributeError("no"), RecursionError("no")])
 def test_whatever_a_template_raises_says_that_messages_do_not_fit(error: Exception) -> None:
     with pytest.raises(BadRequest, match="do not fit the chat template of model 'm': no"):
-        Tokens(Choking(error), "m").chat([{"role": "user", "content": "x"}])
+        PromptTokenizer(Choking(error), "m").chat([{"role": "user", "content": "x"}])
 
 
 def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -> None:
     begun: list[Any] = []
     engine: Any = SimpleNamespace(slots=4, submit=begun.append)
     model: Any = SimpleNamespace(context=100, stops=frozenset())
-    instance = TextInstance("m", model, Tokens(Choking(AttributeError("no")), "m"), engine, [0])
+    instance = TextInstance("m", model, PromptTokenizer(Choking(AttributeError("no")), "m"), engine, [0])
     batch = [Heard("one"), Heard("choke"), Heard("two")]
     instance.begin(batch)
     assert len(begun) == 2

@@ -18,7 +18,7 @@ LEAVES = (
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
 NAMES = st.sampled_from(
-    (*KEYS, *LogSettings("info", "").told(), "key", "offset", "byte_size"),
+    (*KEYS, *LogSettings("info", "").values(), "key", "offset", "byte_size"),
 )
 PATHS = (
     "/v2/trace/setting",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.trace_settings import Sampler, changed, told, trace_settings
+from pilotlight_predictor.trace_settings import Sampler, as_triton, changed, trace_settings
 
 
 def sampler(**values: Any) -> Sampler:
@@ -13,7 +13,7 @@ def sampler(**values: Any) -> Sampler:
 
 
 def test_they_are_told_as_triton_tells_them() -> None:
-    assert told({}) == {
+    assert as_triton({}) == {
         "trace_file": "",
         "trace_level": ["OFF"],
         "trace_rate": "1000",
@@ -25,9 +25,9 @@ def test_they_are_told_as_triton_tells_them() -> None:
 
 def test_a_change_keeps_the_rest_and_none_takes_back() -> None:
     first = changed({}, {"trace_rate": "5", "trace_level": ["TIMESTAMPS", "TENSORS"], "trace_file": ["t.json"]})
-    assert told(changed(first, {"trace_rate": None}))["trace_rate"] == "1000"
-    assert told(first)["trace_level"] == ["TIMESTAMPS", "TENSORS"]
-    assert told(first)["trace_file"] == "t.json"
+    assert as_triton(changed(first, {"trace_rate": None}))["trace_rate"] == "1000"
+    assert as_triton(first)["trace_level"] == ["TIMESTAMPS", "TENSORS"]
+    assert as_triton(first)["trace_file"] == "t.json"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_is_no_setting_is_refused_by_name(asked: dict[str, Any]) -> None:
 
 def test_every_so_many_are_taken_until_the_count_is_used_up() -> None:
     found = sampler(trace_rate="3", trace_count="2")
-    assert [found.takes() for _ in range(12)] == [False, False, True, False, False, True] + [False] * 6
+    assert [found.sample() for _ in range(12)] == [False, False, True, False, False, True] + [False] * 6
 
 
 def test_a_count_of_none_is_off() -> None:
@@ -72,6 +72,6 @@ def test_files_are_numbered_where_each_has_so_many() -> None:
     found = sampler(trace_rate=1, log_frequency=2)
     names = []
     for _ in range(5):
-        found.takes()
+        found.sample()
         names.append(found.file_name)
     assert names == ["t.0", "t.0", "t.1", "t.1", "t.2"]

@@ -9,7 +9,7 @@ from tests.onnx_models import write_identity
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.log_settings import LogSettings
-from pilotlight_predictor.trace_settings import told
+from pilotlight_predictor.trace_settings import as_triton
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text()
 (COMMAND,) = re.findall(r"^    \$ (curl .*)$", PAGE, re.MULTILINE)
@@ -24,5 +24,5 @@ def test_the_command_of_the_page_is_taken(serve: Callable[..., RunningServer], t
 
 
 def test_every_setting_is_on_the_page() -> None:
-    names = {*told({}), *LogSettings("info", "").told()}
+    names = {*as_triton({}), *LogSettings("info", "").values()}
     assert not [name for name in names if f"`{name}`" not in PAGE]

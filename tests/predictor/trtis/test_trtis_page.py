@@ -13,7 +13,7 @@ import pytest
 from tests.onnx_models import write_model
 from tests.serving import ROOT, RunningServer
 
-from pilotlight_predictor.routes.trtis import DIALECT
+from pilotlight_predictor.routes.trtis import PROTOCOL
 
 PAGE = (ROOT / "docs" / "trtis.md").read_text()
 CLIENT = ROOT / "examples" / "clients" / "trtis_image_client.py"
@@ -125,5 +125,5 @@ def test_the_client_tells_what_the_server_refuses(served: RunningServer) -> None
 
 
 def test_every_route_is_on_the_page() -> None:
-    for route in DIALECT.routes:
+    for route in PROTOCOL.routes:
         assert f"`{route.method} {route.pattern}`" in PAGE

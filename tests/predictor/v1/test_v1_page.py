@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.serving import ROOT, RunningServer
 
-from pilotlight_predictor.routes.v1 import DIALECT
+from pilotlight_predictor.routes.v1 import PROTOCOL
 
 PAGE = (ROOT / "docs" / "v1.md").read_text()
 WRITTEN_FOR = "http://127.0.0.1:8080"
@@ -45,5 +45,5 @@ def test_a_program_runs(iris: RunningServer, text: str, tmp_path: Path) -> None:
 
 
 def test_every_route_is_on_the_page() -> None:
-    for route in DIALECT.routes:
+    for route in PROTOCOL.routes:
         assert f"`{route.method} {route.pattern.replace('/versions/{version}', '')}`" in PAGE

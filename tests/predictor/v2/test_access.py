@@ -13,13 +13,13 @@ from tests.serving import RunningServer, json_tensor
 
 from pilotlight_predictor.access import Access, Action, client_address
 from pilotlight_predictor.admission import Admission, RateLimiter
-from pilotlight_predictor.dispatch import Dialect, Dispatcher, Route
+from pilotlight_predictor.dispatch import Dispatcher, Route, ServingProtocol
 from pilotlight_predictor.errors import PredictorError, RateLimited
-from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.routes import serving_protocols
 from pilotlight_predictor.settings import Limits, Settings
 
 Serve = Callable[..., RunningServer]
-ROUTES = [route for dialect in dialects() for route in dialect.routes]
+ROUTES = [route for dialect in serving_protocols() for route in dialect.routes]
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
 API, ADMIN = "api-token-é", "admin-token"
 
@@ -195,9 +195,9 @@ def test_a_connection_that_repeats_the_same_request_is_held_to_its_rate(small: P
 
 def test_limits_of_a_dialect_that_are_given_again_forget_nobody_who_was_counted() -> None:
     admission = Admission(Access(Settings().server), Limits(1, 0.0, None, None), 1)
-    admission.hold("predict", Limits(1, 0.0, 1, None))
+    admission.set_limits("predict", Limits(1, 0.0, 1, None))
     admission.admit({}, "1.1.1.1", Action.INFER, "predict")
-    admission.hold("predict", Limits(1, 0.0, 1, None))
+    admission.set_limits("predict", Limits(1, 0.0, 1, None))
     with pytest.raises(RateLimited):
         admission.admit({}, "1.1.1.1", Action.INFER, "predict")
 
@@ -205,7 +205,7 @@ def test_limits_of_a_dialect_that_are_given_again_forget_nobody_who_was_counted(
 def test_a_dialect_that_cannot_be_imported_is_answered_with_an_error_and_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def broken() -> tuple[Dialect, ...]:
+    def broken() -> tuple[ServingProtocol, ...]:
         raise ImportError("no module called that")
 
     admission = Admission(Access(Settings().server), Limits(1, 0.0, None, None), 1)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.serving import RunningServer, binary_body, bytes_blob
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.inference import InferRequest, InferResponse
-from pilotlight_predictor.lane import Lane
+from pilotlight_predictor.lane import FastHttpProtocol
 from pilotlight_predictor.protocol.v2_request import decode_raw_request, decode_request
 from pilotlight_predictor.protocol.v2_response import encode_response
 from pilotlight_predictor.tensors import Tensor, TensorSpec
@@ -151,8 +151,8 @@ class OneAnswer:
     """A front whose only route answers with the given pieces."""
 
     def __init__(self, pieces: list[Any]) -> None:
-        self.lanes: set[Lane] = set()
-        self.speaker: Lane | None = None
+        self.connections: set[FastHttpProtocol] = set()
+        self.last_active: FastHttpProtocol | None = None
         self.closing = False
         self._pieces = pieces
 
@@ -162,7 +162,7 @@ class OneAnswer:
     def admits(self, head: Any, peer: str, match: Any) -> bool:
         return True
 
-    def asks(self, match: Any) -> bool:
+    def recheck(self, match: Any) -> bool:
         return False
 
     def reserve(self, length: int) -> int:
@@ -170,17 +170,17 @@ class OneAnswer:
 
     def release(self, length: int) -> None: ...
 
-    def hand_over(self, lane: Lane) -> None: ...
+    def switch_to_aiohttp(self, lane: FastHttpProtocol) -> None: ...
 
-    def serve(self, call: Call, match: Any) -> None:
-        call.finish(Reply(200, self._pieces))
+    def serve(self, call: HttpRequest, match: Any) -> None:
+        call.finish(HttpResponse(200, self._pieces))
 
 
 def test_a_large_tensor_reaches_the_socket_without_being_joined_to_its_head() -> None:
     array = np.arange(100_000, dtype="<f4")
     response = InferResponse("m", 1, {"y": Tensor("FP32", array)})
     _, pieces = encode_response(InferRequest("m", {}, binary_output=True), response)
-    wire, lane = Wire(), Lane(OneAnswer(pieces))
+    wire, lane = Wire(), FastHttpProtocol(OneAnswer(pieces))
     lane.connection_made(wire)
     lane.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
     assert np.shares_memory(np.frombuffer(wire.written[-1], np.uint8), array)

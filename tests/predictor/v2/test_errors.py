@@ -14,8 +14,8 @@ from tests.predictor.zoo import GATE, MOODY
 from tests.serving import Answer, RunningServer, json_tensor, rendered
 
 from pilotlight_predictor import errors
-from pilotlight_predictor.calls import Call
-from pilotlight_predictor.dispatch import error_reply
+from pilotlight_predictor.calls import HttpRequest
+from pilotlight_predictor.dispatch import error_response
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.routes.v2_answer import error_body
 
@@ -59,8 +59,8 @@ def test_a_class_is_drawn_and_becomes_its_reply(kind: type[PredictorError]) -> N
     assert drawn, f"{kind.__name__} is missing in the tree of errors.py"
     parent = kind.__mro__[1]
     assert int(drawn[1] or parent.status) == kind.status  # type: ignore[attr-defined]
-    call = Call("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
-    reply = error_reply(error_body, made(kind), call)
+    call = HttpRequest("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
+    reply = error_response(error_body, made(kind), call)
     assert isinstance(reply.body, list)
     assert (reply.status, json.loads(bytes(reply.body[0]))) == (kind.status, {"error": "one sentence"})
     headers = reply.headers or {}
@@ -71,8 +71,8 @@ def test_a_class_is_drawn_and_becomes_its_reply(kind: type[PredictorError]) -> N
 
 
 def test_an_error_that_is_none_of_ours_is_opaque() -> None:
-    call = Call("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
-    reply = error_reply(error_body, KeyError("a secret of ours"), call)
+    call = HttpRequest("GET", "/v2", "", {}, b"", "", lambda _: None, 0.0)
+    reply = error_response(error_body, KeyError("a secret of ours"), call)
     assert reply.status == 500
     assert isinstance(reply.body, list)
     assert b"secret" not in bytes(reply.body[0])

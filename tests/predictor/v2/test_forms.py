@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.predictor.fuzzing import changed, fuzz
 
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.protocol.shared_places import not_shared
-from pilotlight_predictor.protocol.v2_forms import MAX_FORMS, MAX_FRUITLESS, PATIENCE, Forms
+from pilotlight_predictor.protocol.shared_places import no_shared_memory
+from pilotlight_predictor.protocol.v2_forms import MAX_TEMPLATES, MAX_UNUSED, RETRY_AFTER, TemplateCache
 from pilotlight_predictor.protocol.v2_request import decode_request
 
 PLAIN = b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": %b}]}'
@@ -32,10 +32,10 @@ ARRAYS = [
 ]  # fmt: skip
 
 
-def meaning(body: bytes, forms: Forms | None) -> Any:
+def meaning(body: bytes, forms: TemplateCache | None) -> Any:
     try:
         known = forms.read("m", 1, body) if forms is not None else None
-        request = known or decode_request("m", 1, body, None, not_shared, forms)
+        request = known or decode_request("m", 1, body, None, no_shared_memory, forms)
     except BadRequest as error:
         return str(error)
     inputs = {n: (t.datatype, t.array.dtype, t.array.shape, t.array.tobytes()) for n, t in request.inputs.items()}
@@ -45,7 +45,7 @@ def meaning(body: bytes, forms: Forms | None) -> Any:
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("first", [b"[1, 2]", b"[true, false]", b"[7, 8]"])
 def test_whatever_the_array_is(around: bytes, first: bytes) -> None:
-    forms = Forms()
+    forms = TemplateCache()
     meaning(around % first, forms)
     for array in ARRAYS:
         assert meaning(around % array, forms) == meaning(around % array, None), array
@@ -54,7 +54,7 @@ def test_whatever_the_array_is(around: bytes, first: bytes) -> None:
 def test_what_was_rewritten_before_it_was_read_is_not_taken_for_what_stands_elsewhere() -> None:
     """NaN is put into quotes, and then the array's text is that of the other one."""
     text = b'{"x": %b, "inputs": [{"name": "a", "shape": [2], "datatype": "FP32", "data": [1,NaN]}]}'
-    forms = Forms()
+    forms = TemplateCache()
     for other in (b'[1,"NaN"]', b"[5,6]"):
         assert meaning(text % other, forms) == meaning(text % other, None)
 
@@ -62,7 +62,7 @@ def test_what_was_rewritten_before_it_was_read_is_not_taken_for_what_stands_else
 def test_an_array_of_as_many_dimensions_as_there_can_be_has_no_form() -> None:
     body = b'{"inputs": [{"name": "x", "shape": %b, "datatype": "FP32", "data": [7]}]}'
     for dims, known in ((63, True), (64, False)):
-        forms, text = Forms(), body % json.dumps([1] * dims).encode()
+        forms, text = TemplateCache(), body % json.dumps([1] * dims).encode()
         meaning(text, forms)
         assert read(forms, text) is known
         assert meaning(text, forms) == meaning(text, None)
@@ -79,7 +79,7 @@ IDS = [
 
 @pytest.mark.parametrize("first", IDS, ids=[f"{number}" for number in range(len(IDS))])
 def test_whatever_the_id_is(first: bytes) -> None:
-    forms = Forms()
+    forms = TemplateCache()
     meaning(WITH_ID % first, forms)
     for identity in IDS:
         assert meaning(WITH_ID % identity, forms) == meaning(WITH_ID % identity, None), identity
@@ -88,7 +88,7 @@ def test_whatever_the_id_is(first: bytes) -> None:
 
 
 def test_requests_with_ids_of_their_own_have_one_form() -> None:
-    forms = Forms()
+    forms = TemplateCache()
     meaning(WITH_ID % b'"0"', forms)
     for number in range(3):
         known = forms.read("m", 1, WITH_ID % b'"%d"' % number)
@@ -102,17 +102,17 @@ EVERYTHING = [*(around % array for around in AROUND for array in ARRAYS), *(WITH
 @fuzz(600)
 @given(bodies=st.lists(changed(EVERYTHING), min_size=2, max_size=8))
 def test_whatever_came_before(bodies: list[bytes]) -> None:
-    forms = Forms()
+    forms = TemplateCache()
     for body in [*bodies, *bodies]:
         assert meaning(body, forms) == meaning(body, None)
 
 
-def read(forms: Forms, body: bytes) -> bool:
+def read(forms: TemplateCache, body: bytes) -> bool:
     return forms.read("m", 1, body) is not None
 
 
 def test_a_form_is_known_from_the_second_request_on() -> None:
-    forms = Forms()
+    forms = TemplateCache()
     assert not read(forms, PLAIN % b"[1, 2]")
     meaning(PLAIN % b"[1.5, 2]", forms)
     assert read(forms, PLAIN % b"[-3.5,4]")
@@ -131,24 +131,24 @@ def test_a_form_is_known_from_the_second_request_on() -> None:
     ids=["id behind the array", "parameters", "strings", "the same array twice", "two inputs"],
 )
 def test_what_is_more_than_one_array_has_no_form(body: dict[str, Any]) -> None:
-    forms, text = Forms(), json.dumps(body).encode()
+    forms, text = TemplateCache(), json.dumps(body).encode()
     meaning(text, forms)
     assert not read(forms, text)
 
 
 def test_clients_that_write_something_else_each_time_cost_no_form_for_ever() -> None:
-    forms = Forms()
-    for number in range(MAX_FRUITLESS + 2):
+    forms = TemplateCache()
+    for number in range(MAX_UNUSED + 2):
         meaning(b'{"n": %d, ' % number + PLAIN[1:] % b"[7, 8]", forms)
-    assert not read(forms, b'{"n": %d, ' % (MAX_FRUITLESS + 1) + PLAIN[1:] % b"[1, 2]")
-    kept = [read(forms, b'{"n": %d, ' % number + PLAIN[1:] % b"[1, 2]") for number in range(MAX_FRUITLESS)]
-    assert sum(kept) == MAX_FORMS
+    assert not read(forms, b'{"n": %d, ' % (MAX_UNUSED + 1) + PLAIN[1:] % b"[1, 2]")
+    kept = [read(forms, b'{"n": %d, ' % number + PLAIN[1:] % b"[1, 2]") for number in range(MAX_UNUSED)]
+    assert sum(kept) == MAX_TEMPLATES
 
 
 def test_who_comes_after_such_a_client_is_known_in_time() -> None:
-    forms = Forms()
-    for number in range(2 * MAX_FRUITLESS):
+    forms = TemplateCache()
+    for number in range(2 * MAX_UNUSED):
         meaning(b'{"n": %d, ' % number + PLAIN[1:] % b"[7, 8]", forms)
-    for _ in range(PATIENCE):
+    for _ in range(RETRY_AFTER):
         meaning(PLAIN % b"[7, 8]", forms)
     assert read(forms, PLAIN % b"[1, 2]")

@@ -18,7 +18,7 @@ from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play, write_times
 from tests.serving import RunningServer, json_tensor, read_answer, rendered
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.inference import InferRequest, InferResponse, RequestedOutput
 from pilotlight_predictor.protocol import pieces, v2_response, values
@@ -130,13 +130,13 @@ def longest_wait_while(server: RunningServer, raw: bytes) -> float:
     return longest / took[0]
 
 
-async def asked_while_codecs_are_busy(house: House, meanwhile: Any) -> Reply:
+async def asked_while_codecs_are_busy(house: House, meanwhile: Any) -> HttpResponse:
     """The reply to a long request whose turn to be read comes after `meanwhile`."""
-    free, replies = threading.Event(), list[Reply]()
+    free, replies = threading.Event(), list[HttpResponse]()
     busy = [asyncio.ensure_future(house.server.codecs.run(free.wait)) for _ in range(2)]
     await asyncio.sleep(0)
     text = json.dumps({"id": "x" * (1 << 20), "inputs": [json_tensor("x", "FP32", [1, 1], [3])]}).encode()
-    call = Call("POST", "/v2/models/m/infer", "", {}, text, "", replies.append, 0.0)
+    call = HttpRequest("POST", "/v2/models/m/infer", "", {}, text, "", replies.append, 0.0)
     call.params = {"model": "m"}
     outcome = infer(house.server, call)
     assert outcome is not None
@@ -148,7 +148,7 @@ async def asked_while_codecs_are_busy(house: House, meanwhile: Any) -> Reply:
     return await reading
 
 
-async def status_of(asked: Awaitable[Reply]) -> int:
+async def status_of(asked: Awaitable[HttpResponse]) -> int:
     try:
         return (await asked).status
     except PredictorError as error:
@@ -161,7 +161,7 @@ def test_what_happens_while_a_long_request_waits_to_be_read_counts(tmp_path: Pat
         write_times(tmp_path, "m", 2)
         house = await House(tmp_path, mode="explicit", model={"load_models": ("m",)}).start()
 
-        async def meanwhile(call: Call) -> None:
+        async def meanwhile(call: HttpRequest) -> None:
             if what == "leaves":
                 call.abandon()
             elif what == "unloaded":

@@ -12,7 +12,7 @@ from tests.onnx_models import write_identity, write_python
 from tests.predictor.serving.house import House, write_ensemble
 from tests.serving import RunningServer, json_tensor
 
-from pilotlight_predictor.calls import Call
+from pilotlight_predictor.calls import HttpRequest
 from pilotlight_predictor.routes import v2_repository
 
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
@@ -153,7 +153,7 @@ def test_a_disk_that_fails_is_not_called_the_clients_fault(tmp_path: Path, monke
 
     house = House(tmp_path, mode="explicit")
     monkeypatch.setattr(house.control._sources, "refresh", refresh)
-    call = Call("POST", LOAD.format("one"), "", {}, b"", "", lambda reply: None, 0.0)
+    call = HttpRequest("POST", LOAD.format("one"), "", {}, b"", "", lambda reply: None, 0.0)
     call.params = {"model": "one"}
     with pytest.raises(OSError, match="Input/output error"):
         asyncio.run(v2_repository.load(house.server, call))

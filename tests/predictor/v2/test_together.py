@@ -15,7 +15,7 @@ from tests.predictor.scheduling.instances import until
 from tests.predictor.serving.house import House, play
 from tests.serving import RunningServer, read_answer, rendered
 
-from pilotlight_predictor.calls import Call, Reply
+from pilotlight_predictor.calls import HttpRequest, HttpResponse
 from pilotlight_predictor.inference import InferRequest, InferResponse
 from pilotlight_predictor.protocol.v2_response import encode_response, encode_rows
 from pilotlight_predictor.routes.v2_infer import infer
@@ -87,11 +87,11 @@ class Callers:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        self.replies: list[list[Reply]] = []
+        self.replies: list[list[HttpResponse]] = []
 
-    def ask(self, body: bytes, headers: dict[str, str] | None = None) -> Call:
-        told: list[Reply] = []
-        call = Call("POST", "/v2/models/m/infer", "", headers or {}, body, "", told.append, 0.0)
+    def ask(self, body: bytes, headers: dict[str, str] | None = None) -> HttpRequest:
+        told: list[HttpResponse] = []
+        call = HttpRequest("POST", "/v2/models/m/infer", "", headers or {}, body, "", told.append, 0.0)
         call.params = {"model": "m"}
         self.replies.append(told)
         infer(self._house.server, call)
@@ -103,7 +103,7 @@ class Callers:
         return [(told[0].status, joined(told[0])) for told in self.replies]
 
 
-def joined(reply: Reply) -> bytes:
+def joined(reply: HttpResponse) -> bytes:
     assert isinstance(reply.body, list)
     return b"".join(reply.body)
 
@@ -154,7 +154,7 @@ def test_answers_are_those_that_each_would_get_alone(tmp_path: Path, mix: str) -
         assert refused == len(MIXES[mix]) - len(good)
         assert answers == await one_by_one(fresh, good)
         assert all(status == 200 for status, _ in answers)
-        assert house.registry.find("m").forms.together is not None
+        assert house.registry.find("m").templates.batch_reply is not None
         assert (stats.execution_count - executed, house.metrics.in_flight) == (1, 0)
         assert house.metrics.request("m", 1, "v2", 200).count == 12 + len(good)
 
@@ -180,7 +180,7 @@ def test_one_who_leaves_or_cannot_be_told_costs_nobody_an_answer(tmp_path: Path)
     play(scene())
 
 
-def refuse(reply: Reply) -> None:
+def refuse(reply: HttpResponse) -> None:
     raise OSError("gone")
 
 

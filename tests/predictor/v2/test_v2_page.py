@@ -11,7 +11,7 @@ import pytest
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor import errors
-from pilotlight_predictor.routes.v2 import DIALECT
+from pilotlight_predictor.routes.v2 import PROTOCOL
 from pilotlight_predictor.tensors import DATATYPES
 
 PAGE = (ROOT / "docs" / "v2.md").read_text()
@@ -51,7 +51,7 @@ def test_a_program_runs(iris: RunningServer, text: str, tmp_path: Path) -> None:
 
 
 def test_every_route_is_on_the_page() -> None:
-    for route in DIALECT.routes:
+    for route in PROTOCOL.routes:
         plain = route.pattern.replace("/versions/{version}", "").replace("/{repository}", "")
         last = plain.rpartition("/")[2]
         assert f"`{route.method} {plain}`" in PAGE or f"`…/{last}`" in PAGE or f"`{plain}`" in PAGE, plain

@@ -14,7 +14,7 @@ SIZE = 3 * GRAIN - 100
 
 
 def blocks(number: int = 2) -> list[Block]:
-    made = [Block.made(Context(0), SIZE, parks=True) for _ in range(number)]
+    made = [Block.allocate(Context(0), SIZE, parks=True) for _ in range(number)]
     for block in made:
         ctypes.memmove(block.pointer, pattern(), SIZE)
     return made
@@ -51,7 +51,7 @@ def test_a_device_that_is_in_trouble_before_anything_has_left_keeps_the_weights(
 
 def test_weights_that_left_in_part_are_parked_and_come_back_whole(driver: Driver) -> None:
     held = blocks()
-    weights = ParkedWeights(held, left=lambda: 1 / 0)
+    weights = ParkedWeights(held, on_parked=lambda: 1 / 0)
     driver.refused["cuMemUnmap"] = 1  # of two
     weights.park()
     assert weights.parked
@@ -85,7 +85,7 @@ def test_a_host_without_memory_leaves_the_weights_where_they_are(driver: Driver)
     weights = ParkedWeights(held)
     with pytest.raises(LoadFailed):
         weights.park()
-    assert (weights.parked, weights.kept, data(held)) == (False, 0, {pattern()})
+    assert (weights.parked, weights.host_bytes, data(held)) == (False, 0, {pattern()})
     assert not driver.allocated
 
 

@@ -7,14 +7,14 @@ from tests.predictor.weights.driver import Driver
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.pinned import ALONE, HostCopy, PinnedBuffer
+from pilotlight_predictor.weights.pinned import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
 
 LARGE = 5 << 20
 
 
-@pytest.mark.parametrize("size", [LARGE, 2 * ALONE + 4096], ids=["by one thread", "by several"])
+@pytest.mark.parametrize("size", [LARGE, 2 * MIN_BYTES_PER_THREAD + 4096], ids=["by one thread", "by several"])
 def test_a_large_piece_is_memory_of_ours_that_the_driver_pins(driver: Driver, size: int) -> None:
-    copy = HostCopy(Context(0), size)
+    copy = PinnedMemory(Context(0), size)
     assert driver.registered == {copy.address}
     assert ctypes.string_at(copy.address, size) == bytes(size)
     del copy
@@ -22,7 +22,7 @@ def test_a_large_piece_is_memory_of_ours_that_the_driver_pins(driver: Driver, si
 
 
 def test_a_small_piece_is_the_drivers_own(driver: Driver) -> None:
-    copy = HostCopy(Context(0), 4096)
+    copy = PinnedMemory(Context(0), 4096)
     assert (list(driver.allocated), driver.registered) == ([copy.address], set())
     del copy
     assert not driver.allocated
@@ -30,7 +30,7 @@ def test_a_small_piece_is_the_drivers_own(driver: Driver) -> None:
 
 def test_a_driver_that_does_not_pin_ours_gives_its_own(driver: Driver) -> None:
     driver.refused["cuMemHostRegister_v2"] = 0
-    copy = HostCopy(Context(0), LARGE)
+    copy = PinnedMemory(Context(0), LARGE)
     assert list(driver.allocated) == [copy.address]
     del copy
     assert not driver.allocated

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.weights.safetensors_file import content, files_of, read
+from pilotlight_predictor.weights.safetensors_file import read_header, read_tensor, weight_files
 
 
 def written(path: Path, header: object, data: bytes = b"") -> Path:
@@ -20,17 +20,17 @@ def written(path: Path, header: object, data: bytes = b"") -> Path:
 def test_places_are_those_that_safetensors_wrote(tmp_path: Path) -> None:
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(5, np.int8), "empty": np.zeros((0, 4))}
     save_file(arrays, tmp_path / "w.safetensors", {"format": "pt"})
-    file = read(tmp_path / "w.safetensors")
+    file = read_header(tmp_path / "w.safetensors")
     assert set(file.tensors) == set(arrays)
     for name, array in arrays.items():
         assert file.tensors[name].shape == array.shape
-        assert content(file, file.tensors[name]) == array.tobytes()
+        assert read_tensor(file, file.tensors[name]) == array.tobytes()
 
 
 def test_a_folder_has_all_its_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
         save_file({name: np.ones(1)}, tmp_path / f"{name}.safetensors")
-    assert [file.name for file in files_of(tmp_path)] == ["a.safetensors", "b.safetensors"]
+    assert [file.name for file in weight_files(tmp_path)] == ["a.safetensors", "b.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_folder_has_all_its_files(tmp_path: Path) -> None:
 )
 def test_a_tensor_that_is_not_where_it_says_is_refused(tmp_path: Path, tensor: object, words: str) -> None:
     with pytest.raises(LoadFailed, match="damaged or no safetensors") as told:
-        read(written(tmp_path / "w.safetensors", {"t": tensor}, bytes(8)))
+        read_header(written(tmp_path / "w.safetensors", {"t": tensor}, bytes(8)))
     assert words in str(told.value)
 
 
@@ -57,4 +57,4 @@ def test_a_tensor_that_is_not_where_it_says_is_refused(tmp_path: Path, tensor: o
 def test_what_has_no_header_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "w.safetensors").write_bytes(raw)
     with pytest.raises(LoadFailed, match="is damaged or no safetensors"):
-        read(tmp_path / "w.safetensors")
+        read_header(tmp_path / "w.safetensors")

@@ -6,7 +6,7 @@ from threading import Event, Thread
 import pytest
 from tests.predictor.weights.driver import Driver
 
-from pilotlight_predictor.weights.cuda_driver import WHOLE_DEVICE, Context
+from pilotlight_predictor.weights.cuda_driver import DEVICE_SYNC_LOCK, Context
 from pilotlight_predictor.weights.moving import Block
 from pilotlight_predictor.weights.parked_weights import ParkedWeights
 
@@ -15,12 +15,12 @@ PATIENCE_S = 60.0
 
 
 def parked() -> None:
-    block = Block.made(Context(0), SIZE, parks=True)
+    block = Block.allocate(Context(0), SIZE, parks=True)
     ctypes.memset(block.pointer, 1, SIZE)
     ParkedWeights([block]).park()
 
 
-@pytest.mark.parametrize("work", [lambda: Context(0).settle(), parked], ids=["settle", "park"])
+@pytest.mark.parametrize("work", [lambda: Context(0).synchronize(), parked], ids=["settle", "park"])
 def test_who_waits_for_the_whole_device_does_so_after_a_capture(driver: Driver, work: object) -> None:
     begun, done = Event(), Event()
 
@@ -30,7 +30,7 @@ def test_who_waits_for_the_whole_device_does_so_after_a_capture(driver: Driver, 
         work()
         done.set()
 
-    with WHOLE_DEVICE:
+    with DEVICE_SYNC_LOCK:
         Thread(target=run, daemon=True).start()
         assert begun.wait(PATIENCE_S)
         assert not done.wait(0.2)
@@ -40,7 +40,7 @@ def test_who_waits_for_the_whole_device_does_so_after_a_capture(driver: Driver, 
 
 
 def test_weights_that_whoever_captures_drops_do_not_wait_for_themselves(driver: Driver) -> None:
-    with WHOLE_DEVICE:
-        del_me = Block.made(Context(0), SIZE, parks=True)
+    with DEVICE_SYNC_LOCK:
+        del_me = Block.allocate(Context(0), SIZE, parks=True)
         del del_me
     assert not driver.mapped

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight_predictor.workers.decisions import lacks, shares, wait_before_restart
+from pilotlight_predictor.workers.decisions import assign_sockets, missing_models, wait_before_restart
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from pilotlight_predictor.workers.decisions import lacks, shares, wait_before_re
 def test_every_socket_has_somebody_who_can_answer(
     ready: list[int], alive: list[int], given: dict[int, list[int]]
 ) -> None:
-    assert shares(3, ready, alive) == given
+    assert assign_sockets(3, ready, alive) == given
 
 
 def test_who_dies_again_waits_longer_and_who_lived_for_a_minute_starts_over() -> None:
@@ -33,12 +33,12 @@ def test_who_dies_again_waits_longer_and_who_lived_for_a_minute_starts_over() ->
 
 
 def test_a_newcomer_loads_what_the_others_have_and_unloads_what_they_have_not() -> None:
-    assert lacks({"a", "b"}, {"b", "c"}, {}) == (("c",), ("a",))
+    assert missing_models({"a", "b"}, {"b", "c"}, {}) == (("c",), ("a",))
 
 
 def test_what_was_loaded_by_call_is_loaded_again_since_its_configuration_may_differ() -> None:
-    assert lacks({"a", "b"}, {"a", "b"}, {"a": b"{}"}) == (("a",), ())
+    assert missing_models({"a", "b"}, {"a", "b"}, {"a": b"{}"}) == (("a",), ())
 
 
 def test_when_all_died_the_calls_tell_what_was_served() -> None:
-    assert lacks({"a", "b"}, None, {"c": b"", "b": None}) == (("c",), ("b",))
+    assert missing_models({"a", "b"}, None, {"c": b"", "b": None}) == (("c",), ("b",))

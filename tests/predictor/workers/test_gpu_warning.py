@@ -40,5 +40,5 @@ def test_the_models_on_the_gpu_are_named(gpus: int, told: list[list[str]], monke
     lines: list[list[str]] = []
     monkeypatch.setattr("pilotlight_predictor.devices.gpu_count", lambda: gpus)
     monkeypatch.setattr(seat, "log", lambda *_, models, **__: lines.append(models))
-    seat.warn_of_gpus(House())  # type: ignore[arg-type]
+    seat.warn_about_gpu_copies(House())  # type: ignore[arg-type]
     assert lines == told

@@ -13,9 +13,9 @@ from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.workers import member as members
 from pilotlight_predictor.workers import parent as parents
 from pilotlight_predictor.workers import seat
-from pilotlight_predictor.workers.frames import Answer, Frame, packed, read_frame
-from pilotlight_predictor.workers.member import Member
-from pilotlight_predictor.workers.parent import Parent
+from pilotlight_predictor.workers.frames import Frame, WorkerResponse, encode_frame, read_frame
+from pilotlight_predictor.workers.member import WorkerHandle
+from pilotlight_predictor.workers.parent import WorkerSupervisor
 
 HEAD = {"kind": "ask", "id": 7, "how": "all", "method": "POST", "path": "/v2/logging", "query": "", "headers": {}}
 CALL = Frame(HEAD)
@@ -28,7 +28,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         heard, writer = await asyncio.open_unix_connection(sock=ours)
         self.reader, self.writer = await asyncio.open_unix_connection(sock=theirs)
-        self.member = Member(number, None, writer)  # type: ignore[arg-type]
+        self.member = WorkerHandle(number, None, writer)  # type: ignore[arg-type]
         self.member.joined = True
         self.listening = asyncio.create_task(self.member.listen(heard, lambda *_: None))
 
@@ -39,7 +39,7 @@ class Worker:
 
     async def answer(self) -> None:
         asked = await self.frame()
-        self.writer.write(packed(Answer(200, b"{}").frame("answer", asked.head["id"])))
+        self.writer.write(encode_frame(WorkerResponse(200, b"{}").frame("answer", asked.head["id"])))
 
     async def leave(self) -> None:
         self.writer.close()
@@ -62,7 +62,7 @@ def test_who_has_gone_since_it_was_chosen_is_not_waited_for() -> None:
     async def scene() -> None:
         async with workers(1) as (one,):
             await one.leave()
-            assert await asyncio.wait_for(one.member.ask(CALL), 60) is None
+            assert await asyncio.wait_for(one.member.request(CALL), 60) is None
 
     asyncio.run(scene())
 
@@ -70,7 +70,7 @@ def test_who_has_gone_since_it_was_chosen_is_not_waited_for() -> None:
 def test_who_goes_over_a_call_is_not_waited_for_either() -> None:
     async def scene() -> None:
         async with workers(1) as (one,):
-            asking = asyncio.ensure_future(one.member.ask(CALL))
+            asking = asyncio.ensure_future(one.member.request(CALL))
             await one.frame()
             await one.leave()
             assert await asyncio.wait_for(asking, 60) is None
@@ -86,9 +86,9 @@ def test_what_must_hold_in_all_did_not_where_one_is_silent(
 
     async def scene() -> None:
         async with workers(2) as (first, second):
-            parent = Parent(Settings(), (), [], None)
-            parent._members = {0: first.member, 1: second.member}
-            asking = asyncio.create_task(parent._answer(first.member, CALL))
+            parent = WorkerSupervisor(Settings(), (), [], None)
+            parent._workers = {0: first.member, 1: second.member}
+            asking = asyncio.create_task(parent._fan_out(first.member, CALL))
             await first.answer()
             if not silent:
                 await second.answer()
@@ -105,19 +105,19 @@ def test_workers_that_leave_together_are_given_nothing_of_each_other(monkeypatch
 
     async def scene() -> None:
         async with workers(2) as (first, second):
-            parent = Parent(Settings(), (), [None, None], None)  # type: ignore[list-item]
-            parent._members = {0: first.member, 1: second.member}
+            parent = WorkerSupervisor(Settings(), (), [None, None], None)  # type: ignore[list-item]
+            parent._workers = {0: first.member, 1: second.member}
             for worker in (first, second):
                 worker.member.ready = True
-            parent._share()
+            parent._assign_sockets()
             for place, worker in enumerate((first, second)):
                 assert (await worker.frame()).head["sockets"] == [place]
             for worker in (first, second):
-                parent._hear(worker.member, Frame({"kind": "leaving"}))
+                parent._handle_frame(worker.member, Frame({"kind": "leaving"}))
                 await asyncio.sleep(0.02)
             await asyncio.sleep(2.5)
             for worker in (first, second):
-                worker.member.tell("stop")
+                worker.member.send_message("stop")
                 assert (await worker.frame()).kind == "stop"
 
     asyncio.run(scene())
@@ -126,7 +126,7 @@ def test_workers_that_leave_together_are_given_nothing_of_each_other(monkeypatch
 def test_one_that_cannot_listen_says_so_and_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(seat, "AGAIN_S", 0.01)
+    monkeypatch.setattr(seat, "RETRY_S", 0.01)
     told: list[int] = []
 
     class Front:
@@ -138,13 +138,13 @@ def test_one_that_cannot_listen_says_so_and_tries_again(
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     class Link:
-        def tell(self, _: str, order: int) -> None:
+        def send_message(self, _: str, order: int) -> None:
             told.append(order)
 
     async def scene() -> None:
-        one, front = seat.Seat(0, None, None, [None]), Front()  # type: ignore[arg-type, list-item]
-        one._link = Link()  # type: ignore[assignment]
-        following = asyncio.create_task(one._follow(front))  # type: ignore[arg-type]
+        one, front = seat.WorkerProcess(0, None, None, [None]), Front()  # type: ignore[arg-type, list-item]
+        one._channel = Link()  # type: ignore[assignment]
+        following = asyncio.create_task(one._apply_orders(front))  # type: ignore[arg-type]
         one._listen(Frame({"kind": "listen", "order": 4, "sockets": [0]}))
         async with asyncio.timeout(60):
             while not told:

@@ -12,11 +12,11 @@ from pilotlight_predictor.metrics.collect import collect
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, expose
 from pilotlight_predictor.settings import Settings
 from pilotlight_predictor.stats import ModelStats
-from pilotlight_predictor.workers.frames import Answer
-from pilotlight_predictor.workers.member import Member
-from pilotlight_predictor.workers.merge import merge, worst
-from pilotlight_predictor.workers.merge_metrics import left_behind, merge_metrics
-from pilotlight_predictor.workers.parent import Parent
+from pilotlight_predictor.workers.frames import WorkerResponse
+from pilotlight_predictor.workers.member import WorkerHandle
+from pilotlight_predictor.workers.merge import first_failure, merge
+from pilotlight_predictor.workers.merge_metrics import merge_metrics, retained_counters
+from pilotlight_predictor.workers.parent import WorkerSupervisor
 
 
 def scrape(requests: int, content: str = TEXT, *, in_flight: int = 0, boot: float = 0.1, code: int = 200) -> str:
@@ -35,8 +35,8 @@ def samples(text: str, name: str) -> dict[str, float]:
     return {str(list(sample.labels.values())[-1]): sample.value for sample in found}
 
 
-def answer(document: Any, status: int = 200) -> Answer:
-    return Answer(status, json.dumps(document).encode())
+def answer(document: Any, status: int = 200) -> WorkerResponse:
+    return WorkerResponse(status, json.dumps(document).encode())
 
 
 def merged(how: str, *documents: Any, **more: Any) -> Any:
@@ -69,13 +69,13 @@ def test_series_that_one_worker_alone_has_are_kept_within_their_family() -> None
 
 
 def test_the_openmetrics_format_stays_valid() -> None:
-    text = merge_metrics([scrape(1, OPENMETRICS), scrape(2, OPENMETRICS)], [left_behind([scrape(4)])])
+    text = merge_metrics([scrape(1, OPENMETRICS), scrape(2, OPENMETRICS)], [retained_counters([scrape(4)])])
     found = {sample.name: sample.value for family in openmetrics(text) for sample in family.samples}
     assert found["nv_inference_count"] == 7
 
 
 def test_what_the_dead_had_counted_stays_and_what_they_held_does_not() -> None:
-    gone = left_behind([left_behind(["", scrape(5, in_flight=9, boot=9.0)]), scrape(1, OPENMETRICS)])
+    gone = retained_counters([retained_counters(["", scrape(5, in_flight=9, boot=9.0)]), scrape(1, OPENMETRICS)])
     text = merge_metrics([scrape(2, in_flight=1)], [gone])
     assert samples(text, "nv_inference_count") == {"1": 8}
     assert samples(text, "pilotlight_requests_in_flight") == {"s": 1}
@@ -84,15 +84,15 @@ def test_what_the_dead_had_counted_stays_and_what_they_held_does_not() -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_worker_that_dies_over_a_scrape_is_counted_once(answered: bool) -> None:
-    parent = Parent(Settings(), (), [], None)
-    members = [Member(number, None, None) for number in range(2)]  # type: ignore[arg-type]
+    parent = WorkerSupervisor(Settings(), (), [], None)
+    members = [WorkerHandle(number, None, None) for number in range(2)]  # type: ignore[arg-type]
     for member in members:
         member.joined = True
-    scraped = {number: Answer(200, scrape(3).encode(), TEXT) for number in range(2)}
-    parent._merged("metrics", members, dict(scraped))
+    scraped = {number: WorkerResponse(200, scrape(3).encode(), TEXT) for number in range(2)}
+    parent._merge("metrics", members, dict(scraped))
     members[0].joined = False
-    parent._depart(members[0])
-    told = parent._merged("metrics", members, scraped if answered else {1: scraped[1]})
+    parent._retain_counters(members[0])
+    told = parent._merge("metrics", members, scraped if answered else {1: scraped[1]})
     assert samples(told.body.decode(), "nv_inference_count") == {"1": 6}
 
 
@@ -145,13 +145,16 @@ def test_who_has_no_answer_does_not_spoil_that_of_the_others() -> None:
 
 def test_of_what_must_hold_everywhere_the_first_refusal_is_told() -> None:
     bad = answer({"error": "x"}, 400)
-    assert worst([answer(1), bad, answer(2)]) == bad
-    assert worst([answer(1), answer(2)]) == answer(1)
-    assert worst([]).status == 503
+    assert first_failure([answer(1), bad, answer(2)]) == bad
+    assert first_failure([answer(1), answer(2)]) == answer(1)
+    assert first_failure([]).status == 503
 
 
 def test_texts_for_people_are_told_one_after_the_other() -> None:
-    assert worst([Answer(200, b"a", "text/plain"), Answer(200, b"b", "text/plain")]).body == b"a\nb"
+    assert (
+        first_failure([WorkerResponse(200, b"a", "text/plain"), WorkerResponse(200, b"b", "text/plain")]).body
+        == b"a\nb"
+    )
 
 
 def test_the_status_has_every_worker_also_one_that_does_not_answer_yet() -> None:

@@ -8,8 +8,8 @@ from tests.conftest import Serve
 from tests.predictor.workers.several import PID, write_pid
 from tests.serving import START_S
 
-from pilotlight_predictor.workers.decisions import free
-from pilotlight_predictor.workers.sharing import PATIENCE_S, Share, Standing, share_out, standings
+from pilotlight_predictor.workers.decisions import available_sockets
+from pilotlight_predictor.workers.sharing import PATIENCE_S, ShareState, SocketShare, distribute_sockets, share_states
 
 Orders = list[tuple[int, list[int]]]
 
@@ -17,48 +17,48 @@ Orders = list[tuple[int, list[int]]]
 class Worker:
     def __init__(self, *, ready: bool = False, leaving: bool = False, gone: bool = False) -> None:
         self.orders: Orders = []
-        self.share = Share(lambda order, sockets: self.orders.append((order, sockets)))
+        self.share = SocketShare(lambda order, sockets: self.orders.append((order, sockets)))
         self.ready, self.leaving, self.gone = ready, leaving, gone
 
-    def standing(self, ready: bool = False) -> Standing:
-        return Standing(self.share, ready)
+    def standing(self, ready: bool = False) -> ShareState:
+        return ShareState(self.share, ready)
 
 
 @pytest.fixture
 def pair() -> tuple[Worker, Worker]:
     """The first says for both sockets that nobody is ready."""
     first, second = Worker(), Worker()
-    assert not share_out(2, {0: first.standing(), 1: second.standing()}, 0.0)
+    assert not distribute_sockets(2, {0: first.standing(), 1: second.standing()}, 0.0)
     assert (first.orders, second.orders) == ([(1, [0, 1])], [(1, [])])
-    first.share.did(1)
-    second.share.did(1)
+    first.share.confirm(1)
+    second.share.confirm(1)
     return first, second
 
 
 def test_one_that_is_ready_waits_until_the_other_has_let_go(pair: tuple[Worker, Worker]) -> None:
     first, second = pair
     now = {0: first.standing(), 1: second.standing(ready=True)}
-    assert share_out(2, now, 10.0)
+    assert distribute_sockets(2, now, 10.0)
     assert (first.orders[1:], second.orders[1:]) == ([(2, [])], [])
-    first.share.did(2)
-    assert not share_out(2, now, 10.1)
+    first.share.confirm(2)
+    assert not distribute_sockets(2, now, 10.1)
     assert second.orders[1:] == [(2, [0, 1])]
 
 
 def test_one_that_hears_nothing_holds_nobody_up(pair: tuple[Worker, Worker]) -> None:
     first, second = pair
     now = {0: first.standing(), 1: second.standing(ready=True)}
-    assert share_out(2, now, 10.0)
-    assert share_out(2, now, 10.0 + PATIENCE_S / 2)
-    assert not share_out(2, now, 10.0 + PATIENCE_S)
+    assert distribute_sockets(2, now, 10.0)
+    assert distribute_sockets(2, now, 10.0 + PATIENCE_S / 2)
+    assert not distribute_sockets(2, now, 10.0 + PATIENCE_S)
     assert second.orders[-1][1] == [0, 1]
 
 
 def test_who_is_ready_does_not_wait_when_all_stop(pair: tuple[Worker, Worker]) -> None:
     first, second = pair
     now = {0: first.standing(), 1: second.standing(ready=True)}
-    assert share_out(2, now, 10.0)
-    assert not share_out(2, now, 10.0, wait=False)
+    assert distribute_sockets(2, now, 10.0)
+    assert not distribute_sockets(2, now, 10.0, wait=False)
     assert (first.orders[-1][1], second.orders[-1][1]) == ([], [0, 1])
 
 
@@ -66,51 +66,51 @@ def test_what_one_that_is_ready_has_is_not_taken_away_for_one_that_is_late_to_le
     """The first follows its first order only after it was thought to hear nothing."""
     first, second, third = Worker(), Worker(), Worker()
     now = {0: first.standing(), 1: second.standing(), 2: third.standing()}
-    share_out(3, now, 0.0)
+    distribute_sockets(3, now, 0.0)
     now[1] = second.standing(ready=True)
-    share_out(3, now, PATIENCE_S)
+    distribute_sockets(3, now, PATIENCE_S)
     assert second.orders[-1][1] == [0, 1, 2]
-    first.share.did(1)
+    first.share.confirm(1)
     now[2] = third.standing(ready=True)
-    share_out(3, now, PATIENCE_S + 0.1)
+    distribute_sockets(3, now, PATIENCE_S + 0.1)
     assert set(second.orders[-1][1]) >= {1}
     assert {*second.orders[-1][1], *third.orders[-1][1]} >= {0, 1}
 
 
 def test_one_that_leaves_lets_go_where_another_is_ready_and_one_that_is_gone_is_not_asked() -> None:
     leaving, ready, gone = Worker(ready=True, leaving=True), Worker(ready=True), Worker(gone=True)
-    assert standings({0: leaving, 1: ready, 2: gone}) == {0: leaving.standing(), 1: ready.standing(ready=True)}
+    assert share_states({0: leaving, 1: ready, 2: gone}) == {0: leaving.standing(), 1: ready.standing(ready=True)}
 
 
 def test_one_that_leaves_keeps_what_it_has_while_nobody_else_is_ready() -> None:
     leaving, starting = Worker(ready=True, leaving=True), Worker()
-    assert standings({0: leaving, 1: starting}) == {1: starting.standing()}
+    assert share_states({0: leaving, 1: starting}) == {1: starting.standing()}
 
 
 def test_between_two_that_are_ready_nobody_waits(pair: tuple[Worker, Worker]) -> None:
     first, second = pair
-    assert not share_out(2, {0: first.standing(ready=True), 1: second.standing(ready=True)}, 10.0)
+    assert not distribute_sockets(2, {0: first.standing(ready=True), 1: second.standing(ready=True)}, 10.0)
     assert (first.orders[1:], second.orders[1:]) == ([(2, [0])], [(2, [1])])
 
 
 def test_what_was_told_last_counts_as_held_until_it_is_done(pair: tuple[Worker, Worker]) -> None:
     first, _ = pair
-    first.share.give([], 10.0)
-    first.share.give([1], 10.0)
+    first.share.assign([], 10.0)
+    first.share.assign([1], 10.0)
     assert first.share.held(10.0) == {0, 1}
-    first.share.did(2)
+    first.share.confirm(2)
     assert first.share.held(10.0) == {1}
 
 
 def test_an_order_is_not_repeated(pair: tuple[Worker, Worker]) -> None:
     first, _ = pair
-    first.share.give([0, 1], 10.0)
+    first.share.assign([0, 1], 10.0)
     assert len(first.orders) == 1
 
 
 def test_a_socket_that_nobody_else_holds_is_free() -> None:
-    assert free([0, 1, 2], 1, {0: {0}, 1: {1}}) == [1, 2]
-    assert free([0, 1, 2], 1, {0: {0, 2}}, has=[0]) == [0, 1]
+    assert available_sockets([0, 1, 2], 1, {0: {0}, 1: {1}}) == [1, 2]
+    assert available_sockets([0, 1, 2], 1, {0: {0, 2}}, has=[0]) == [0, 1]
 
 
 # The first worker takes a second longer than the other.

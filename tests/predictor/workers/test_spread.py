@@ -3,55 +3,62 @@
 import pytest
 
 from pilotlight_predictor.access import Action
-from pilotlight_predictor.calls import Reply
-from pilotlight_predictor.dispatch import Dialect, Route
+from pilotlight_predictor.calls import HttpResponse
+from pilotlight_predictor.dispatch import Route, ServingProtocol
 from pilotlight_predictor.errors import Unsupported
-from pilotlight_predictor.routes import dialects
+from pilotlight_predictor.routes import serving_protocols
 from pilotlight_predictor.routes.v2_answer import error_body
 from pilotlight_predictor.rpc import services, v2_shared_memory
-from pilotlight_predictor.workers.link import Link
-from pilotlight_predictor.workers.spread import MERGED, how, spread
-from pilotlight_predictor.workers.spread_rpc import ASKING, spread_services
+from pilotlight_predictor.workers.link import ParentChannel
+from pilotlight_predictor.workers.spread import MERGED, fan_out, merge_mode
+from pilotlight_predictor.workers.spread_rpc import FAN_OUT_METHODS, fan_out_services
 
-NOBODY: Link = Link({}, lambda: None)
+NOBODY: ParentChannel = ParentChannel({}, lambda: None)
 
 
 def test_every_row_that_is_merged_exists() -> None:
-    patterns = {route.pattern for dialect in dialects() for route in dialect.routes}
+    patterns = {route.pattern for dialect in serving_protocols() for route in dialect.routes}
     assert patterns >= MERGED.keys()
 
 
 def test_every_method_that_asks_all_exists() -> None:
-    assert {method.name for service in services() for method in service.methods} >= ASKING.keys()
+    assert {method.name for service in services() for method in service.methods} >= FAN_OUT_METHODS.keys()
 
 
 def test_each_call_that_needs_an_operator_concerns_all() -> None:
-    of_operators = [route for dialect in dialects() for route in dialect.routes if route.action is Action.ADMIN]
+    of_operators = [
+        route for dialect in serving_protocols() for route in dialect.routes if route.action is Action.ADMIN
+    ]
     assert of_operators
-    assert all(how(route) for route in of_operators)
+    assert all(merge_mode(route) for route in of_operators)
 
 
 def test_calls_that_take_their_time_are_not_given_up_on() -> None:
-    found = {how(route) for dialect in dialects() for route in dialect.routes if "/models/{model}/" in route.pattern}
+    found = {
+        merge_mode(route)
+        for dialect in serving_protocols()
+        for route in dialect.routes
+        if "/models/{model}/" in route.pattern
+    }
     assert found >= {"load", "unload", "park", "wake"}
 
 
 def test_inference_and_health_are_any_ones_own_and_their_rows_stay_as_they_are() -> None:
-    for before, after in zip(dialects(), spread(dialects(), NOBODY), strict=True):
+    for before, after in zip(serving_protocols(), fan_out(serving_protocols(), NOBODY), strict=True):
         hot = [route for route in before.routes if route.action in {Action.INFER, Action.HEALTH}]
         assert set(hot) <= set(after.routes)
 
 
 def test_shared_memory_is_refused() -> None:
-    row = Route("POST", "/v2/systemsharedmemory/region/{name}/register", lambda *_: Reply(), Action.ADMIN)
-    (dialect,) = spread((Dialect("x", (row,), error_body),), NOBODY)
+    row = Route("POST", "/v2/systemsharedmemory/region/{name}/register", lambda *_: HttpResponse(), Action.ADMIN)
+    (dialect,) = fan_out((ServingProtocol("x", (row,), error_body),), NOBODY)
     with pytest.raises(Unsupported, match="--workers 1"):
         dialect.routes[0].handler(None, None)  # type: ignore[arg-type]
 
 
 def test_the_rows_of_grpc_that_ask_nobody_stay_as_they_are() -> None:
     before = {m for service in services() for m in service.methods}
-    after = {m for service in spread_services(services(), NOBODY) for m in service.methods}
+    after = {m for service in fan_out_services(services(), NOBODY) for m in service.methods}
     changed = {method.name for method in before - after}
-    assert {name for name in changed if "SharedMemory" not in name} == set(ASKING)
+    assert {name for name in changed if "SharedMemory" not in name} == set(FAN_OUT_METHODS)
     assert {name for name in changed if "SharedMemory" in name} == {m.name for m in v2_shared_memory.METHODS}

@@ -1,1 +1,1 @@
-"""The gateway as a component of a cluster: the same data plane, with endpoints from the API and counts for KEDA."""
+"""Gateway in a cluster: the same data plane, with endpoints from the Kubernetes API and load reports for KEDA."""

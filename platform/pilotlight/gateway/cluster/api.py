@@ -1,6 +1,6 @@
-"""The cluster's API over HTTP: lists and watches, with the credentials of a pod. The only module that asks it.
+"""Kubernetes API over HTTP: list and watch, with the credentials of a pod.
 
-A token is good for an hour and the kubelet writes the next one into the same file, so it is read for every request.
+The kubelet renews the token file every hour, so it is read for every request.
 """
 
 import ssl
@@ -14,50 +14,50 @@ from msgspec import DecodeError, json
 from pilotlight.errors import PlatformError
 
 Json = Any
-PAGE: Final = 500  # objects that one answer holds
-WATCH_S: Final = 60  # the server ends a watch after this time, so that a connection that died unnoticed does not last
-LATE_S: Final = 15  # beyond it
+PAGE: Final = 500  # objects per response
+WATCH_S: Final = 60  # server-side limit of a watch, so that a dead connection does not stay unnoticed
+LATE_S: Final = 15  # added to it by the client
 
 
 class ApiError(PlatformError):
-    """The API did not answer, or not as it should; worth another attempt."""
+    """No response of the API, or an unexpected one; worth a retry."""
 
 
-class Missing(ApiError):
-    """The cluster has no such kind."""
+class KindNotFound(ApiError):
+    """The cluster does not serve the kind."""
 
 
-class Gone(ApiError):
-    """What was watched is too old: it must be listed anew."""
+class VersionExpired(ApiError):
+    """The resource version is too old to watch from (410 Gone): list again."""
 
 
-class Api:
-    """`url` is of the API server; `credentials` a folder with `token` and `ca.crt`, either of which may be missing."""
+class KubeApi:
+    """`url` of the API server; `credentials`: a folder with `token` and `ca.crt`, both optional."""
 
     def __init__(self, url: str, credentials: Path) -> None:
         self._url, self._token = url, credentials / "token"
         authority = credentials / "ca.crt"
         trust = ssl.create_default_context(cafile=str(authority)) if authority.exists() else True
-        # Several watches last for ever: without a bound of connections none of them waits for another.
+        # Watches never end: with a connection limit they could block each other.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, limit=0), trust_env=False)
 
     async def close(self) -> None:
         await self._session.close()
 
     async def list(self, path: str, selector: str) -> tuple[list[Json], str]:
-        """All objects, and the version from which a watch goes on."""
-        found: list[Json] = []
+        """Return all objects and the resource version to watch from."""
+        objects: list[Json] = []
         page = ""
         while True:
             query = {"labelSelector": selector, "limit": str(PAGE), **({"continue": page} if page else {})}
             items, metadata = _page(path, await self._get(path, query))
-            found += items
+            objects += items
             page = metadata.get("continue") or ""
             if not page:
-                return found, str(metadata.get("resourceVersion") or "")
+                return objects, str(metadata.get("resourceVersion") or "")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncIterator[Json]:
-        """Events, until the server ends the watch. Raises Gone when the version is too old for one."""
+        """Yield events until the server ends the watch. Raises VersionExpired if the version is too old."""
         query = {
             "labelSelector": selector, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
@@ -66,10 +66,10 @@ class Api:
         try:
             async with self._session.get(
                 self._url + path, params=query, headers=self._headers(), timeout=timeout
-            ) as answer:
-                if answer.status != 200:
-                    raise refusal(path, answer.status, await answer.read())
-                async for line in _lines(answer.content):
+            ) as response:
+                if response.status != 200:
+                    raise api_error(path, response.status, await response.read())
+                async for line in _lines(response.content):
                     yield _event(path, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(f"the watch of {path} broke off: {error or type(error).__name__}") from error
@@ -79,10 +79,10 @@ class Api:
         try:
             async with self._session.get(
                 self._url + path, params=query, headers=self._headers(), timeout=timeout
-            ) as answer:
-                body = await answer.read()
-                if answer.status != 200:
-                    raise refusal(path, answer.status, body)
+            ) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise api_error(path, response.status, body)
                 return json.decode(body)
         except (aiohttp.ClientError, TimeoutError, OSError, DecodeError) as error:
             raise ApiError(f"{path} could not be listed: {error or type(error).__name__}") from error
@@ -95,7 +95,7 @@ class Api:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Of any length: an object may be longer than what the reader calls a line."""
+    """Yield lines of any length: an object may exceed the limit of StreamReader.readline."""
     rest = b""
     async for chunk in content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -105,22 +105,22 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _event(path: str, line: bytes) -> Json:
-    """Raises ApiError also for one of another shape: it must not end whoever watches."""
+    """Decode an event. Raises ApiError also for an unexpected shape, so that the informer retries."""
     try:
         event = json.decode(line)
     except DecodeError as error:
         raise ApiError(f"the watch of {path} sent what is no JSON: {error}") from error
     match event:
         case {"type": "ERROR", "object": {"code": int(code)}}:
-            raise refusal(path, code, line)
+            raise api_error(path, code, line)
         case {"type": "BOOKMARK", "object": {"metadata": dict()}} | {"object": {"metadata": {"name": str()}}}:
             return event
     raise ApiError(f"the watch of {path} sent what is no event: {line[:300].decode(errors='replace')}")
 
 
-def _page(path: str, answer: Json) -> tuple[list[Json], dict[str, Json]]:
-    """The objects of a list, and what it says of itself."""
-    match answer:
+def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
+    """Return the items and the metadata of a list."""
+    match response:
         case {"metadata": dict(metadata), "items": list(items)} if all(map(_is_object, items)):
             return items, metadata
         case {"metadata": dict(metadata), "items": None}:
@@ -128,17 +128,17 @@ def _page(path: str, answer: Json) -> tuple[list[Json], dict[str, Json]]:
     raise ApiError(f"{path} could not be listed: the answer is no list of objects")
 
 
-def _is_object(found: Json) -> bool:
-    match found:
+def _is_object(item: Json) -> bool:
+    match item:
         case {"metadata": {"name": str()}}:
             return True
     return False
 
 
-def refusal(path: str, status: int, body: bytes) -> ApiError:
-    """By what there is to do about it."""
+def api_error(path: str, status: int, body: bytes) -> ApiError:
+    """Return the error class for a status."""
     if status == 404:
-        return Missing(f"the cluster has no {path}")
+        return KindNotFound(f"the cluster has no {path}")
     if status == 410:
-        return Gone(f"the version of {path} is too old to watch from")
+        return VersionExpired(f"the version of {path} is too old to watch from")
     return ApiError(f"the API answered {status} for {path}: {body[:300].decode(errors='replace')}")

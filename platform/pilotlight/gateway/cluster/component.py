@@ -1,107 +1,109 @@
-"""The gateway in a pod, put together: the cluster's objects → tables → data plane → counts → KEDA and the peers.
+"""The gateway in a pod: cluster objects → routing table → data plane → load reports → KEDA and peers.
 
-    API ──▶ Watched … ──▶ tables ──▶ Plane ◀── requests
-                                       │
-                       peers ◀──▶ Counting ──▶ Scaler ◀── KEDA
+    API ──▶ Informer … ──▶ tables ──▶ DataPlane ◀── requests
+                                        │
+                    peers ◀──▶ LoadReporter ──▶ KedaScaler ◀── KEDA
 
-It is ready once everything was listed and its table is in force. On SIGTERM it is unready at once, takes what still
-arrives for a while, finishes what it has, and ends.
+It is ready once everything is listed and the table is in force. On SIGTERM it becomes unready at once, still accepts
+connections for a while, drains, and exits.
 """
 
 import asyncio
 import signal
 from typing import Final
 
-from pilotlight.gateway.addresses import BACKLOG, Address, bind, bind_twin
-from pilotlight.gateway.admission import Gatekeeper
-from pilotlight.gateway.cluster.api import Api
-from pilotlight.gateway.cluster.clients import ProxiedGate
-from pilotlight.gateway.cluster.counting import Counting
+from pilotlight.gateway.addresses import BACKLOG, Address, bind, bind_ipv6
+from pilotlight.gateway.admission import AccessAdmission
+from pilotlight.gateway.cluster.api import KubeApi
+from pilotlight.gateway.cluster.clients import ProxiedAdmission
+from pilotlight.gateway.cluster.counting import LoadReporter
 from pilotlight.gateway.cluster.demand import Demand
-from pilotlight.gateway.cluster.pages import Pages
+from pilotlight.gateway.cluster.pages import StatusServer
 from pilotlight.gateway.cluster.peers import Peers
-from pilotlight.gateway.cluster.scaler import Scaler
+from pilotlight.gateway.cluster.scaler import KedaScaler
 from pilotlight.gateway.cluster.settings import ClusterSettings
-from pilotlight.gateway.cluster.surroundings import Surroundings
+from pilotlight.gateway.cluster.surroundings import ClusterState
 from pilotlight.gateway.logs import log
 from pilotlight.gateway.messages import Unreachable
-from pilotlight.gateway.plane import Plane
+from pilotlight.gateway.plane import DataPlane
 from pilotlight.gateway.table import Route, Table
 
-# An ingress keeps connections for the next request, Envoy for an hour. Were we the first to close one, a request on its
-# way could meet the closing.
+# Longer than an ingress keeps idle connections (Envoy: 1 h): if the gateway closed first, a request could meet a
+# connection that is being closed.
 IDLE_S: Final = 3900.0
-BODIES: Final = 4  # part of the memory for bodies: one that is sent is here twice, and a pod has more to remember
-QUIET_S: Final = 2.0  # nobody has connected for so long: they know that we leave
-LEAVE_MOST: Final = 6  # times the usual, for a cluster that is slow to tell
+BUFFER_SHARE: Final = 4  # 1/4 of the memory for buffered bodies: a body being sent is in memory twice
+QUIET_S: Final = 2.0  # without new connections: clients know that the pod is leaving
+LEAVE_MOST: Final = 6  # times `leave_s`, for a cluster that is slow to update its endpoints
 
 
 class ClusterGateway:
-    """Made within the loop that it runs on."""
+    """To be created in the event loop that it runs on."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self._api = Api(settings.api, settings.credentials)
-        self._around = Surroundings(self._api, settings, self._changed)
+        self._api = KubeApi(settings.api, settings.credentials)
+        self._state = ClusterState(self._api, settings, self._changed)
         self._demand = Demand()
-        gatekeeper = Gatekeeper(lambda route, reason: self._counting.metrics.refused(route, reason))
-        self._gate = ProxiedGate(gatekeeper, settings.proxies)
-        self._plane = Plane(lambda wake: self._counting.woken(wake), _unreachable, self._gate)
+        access = AccessAdmission(lambda route, reason: self._load_reporter.metrics.rejected(route, reason))
+        self._admission = ProxiedAdmission(access, settings.proxies)
+        self._plane = DataPlane(lambda wake: self._load_reporter.on_wake(wake), _log_unreachable, self._admission)
         self._plane.idle_s = IDLE_S
-        self._plane.room.most = settings.memory // BODIES
-        self._came = 0.0  # when somebody connected last
-        self._peers = Peers(settings.address, settings.peer_port, lambda peer, loads: self._counting.heard(peer, loads))
-        self._scaler = Scaler(self._demand, lambda: self._counting.refresh(), self._plane.clock)
-        self._counting = Counting(self._plane, self._demand, self._peers.tell, self._scaler.ring)
-        self._pages = Pages(self.unready, self._counting.page, self._peers.app())
+        self._plane.buffer_budget.limit = settings.memory // BUFFER_SHARE
+        self._last_accept = 0.0  # time of the last accepted connection
+        self._peers = Peers(
+            settings.address, settings.peer_port, lambda peer, loads: self._load_reporter.on_peer_loads(peer, loads)
+        )
+        self._scaler = KedaScaler(self._demand, lambda: self._load_reporter.refresh(), self._plane.clock)
+        self._load_reporter = LoadReporter(self._plane, self._demand, self._peers.broadcast, self._scaler.notify)
+        self._pages = StatusServer(self.not_ready_reason, self._load_reporter.page, self._peers.app())
         self._routes: tuple[Route, ...] | None = None
         self._due = False
         self._published, self._stopping = asyncio.Event(), asyncio.Event()
         self._servers: list[asyncio.Server] = []
 
     async def run(self) -> None:
-        """Until it is stopped; raises what broke, since a gateway that watches nothing is worse than a new one."""
+        """Serve until stopped. Raises the error of a failed task: a gateway that does not watch must restart."""
         settings, loop = self._settings, asyncio.get_running_loop()
         await self._pages.start(settings.host, settings.status_port, settings.peer_port)
-        work = [loop.create_task(each) for each in (self._watch(), self._serve(), self._stop())]
+        tasks = [loop.create_task(each) for each in (self._watch(), self._serve(), self._stopping.wait())]
         try:
-            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            await self._end()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain()
         finally:
-            for task in work:
+            for task in tasks:
                 task.cancel()
-            ended = await asyncio.gather(*work, return_exceptions=True)
-            await self._close()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self._load_reporter.close()
+            await self._peers.close()
+            await self._pages.close()
+            await self._api.close()
         for error in ended:
             if isinstance(error, Exception):
                 raise error
 
     def stop(self) -> None:
-        """Unready at once; `run` returns when everything in flight is finished."""
+        """Become unready; `run` returns when requests in flight are finished."""
         self._stopping.set()
 
-    def unready(self) -> str:
-        """Why no request should come; empty: they may."""
+    def not_ready_reason(self) -> str:
+        """Return why the gateway is not ready; empty: it is."""
         if self._stopping.is_set():
             return "it is leaving"
-        if missing := self._around.missing:
-            return f"not listed yet: {', '.join(missing)}"
+        if unsynced := self._state.unsynced:
+            return f"not listed yet: {', '.join(unsynced)}"
         return "" if self._servers else "it does not listen yet"
 
     async def _watch(self) -> None:
-        await asyncio.gather(*(each.follow() for each in self._around.everything))
-
-    async def _stop(self) -> None:
-        await self._stopping.wait()
+        await asyncio.gather(*(each.run() for each in self._state.informers))
 
     async def _serve(self) -> None:
-        """Nothing is accepted before the first table: until then every service would be unknown."""
+        """Listen once the first table is there: until then every service would be unknown."""
         await self._published.wait()
         settings = self._settings
         loop = asyncio.get_running_loop()
         await self._scaler.start(Address(settings.host, settings.scaler_port))
         address = Address(settings.host, settings.http_port)
-        sockets = [bind(address), bind_twin(address.twin) if address.twin else None]
+        sockets = [bind(address), bind_ipv6(address.ipv6_equivalent) if address.ipv6_equivalent else None]
         for listener in sockets:
             if listener is not None:
                 self._servers.append(await loop.create_server(self._accept, sock=listener, backlog=BACKLOG))
@@ -109,8 +111,8 @@ class ClusterGateway:
         await self._stopping.wait()
 
     def _accept(self) -> asyncio.Protocol:
-        self._came = self._plane.clock()
-        return self._plane.handler(None)()
+        self._last_accept = self._plane.clock()
+        return self._plane.protocol_factory(None)()
 
     def _changed(self) -> None:
         if not self._due:
@@ -119,20 +121,20 @@ class ClusterGateway:
 
     def _publish(self) -> None:
         self._due = False
-        pods = self._around.pods()
-        self._peers.know(pods)
-        self._demand.keep(pods)
-        if self._around.missing:
+        pods = self._state.pods()
+        self._peers.set_peers(pods)
+        self._demand.retain(pods)
+        if self._state.unsynced:
             return
-        found = self._around.routes()
-        if found != self._routes:
-            self._routes = found
-            table = Table(self._plane.generation + 1, found)
+        routes = self._state.routes()
+        if routes != self._routes:
+            self._routes = routes
+            table = Table(self._plane.generation + 1, routes)
             self._plane.publish(table)
-            self._counting.metrics.follow(table)
+            self._load_reporter.metrics.prune(table)
         self._published.set()
 
-    async def _end(self) -> None:
+    async def _drain(self) -> None:
         self.stop()
         end = self._plane.clock() + self._settings.drain_s
         self._plane.closing = True
@@ -146,29 +148,23 @@ class ClusterGateway:
         log("gateway.ended", "nothing is in flight")
 
     async def _leave(self, seconds: float) -> None:
-        """Routes to this pod vanish one after the other: who comes meanwhile is served, on a connection that ends.
+        """Serve new connections until none has come for a while: proxies remove the endpoint one after the other.
 
-        Each request needs a new one by then, so once nobody connects any more everybody knows.
+        Connections are closed after each response by now, so no new connections means no more clients.
         """
         last = self._plane.clock() + min(seconds * LEAVE_MOST, self._settings.drain_s)
         await asyncio.sleep(seconds)
-        while (left := min(self._came + min(QUIET_S, seconds), last) - self._plane.clock()) > 0:  # noqa: ASYNC110
+        while (left := min(self._last_accept + min(QUIET_S, seconds), last) - self._plane.clock()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
 
-    async def _close(self) -> None:
-        self._counting.close()
-        await self._peers.close()
-        await self._pages.close()
-        await self._api.close()
 
-
-def _unreachable(word: Unreachable) -> None:
-    """Its endpoint will go from the slice when it is gone for good; until then it is tried again."""
-    log("gateway.unreachable", f"{word.replica}: {word.reason}", level="WARNING")
+def _log_unreachable(message: Unreachable) -> None:
+    """Log only: a replica that is gone for good leaves its EndpointSlice."""
+    log("gateway.unreachable", f"{message.replica}: {message.reason}", level="WARNING")
 
 
 async def run(settings: ClusterSettings) -> None:
-    """Until a signal."""
+    """Run a gateway until a signal."""
     gateway = ClusterGateway(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, gateway.stop)

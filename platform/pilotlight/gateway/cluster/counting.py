@@ -1,66 +1,70 @@
-"""This pod's own counts: from the data plane to the demand that KEDA hears of, to the peers, and to /metrics.
+"""Load of this pod: from the data plane to the demand reported to KEDA, to the peers, and to /metrics.
 
-A request that waits is told at once, everything else once a second while anything happens; at rest nothing ticks.
+Held requests are reported at once, everything else every second while there are requests; no timer runs otherwise.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from pilotlight.gateway.cluster.demand import OWN, Demand, Key, Loads
+from pilotlight.gateway.cluster.demand import OWN, Demand, Loads, WorkloadKey
 from pilotlight.gateway.messages import Report, Wake
 from pilotlight.gateway.metrics import Metrics
-from pilotlight.gateway.plane import Plane
+from pilotlight.gateway.plane import DataPlane
 from pilotlight.gateway.reporting import Reporter
 
 
-class Counting:
-    """`tell` gets what the peers shall know; `ring` wakes whoever waits for a change of the demand."""
+class LoadReporter:
+    """`broadcast` sends loads to the peers; `notify` wakes streams that wait for a change of the demand."""
 
     def __init__(
-        self, plane: Plane, demand: Demand, tell: Callable[[dict[Key, int]], None], ring: Callable[[], None]
+        self,
+        plane: DataPlane,
+        demand: Demand,
+        broadcast: Callable[[dict[WorkloadKey, int]], None],
+        notify: Callable[[], None],
     ) -> None:
         self.metrics = Metrics()
-        self._plane, self._demand, self._tell, self._ring = plane, demand, tell, ring
-        self._named: frozenset[Key] = frozenset()  # what the last report was about: asked within a second
-        self._told: dict[Key, int] = {}
-        self._reporter = Reporter(plane, self._keep, lambda report: None)
-        self._begin, plane.on_busy = plane.on_busy, self._busy
+        self._plane, self._demand, self._broadcast, self._notify = plane, demand, broadcast, notify
+        self._active: frozenset[WorkloadKey] = frozenset()  # workloads with requests within the last second
+        self._last_sent: dict[WorkloadKey, int] = {}
+        self._reporter = Reporter(plane, self._on_report, lambda report: None)
+        self._start_timer, plane.on_busy = plane.on_busy, self._on_busy
 
-    def woken(self, wake: Wake) -> None:
-        """A request waits and there is no replica: it is counted already."""
-        self._say()
+    def on_wake(self, wake: Wake) -> None:
+        """Report at once: a held request has no replica."""
+        self._publish()
 
-    def heard(self, peer: str, loads: Loads) -> None:
-        self._demand.note(peer, loads, self._plane.clock())
-        self._ring()
+    def on_peer_loads(self, peer: str, loads: Loads) -> None:
+        self._demand.record(peer, loads, self._plane.clock())
+        self._notify()
 
-    def refresh(self) -> dict[Key, int]:
-        """The present numbers, for whoever asks between two reports; what was named stays named."""
-        loads = dict.fromkeys(self._named, 0) | self._plane.loads()
-        self._demand.note(OWN, loads, self._plane.clock())
+    def refresh(self) -> dict[WorkloadKey, int]:
+        """Record and return the current loads; workloads of the last report stay listed, with 0 if need be."""
+        loads = dict.fromkeys(self._active, 0) | self._plane.loads()
+        self._demand.record(OWN, loads, self._plane.clock())
         return loads
 
     def page(self) -> bytes:
-        """As of the last report: one more for each scrape would cut short what was named in between."""
+        """Return /metrics as of the last report: an extra report per scrape would shorten the activity of workloads."""
         return self.metrics.page()[2]
 
     def close(self) -> None:
         self._reporter.close()
 
-    def _busy(self) -> None:
-        """The first request after a rest is counted when this turn of the loop is over."""
-        self._begin()
-        asyncio.get_running_loop().call_soon(self._say)
+    def _on_busy(self) -> None:
+        """Report the first request after an idle time, once it is counted at the end of this loop iteration."""
+        self._start_timer()
+        asyncio.get_running_loop().call_soon(self._publish)
 
-    def _keep(self, report: Report) -> None:
+    def _on_report(self, report: Report) -> None:
         self.metrics.add(report)
-        self._named = frozenset((each.namespace, each.workload) for each in report.backends)
-        self._say()
+        self._active = frozenset((each.namespace, each.workload) for each in report.backends)
+        self._publish()
 
-    def _say(self) -> None:
-        """Peers hear once that nothing is left, and then nothing."""
+    def _publish(self) -> None:
+        """Send the loads to peers and streams; an empty report is sent once."""
         loads = self.refresh()
-        if loads or self._told:
-            self._told = loads
-            self._tell(loads)
-            self._ring()
+        if loads or self._last_sent:
+            self._last_sent = loads
+            self._broadcast(loads)
+            self._notify()

@@ -1,29 +1,31 @@
-"""What the gateway in a pod answers about itself, apart from the port of the services: health, metrics, and the peers.
+"""Status and peer ports of the gateway in a pod: health, metrics, and load reports of peers.
 
-status port   /healthz   the process lives        /readyz   requests may come        /metrics
-peer port     /counts    from other replicas of this gateway, and from nobody else
+status port   /healthz   liveness        /readyz   readiness        /metrics
+peer port     /counts    from other replicas of this gateway only
 """
 
 from collections.abc import Callable
 
 from aiohttp import web
 
-from pilotlight.gateway.addresses import Address, bind, bind_twin
+from pilotlight.gateway.addresses import Address, bind, bind_ipv6
 from pilotlight.wire.prometheus_text import CONTENT_TYPE
 
 
-class Pages:
-    """`unready` says why no request should come, `metrics` makes the page; `peers` answers on a port of its own."""
+class StatusServer:
+    """`not_ready_reason` returns why the gateway is not ready, `metrics` the page; `peers` has a port of its own."""
 
-    def __init__(self, unready: Callable[[], str], metrics: Callable[[], bytes], peers: web.Application) -> None:
-        self._unready, self._metrics = unready, metrics
+    def __init__(
+        self, not_ready_reason: Callable[[], str], metrics: Callable[[], bytes], peers: web.Application
+    ) -> None:
+        self._not_ready_reason, self._metrics = not_ready_reason, metrics
         self._runners = (self._runner(self._app()), self._runner(peers))
 
     async def start(self, host: str, status_port: int, peer_port: int) -> None:
         for runner, port in zip(self._runners, (status_port, peer_port), strict=True):
             await runner.setup()
             address = Address(host, port)
-            sockets = [bind(address), bind_twin(address.twin) if address.twin else None]
+            sockets = [bind(address), bind_ipv6(address.ipv6_equivalent) if address.ipv6_equivalent else None]
             for listener in sockets:
                 if listener is not None:
                     await web.SockSite(runner, listener).start()
@@ -46,8 +48,8 @@ class Pages:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        why = self._unready()
-        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+        reason = self._not_ready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _page(self, request: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,7 +1,7 @@
-"""KEDA's external scaler: `externalscaler.ExternalScaler` over gRPC, answered from the demand of all gateway replicas.
+"""KEDA external-push scaler (`externalscaler.ExternalScaler` over gRPC) on the demand of all gateway replicas.
 
-KEDA holds one stream to one replica for each trigger. It hears `true` as soon as a request waits anywhere, again every
-few seconds while requests come, and `false` once they have ended; KEDA alone decides what follows from that.
+KEDA opens one stream per trigger to one replica. The stream sends `true` as soon as a request waits at any replica,
+again every few seconds while there are requests, and `false` once there are none; KEDA decides about scaling.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pilotlight.gateway.addresses import Address, CannotListen
-from pilotlight.gateway.cluster.demand import Demand, Key
+from pilotlight.gateway.cluster.demand import Demand, WorkloadKey
 from pilotlight.gateway.cluster.scaler_words import (
-    MetricsAsked,
-    ScaledObject,
-    read_metrics_asked,
+    MetricsRequest,
+    ScaledObjectRef,
+    read_metrics_request,
     read_scaled_object,
     write_active,
     write_spec,
@@ -24,51 +24,51 @@ from pilotlight.gateway.cluster.scaler_words import (
 
 SERVICE: Final = "externalscaler.ExternalScaler"
 METRIC: Final = "concurrency"
-AGAIN_S: Final = 5.0  # KEDA counts its cooldown from the last `true`, so a steady trickle must keep saying it
-LOOK_S: Final = 0.5  # how soon the end of all requests is noticed
+REPEAT_ACTIVE_S: Final = 5.0  # KEDA counts its cooldown from the last `true`, so it is repeated under steady load
+POLL_S: Final = 0.5  # delay until the end of all requests is noticed
 GRACE_S: Final = 1.0
-# KEDA holds one stream for each workload; beyond this many it polls. Calls are told apart by nothing but their words,
-# so these bounds keep memory, and the chart's NetworkPolicy keeps out who is not KEDA.
+# KEDA opens one stream per workload; beyond this limit it polls. Callers are not authenticated: these limits bound the
+# memory, and the chart's NetworkPolicy admits KEDA only.
 STREAMS: Final = 4000
-CALLS: Final = STREAMS + 100  # streams leave room for the calls that poll
-LONGEST: Final = 1 << 16  # bytes of one question
+CALLS: Final = STREAMS + 100  # leaves some for polling
+LONGEST: Final = 1 << 16  # bytes of a request
 
 
-class Scaler:
-    """`refresh` brings this pod's own counts up to date before they are told."""
+class KedaScaler:
+    """`refresh` updates this pod's own loads before they are used."""
 
     def __init__(
         self, demand: Demand, refresh: Callable[[], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._demand, self._refresh, self._clock = demand, refresh, clock
-        self._bells: set[asyncio.Event] = set()
+        self._wakeups: set[asyncio.Event] = set()
         self._closing = False
         self._server: Any = None
 
     async def start(self, address: Address) -> int:
-        """The port, which the system chooses for 0. Raises CannotListen."""
+        """Listen and return the port (0: chosen by the system). Raises CannotListen."""
         import grpc.aio
 
         options = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", LONGEST))
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS)
         server.add_generic_rpc_handlers((self._handlers(),))
         try:
-            port = int(server.add_insecure_port(address.place))
+            port = int(server.add_insecure_port(address.host_port))
         except RuntimeError as error:
-            raise CannotListen(f"cannot listen on {address.place}: {error}") from error
+            raise CannotListen(f"cannot listen on {address.host_port}: {error}") from error
         await server.start()
         self._server = server
         return port
 
-    def ring(self) -> None:
-        """Something may have changed: every stream looks at once."""
-        for bell in self._bells:
-            bell.set()
+    def notify(self) -> None:
+        """Wake all streams: the demand may have changed."""
+        for wakeup in self._wakeups:
+            wakeup.set()
 
     async def close(self) -> None:
-        """Streams end in order, so that KEDA comes back within 2 s; after a broken one it waits longer each time."""
+        """End the streams regularly: KEDA reconnects within 2 s, but backs off exponentially after a broken one."""
         self._closing = True
-        self.ring()
+        self.notify()
         if self._server is not None:
             await self._server.stop(GRACE_S)
 
@@ -82,62 +82,62 @@ class Scaler:
             "IsActive": grpc.unary_unary_rpc_method_handler(self._is_active, read_scaled_object, plain),
             "StreamIsActive": grpc.unary_stream_rpc_method_handler(self._stream, read_scaled_object, plain),
             "GetMetricSpec": grpc.unary_unary_rpc_method_handler(self._spec, read_scaled_object, plain),
-            "GetMetrics": grpc.unary_unary_rpc_method_handler(self._metrics, read_metrics_asked, plain),
+            "GetMetrics": grpc.unary_unary_rpc_method_handler(self._metrics, read_metrics_request, plain),
         })  # fmt: skip
 
-    async def _is_active(self, asked: ScaledObject, context: Any) -> bytes:
+    async def _is_active(self, request: ScaledObjectRef, context: Any) -> bytes:
         self._refresh()
-        return write_active(self._demand.active(workload_of(asked), self._clock()))
+        return write_active(self._demand.active(workload_of(request), self._clock()))
 
-    async def _spec(self, asked: ScaledObject, context: Any) -> bytes:
-        target = target_of(asked)
+    async def _spec(self, request: ScaledObjectRef, context: Any) -> bytes:
+        target = target_of(request)
         if target is None:
             import grpc
 
-            written = asked.metadata.get("targetConcurrency", "")
+            written = request.metadata.get("targetConcurrency", "")
             message = f"targetConcurrency = {written}, must be a number above 0: requests that one replica shall have"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         return write_spec(METRIC, target or 0.0)
 
-    async def _metrics(self, asked: MetricsAsked, context: Any) -> bytes:
+    async def _metrics(self, request: MetricsRequest, context: Any) -> bytes:
         self._refresh()
-        total = self._demand.total(workload_of(asked.about), self._clock())
-        return write_value(asked.metric or METRIC, float(total))
+        total = self._demand.total(workload_of(request.scaled_object), self._clock())
+        return write_value(request.metric or METRIC, float(total))
 
-    async def _stream(self, asked: ScaledObject, context: Any) -> AsyncIterator[bytes]:
-        if len(self._bells) >= STREAMS:
+    async def _stream(self, request: ScaledObjectRef, context: Any) -> AsyncIterator[bytes]:
+        if len(self._wakeups) >= STREAMS:
             import grpc
 
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} streams are open; poll IsActive")
-        workload, told, told_at = workload_of(asked), None, 0.0
-        bell = asyncio.Event()
-        self._bells.add(bell)
+        workload, last, sent_at = workload_of(request), None, 0.0
+        wakeup = asyncio.Event()
+        self._wakeups.add(wakeup)
         try:
             while not self._closing:
-                bell.clear()
+                wakeup.clear()
                 now = self._clock()
                 active = self._demand.active(workload, now)
-                if active != told or (active and now - told_at >= AGAIN_S):
-                    told, told_at = active, now
+                if active != last or (active and now - sent_at >= REPEAT_ACTIVE_S):
+                    last, sent_at = active, now
                     yield write_active(active)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), LOOK_S if told else None)
+                    await asyncio.wait_for(wakeup.wait(), POLL_S if last else None)
         finally:
-            self._bells.discard(bell)
+            self._wakeups.discard(wakeup)
 
 
-def workload_of(asked: ScaledObject) -> Key:
-    """In the namespace that KEDA names, the ScaledObject's own, whatever the metadata that its author wrote say.
+def workload_of(request: ScaledObjectRef) -> WorkloadKey:
+    """Return the workload, always in the namespace of the ScaledObject, whatever its trigger metadata say.
 
-    Another caller may name any: who may call at all is for the network to say.
+    Other callers could name any namespace: access is limited by the NetworkPolicy.
     """
-    return asked.namespace, asked.metadata.get("workload") or asked.name
+    return request.namespace, request.metadata.get("workload") or request.name
 
 
-def target_of(asked: ScaledObject) -> float | None:
-    """None: not said, or no number above 0."""
+def target_of(request: ScaledObjectRef) -> float | None:
+    """Return the target concurrency; None: not set, or no number above 0."""
     with suppress(ValueError):
-        target = float(asked.metadata.get("targetConcurrency", ""))
+        target = float(request.metadata.get("targetConcurrency", ""))
         if 0 < target < float("inf"):
             return target
     return None

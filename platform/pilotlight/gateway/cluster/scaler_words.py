@@ -1,4 +1,4 @@
-"""The messages of KEDA's external scaler on the wire. Pure; a handful of fields does not need a library.
+"""Protobuf messages of KEDA's external scaler. Pure; without a library, for a handful of fields.
 
 ScaledObjectRef         name = 1, namespace = 2, scalerMetadata = 3 (map: key = 1, value = 2)
 GetMetricsRequest       scaledObjectRef = 1, metricName = 2
@@ -19,24 +19,24 @@ BYTES: Final = 2
 FIXED32: Final = 5
 
 
-class Malformed(PlatformError):
-    """A message that is none."""
+class MalformedMessage(PlatformError):
+    """Bytes that are no valid message."""
 
 
-class ScaledObject(NamedTuple):
-    """Who is asked about: `metadata` is what the trigger says."""
+class ScaledObjectRef(NamedTuple):
+    """`metadata` is that of the trigger."""
 
     name: str
     namespace: str
     metadata: dict[str, str]
 
 
-class MetricsAsked(NamedTuple):
-    about: ScaledObject
+class MetricsRequest(NamedTuple):
+    scaled_object: ScaledObjectRef
     metric: str
 
 
-def read_scaled_object(raw: bytes) -> ScaledObject:
+def read_scaled_object(raw: bytes) -> ScaledObjectRef:
     name = namespace = ""
     metadata: dict[str, str] = {}
     for number, value in _fields(raw):
@@ -47,17 +47,18 @@ def read_scaled_object(raw: bytes) -> ScaledObject:
         elif number == 3:
             entry = dict(_fields(value)) if isinstance(value, bytes) else {}
             metadata[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
-    return ScaledObject(name, namespace, metadata)
+    return ScaledObjectRef(name, namespace, metadata)
 
 
-def read_metrics_asked(raw: bytes) -> MetricsAsked:
-    found = dict(_fields(raw))
-    about = found.get(1, b"")
-    return MetricsAsked(read_scaled_object(about if isinstance(about, bytes) else b""), _text(found.get(2, b"")))
+def read_metrics_request(raw: bytes) -> MetricsRequest:
+    fields = dict(_fields(raw))
+    reference = fields.get(1, b"")
+    scaled_object = read_scaled_object(reference if isinstance(reference, bytes) else b"")
+    return MetricsRequest(scaled_object, _text(fields.get(2, b"")))
 
 
 def write_active(active: bool) -> bytes:
-    """Absent means false."""
+    """Encode IsActiveResponse; an absent field means false."""
     return b"\x08\x01" if active else b""
 
 
@@ -70,7 +71,7 @@ def write_value(metric: str, value: float) -> bytes:
 
 
 def _metric(name: str, value: float) -> bytes:
-    """As a whole number for those who know no other, and exactly."""
+    """Encode both fields: rounded for older versions of KEDA, and exact."""
     return _delimited(1, name.encode()) + b"\x10" + _varint(round(value)) + b"\x19" + struct.pack("<d", value)
 
 
@@ -88,7 +89,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field, those of later versions included."""
+    """Yield number and value of each field, unknown ones included."""
     at = 0
     while at < len(raw):
         key, at = _read_varint(raw, at)
@@ -98,10 +99,10 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield key >> 3, value
             continue
         if kind not in (BYTES, FIXED32, FIXED64):
-            raise Malformed(f"field {key >> 3} has wire type {kind}")
+            raise MalformedMessage(f"field {key >> 3} has wire type {kind}")
         length, at = _read_varint(raw, at) if kind == BYTES else (4 if kind == FIXED32 else 8, at)
         if at + length > len(raw):
-            raise Malformed(f"field {key >> 3} claims {length} bytes, {len(raw) - at} are left")
+            raise MalformedMessage(f"field {key >> 3} claims {length} bytes, {len(raw) - at} are left")
         yield key >> 3, raw[at : at + length]
         at += length
 
@@ -115,10 +116,10 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise Malformed("a number does not end")
+    raise MalformedMessage("a number does not end")
 
 
 def _text(value: int | bytes) -> str:
     if isinstance(value, int):
-        raise Malformed("a number stands where a text must")
+        raise MalformedMessage("a number stands where a text must")
     return value.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Settings of the gateway in a pod: what Kubernetes tells every pod, and what the chart adds."""
+"""Settings of the gateway in a pod, from environment variables of Kubernetes and the chart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.cluster.clients import Proxies, proxies
+from pilotlight.gateway.cluster.clients import Proxies, parse_proxies
 
 PREFIX: Final = "PILOTLIGHT_GATEWAY_"
 CREDENTIALS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - a pod's ports are asked from other pods
+ALL_INTERFACES: Final = "0.0.0.0"  # noqa: S104 - other pods connect to it
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """`service` is the Service that clients reach, `peers` the headless one by which replicas find each other."""
+    """`service` is the Service for clients, `peers` the headless Service for peer discovery."""
 
     namespace: str
     pod: str
@@ -24,19 +24,19 @@ class ClusterSettings:
     credentials: Path = Path(CREDENTIALS)  # token and ca.crt
     service: str = "pilotlight-gateway"
     peers: str = "pilotlight-gateway-peers"
-    host: str = EVERYWHERE
+    host: str = ALL_INTERFACES
     http_port: int = 8090
     status_port: int = 8092
     peer_port: int = 8093
     scaler_port: int = 9090
-    leave_s: float = 5.0  # how long clients may at least still come after SIGTERM
-    memory: int = 2 << 30  # bytes that the pod may use
-    drain_s: float = 590.0  # how long all of that and what is in flight may take
-    proxies: Proxies = ()  # whose word about the client's address is believed
+    leave_s: float = 5.0  # minimum time of accepting connections after SIGTERM
+    memory: int = 2 << 30  # memory limit of the pod, bytes
+    drain_s: float = 590.0  # maximum time from SIGTERM to the exit
+    proxies: Proxies = ()  # trusted for X-Forwarded-For
 
 
 def read(environ: Mapping[str, str]) -> ClusterSettings:
-    """Raises UsageError, naming the variable, for what is missing or makes no sense."""
+    """Return the settings. Raises UsageError, which names the variable."""
     missing = [name for name in ("POD_NAMESPACE", "POD_NAME", "POD_IP") if not environ.get(name)]
     if missing:
         raise UsageError(f"{missing[0]} is not set, must come from the pod's own fields (valueFrom.fieldRef)")
@@ -45,17 +45,17 @@ def read(environ: Mapping[str, str]) -> ClusterSettings:
         credentials=Path(environ.get(f"{PREFIX}CREDENTIALS") or CREDENTIALS),
         service=environ.get(f"{PREFIX}SERVICE") or "pilotlight-gateway",
         peers=environ.get(f"{PREFIX}PEERS") or "pilotlight-gateway-peers",
-        host=environ.get(f"{PREFIX}HOST") or EVERYWHERE,
+        host=environ.get(f"{PREFIX}HOST") or ALL_INTERFACES,
         http_port=_port(environ, "HTTP_PORT", 8090), status_port=_port(environ, "STATUS_PORT", 8092),
         peer_port=_port(environ, "PEER_PORT", 8093), scaler_port=_port(environ, "SCALER_PORT", 9090),
-        proxies=proxies(environ.get(f"{PREFIX}TRUSTED_PROXIES", ""), f"{PREFIX}TRUSTED_PROXIES"),
+        proxies=parse_proxies(environ.get(f"{PREFIX}TRUSTED_PROXIES", ""), f"{PREFIX}TRUSTED_PROXIES"),
         memory=int(_number(environ, "MEMORY_MIB", 2048, 1 << 30)) << 20,
         leave_s=_number(environ, "LEAVE_S", 5.0, 600), drain_s=_number(environ, "DRAIN_S", 590.0, 86400),
     )  # fmt: skip
 
 
 def _api(environ: Mapping[str, str]) -> str:
-    """A cluster tells every pod; PILOTLIGHT_GATEWAY_API is for anything else, such as `kubectl proxy`."""
+    """Return the URL of the API server: of the cluster, or PILOTLIGHT_GATEWAY_API, such as `kubectl proxy`."""
     if written := environ.get(f"{PREFIX}API"):
         return written.rstrip("/")
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")

@@ -1,129 +1,137 @@
-"""From what was read of the cluster to the gateway's table. Pure; asked anew after every change.
+"""Routing table from the watched objects of a cluster. Pure; built again after every change.
 
-A service without its workloads is no route yet: they say who may ask. What they say and nobody understands closes
-the door instead of opening it.
+A service is routed once its workloads are known, since they have its access rules. Rules that cannot be parsed close
+the route instead of opening it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from pilotlight import names
-from pilotlight.gateway.cluster.objects import Address, Hosts, Shares, Slice, Workload
+from pilotlight.gateway.cluster.objects import EntryService, RouteHosts, Shares, Slice, Workload
 from pilotlight.gateway.table import Backend, Replica, Route
 from pilotlight.targets.local import access_rules
 
-Key = tuple[str, str]  # namespace and name
+ObjectKey = tuple[str, str]  # namespace and name
 TIMEOUT_S: Final = 300.0
 DOMAIN: Final = "svc.cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What is known of the cluster, by namespace and name of the objects."""
+class ClusterView:
+    """The watched objects of a cluster, by namespace and name."""
 
-    addresses: Mapping[Key, Address] = field(default_factory=dict)
-    workloads: Mapping[Key, Workload] = field(default_factory=dict)
-    hosts: Mapping[Key, Hosts] = field(default_factory=dict)
-    slices: Mapping[Key, Slice] = field(default_factory=dict)
+    addresses: Mapping[ObjectKey, EntryService] = field(default_factory=dict)
+    workloads: Mapping[ObjectKey, Workload] = field(default_factory=dict)
+    hosts: Mapping[ObjectKey, RouteHosts] = field(default_factory=dict)
+    slices: Mapping[ObjectKey, Slice] = field(default_factory=dict)
 
 
-def routes(view: View) -> tuple[Route, ...]:
-    """In a fixed order, so that two views of the same things give equal tables."""
+def routes(view: ClusterView) -> tuple[Route, ...]:
+    """Return the routes in a fixed order, so that equal views give equal tables."""
     replicas, hosts = _replicas(view), _hosts(view)
     shared = {key: _shares(view, key, address) for key, address in _services(view).items()}
     return tuple(
         _route(view, key, shares, replicas, tuple(hosts.get(key, ())))
         for key, shares in shared.items()
-        if _known(view, key[0], shares)
+        if _workloads_known(view, key[0], shares)
     )
 
 
-def _shares(view: View, key: Key, address: Address) -> Shares:
-    """A route that leads to workloads has the shares of a canary; one that leads to us has none."""
+def _shares(view: ClusterView, key: ObjectKey, address: EntryService) -> Shares:
+    """Return the shares of an HTTPRoute that leads to workloads directly (a canary), else those of the Service."""
     route = view.hosts.get((key[0], names.route(key[1])))
-    if address.straight and route is not None and route.shares and _known(view, key[0], route.shares):
+    if address.direct and route is not None and route.shares and _workloads_known(view, key[0], route.shares):
         return route.shares
     return address.shares
 
 
-def _known(view: View, namespace: str, shares: Shares) -> bool:
+def _workloads_known(view: ClusterView, namespace: str, shares: Shares) -> bool:
     return all((namespace, name) in view.workloads for name, _ in shares)
 
 
-def _services(view: View) -> dict[Key, Address]:
-    """By namespace and name of the service; of two objects for one service the first by name counts."""
-    found: dict[Key, Address] = {}
+def _services(view: ClusterView) -> dict[ObjectKey, EntryService]:
+    """Return entries by namespace and name of the service; of two objects for one service the first by name."""
+    services: dict[ObjectKey, EntryService] = {}
     for (namespace, _), address in sorted(view.addresses.items()):
-        found.setdefault((namespace, address.service), address)
-    return found
+        services.setdefault((namespace, address.service), address)
+    return services
 
 
 def _route(
-    view: View, key: Key, shares: Shares, replicas: Mapping[Key, tuple[Replica, ...]], hosts: tuple[str, ...]
+    view: ClusterView,
+    key: ObjectKey,
+    shares: Shares,
+    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
+    hosts: tuple[str, ...],
 ) -> Route:
-    """Whatever its annotations do to those who read them: other tenants' services are in the same table."""
+    """Return the route, closed if its annotations cannot be parsed: routes of other tenants must not fail with it."""
     try:
-        return _open(view, key, shares, replicas, hosts)
-    except Exception:  # a parser may fail in a way that nobody thought of
-        told = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
-        return Route(*key, (Backend("none", "none", 100, unavailable=told),), hosts)
+        return _build_route(view, key, shares, replicas, hosts)
+    except Exception:  # whatever error of a parser
+        problem = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
+        return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
 
 
-def _open(
-    view: View, key: Key, shares: Shares, replicas: Mapping[Key, tuple[Replica, ...]], hosts: tuple[str, ...]
+def _build_route(
+    view: ClusterView,
+    key: ObjectKey,
+    shares: Shares,
+    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
+    hosts: tuple[str, ...],
 ) -> Route:
-    """Raises PlatformError for rules of access that make no sense."""
+    """Return the route. Raises PlatformError for invalid access rules."""
     namespace, name = key
-    sides = {workload: view.workloads[namespace, workload] for workload, _ in shares}
-    rules = _rules(sides)
+    variants = {workload: view.workloads[namespace, workload] for workload, _ in shares}
+    rules = _rules(variants)
     access_rules.check(rules)
     backends = tuple(
-        _backend(workload, share, sides[workload], replicas.get((namespace, workload), ()))
+        _backend(workload, share, variants[workload], replicas.get((namespace, workload), ()))
         for workload, share in shares
     )
     return Route(
-        namespace, name, backends, hosts, timeout_s=_timeout(view, key, sides),
+        namespace, name, backends, hosts, timeout_s=_timeout(view, key, variants),
         access=access_rules.access(rules), rate=access_rules.rate(rules),
     )  # fmt: skip
 
 
 def _backend(name: str, share: int, workload: Workload, replicas: tuple[Replica, ...]) -> Backend:
-    """Known by its workload: while a Deployment is updated its pods are of two revisions, and one line waits for both.
+    """Return a backend named by its workload: during a rolling update pods of two revisions share one queue.
 
-    A request waits as long as a start may take; the route before us is given that time as well.
+    Requests are held as long as a start may take; the timeout of the HTTPRoute includes that time.
     """
     tags = (workload.revision,) if workload.revision else ()
     return Backend(name, name, share, replicas, tags, hold_s=workload.deadline_s)
 
 
-def _rules(sides: Mapping[str, Workload]) -> dict[str, str]:
-    """Those of the first workload; whatever the others have that looks like a rule must make sense too."""
-    found: dict[str, str] = {}
-    for workload in sides.values():
-        found = {**workload.access, **found}
-    return found
+def _rules(variants: Mapping[str, Workload]) -> dict[str, str]:
+    """Return the rules of the first workload, completed by those of the others, so that all are checked."""
+    rules: dict[str, str] = {}
+    for workload in variants.values():
+        rules = {**workload.access, **rules}
+    return rules
 
 
-def _timeout(view: View, key: Key, sides: Mapping[str, Workload]) -> float:
-    """As the workload was told, else what its route leaves once a start is over."""
-    told = max((workload.timeout_s for workload in sides.values()), default=0.0)
-    deadline = max((workload.deadline_s for workload in sides.values()), default=0.0)
+def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:
+    """Return the workload's own timeout, else the HTTPRoute's without the time of a start."""
+    own = max((workload.timeout_s for workload in variants.values()), default=0.0)
+    deadline = max((workload.deadline_s for workload in variants.values()), default=0.0)
     route = view.hosts.get((key[0], names.route(key[1])))
     left = route.timeout_s - deadline if route is not None else 0.0
-    return told or (left if left > 0 else TIMEOUT_S)
+    return own or (left if left > 0 else TIMEOUT_S)
 
 
-def _hosts(view: View) -> dict[Key, list[str]]:
-    found: dict[Key, list[str]] = {}
+def _hosts(view: ClusterView) -> dict[ObjectKey, list[str]]:
+    hosts: dict[ObjectKey, list[str]] = {}
     for host, owner in _claims(view).items():
-        found.setdefault(owner, []).append(host)
-    return found
+        hosts.setdefault(owner, []).append(host)
+    return hosts
 
 
-def _claims(view: View) -> dict[str, Key]:
-    """Which service a Host means. Names within the cluster are nobody else's; of the rest the oldest route has it."""
-    claimed: dict[str, Key] = {}
+def _claims(view: ClusterView) -> dict[str, ObjectKey]:
+    """Return the owner of each host: cluster-internal names belong to their service, others to the oldest route."""
+    claimed: dict[str, ObjectKey] = {}
     for namespace, service in sorted(_services(view)):
         name = f"{names.entry_service(service)}.{namespace}"
         for host in (name, f"{name}.svc", f"{name}.{DOMAIN}"):
@@ -134,15 +142,11 @@ def _claims(view: View) -> dict[str, Key]:
     return claimed
 
 
-def _replicas(view: View) -> dict[Key, tuple[Replica, ...]]:
-    """By namespace and Service; a pod with addresses of two families is one replica."""
-    found: dict[Key, dict[str, Replica]] = {}
+def _replicas(view: ClusterView) -> dict[ObjectKey, tuple[Replica, ...]]:
+    """Return replicas by namespace and Service; a pod with IPv4 and IPv6 addresses is one replica."""
+    replicas: dict[ObjectKey, dict[str, Replica]] = {}
     for (namespace, _), piece in sorted(view.slices.items()):
-        known = found.setdefault((namespace, piece.service), {})
+        known = replicas.setdefault((namespace, piece.service), {})
         for replica in piece.replicas:
             known.setdefault(replica.id, replica)
-    return {key: tuple(_sorted(known)) for key, known in found.items()}
-
-
-def _sorted(known: Mapping[str, Replica]) -> Iterator[Replica]:
-    return (replica for _, replica in sorted(known.items()))
+    return {key: tuple(replica for _, replica in sorted(known.items())) for key, known in replicas.items()}

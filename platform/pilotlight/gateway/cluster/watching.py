@@ -1,6 +1,6 @@
-"""One kind of objects as the cluster has them: listed once, watched from there, listed anew when that fails.
+"""Informer of one kind: lists objects, watches from there, and lists again after a failure.
 
-While the API is away the last state holds: requests go on by it, as they do when a control process is away.
+While the API is unavailable the last state stays in force.
 """
 
 import asyncio
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from pilotlight.gateway.cluster.api import Api, ApiError, Gone, Missing
+from pilotlight.gateway.cluster.api import ApiError, KindNotFound, KubeApi, VersionExpired
 from pilotlight.gateway.logs import log
 
 Json = Any
-Key = tuple[str, str]  # namespace and name of an object
+ObjectKey = tuple[str, str]  # namespace and name of an object
 T = TypeVar("T")
-PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # between attempts; the last one for as long as it takes
-STEADY_S: Final = 10.0  # whoever lists and fails sooner than this has not recovered: the pauses go on growing
-BRIEF_S: Final = 1.0  # a watch that ends sooner and tells nothing is a failure
-MISSING_S: Final = 60.0  # a kind that the cluster lacks may be installed later
+BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # back-off between attempts
+STEADY_S: Final = 10.0  # a failure sooner than this after a list does not reset the back-off
+BRIEF_S: Final = 1.0  # a watch that ends sooner without events is a failure
+MISSING_S: Final = 60.0  # retry for a CRD that is not installed
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """Where the API has it, which objects of it are meant, and what of one is kept; None: nothing.
+class WatchedKind(Generic[T]):
+    """Path, label selector, and the reader of an object's fields; None: irrelevant.
 
-    `optional`: a cluster may lack the kind, and has no objects of it then.
+    `optional`: the cluster may lack the kind, which then has no objects.
     """
 
     path: str
@@ -33,17 +33,17 @@ class Kind(Generic[T]):
     optional: bool = False
 
 
-class Watched(Generic[T]):
-    """`changed` is called when what is kept of any object differs; most events change nothing of it."""
+class Informer(Generic[T]):
+    """`changed` is called when the fields read of any object differ; most events change none."""
 
-    def __init__(self, api: Api, kind: Kind[T], changed: Callable[[], None]) -> None:
-        self.objects: dict[Key, T] = {}
+    def __init__(self, api: KubeApi, kind: WatchedKind[T], changed: Callable[[], None]) -> None:
+        self.objects: dict[ObjectKey, T] = {}
         self.synced = False
         self.kind = kind
         self._api, self._changed = api, changed
 
-    async def follow(self) -> None:
-        """Until it is cancelled."""
+    async def run(self) -> None:
+        """List and watch until cancelled."""
         failures, clock = 0, asyncio.get_running_loop().time
         while True:
             began = clock()
@@ -51,32 +51,32 @@ class Watched(Generic[T]):
                 await self._watch(await self._list())
             except ApiError as error:
                 failures = 0 if clock() - began >= STEADY_S else failures
-                wait = self._told(error, PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                wait = self._retry_delay(error, BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
                 failures += 1
                 await asyncio.sleep(wait)
 
-    def _told(self, error: ApiError, pause: float) -> float:
-        """How long to wait. What is known of a kind holds, even if the API denies that there is such a kind."""
-        if isinstance(error, Missing) and self.kind.optional and not self.objects:
+    def _retry_delay(self, error: ApiError, delay: float) -> float:
+        """Log the error and return the delay. Known objects stay, even if the API does not serve the kind any more."""
+        if isinstance(error, KindNotFound) and self.kind.optional and not self.objects:
             self._replace({})
             return MISSING_S
-        if not isinstance(error, Gone):
-            log("gateway.watch", f"{error}; another attempt in {pause:g} s", level="WARNING")
-        return pause
+        if not isinstance(error, VersionExpired):
+            log("gateway.watch", f"{error}; another attempt in {delay:g} s", level="WARNING")
+        return delay
 
     async def _list(self) -> str:
-        found, version = await self._api.list(self.kind.path, self.kind.selector)
-        kept = {key_of(each): self._read(each) for each in found}
-        self._replace({key: value for key, value in kept.items() if value is not None})
+        documents, version = await self._api.list(self.kind.path, self.kind.selector)
+        objects = {key_of(each): self._read(each) for each in documents}
+        self._replace({key: value for key, value in objects.items() if value is not None})
         return version
 
-    def _replace(self, objects: dict[Key, T]) -> None:
+    def _replace(self, objects: dict[ObjectKey, T]) -> None:
         if objects != self.objects or not self.synced:
             self.objects, self.synced = objects, True
             self._changed()
 
     async def _watch(self, version: str) -> None:
-        """A watch that the server ends is taken up where it ended."""
+        """Watch; when the server ends a watch, continue at the last version."""
         clock = asyncio.get_running_loop().time
         while True:
             began, silent = clock(), True
@@ -87,20 +87,20 @@ class Watched(Generic[T]):
             if silent and clock() - began < BRIEF_S:
                 raise ApiError(f"the watch of {self.kind.path} ended as soon as it began")
 
-    def _read(self, found: Json) -> T | None:
-        """One object that nobody can read is left out; the others must not suffer from it."""
+    def _read(self, document: Json) -> T | None:
+        """Read the fields of an object; None with a warning if it is malformed."""
         try:
-            return self.kind.read(found)
+            return self.kind.read(document)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            where = f"{self.kind.path} {'/'.join(key_of(found))}"
+            where = f"{self.kind.path} {'/'.join(key_of(document))}"
             log("gateway.unreadable", f"{where} is not as Kubernetes defines it ({error!r})", level="WARNING")
             return None
 
-    def _apply(self, what: str, found: Json) -> None:
-        if what == "BOOKMARK":
+    def _apply(self, event_type: str, document: Json) -> None:
+        if event_type == "BOOKMARK":
             return
-        key = key_of(found)
-        value = None if what == "DELETED" else self._read(found)
+        key = key_of(document)
+        value = None if event_type == "DELETED" else self._read(document)
         if self.objects.get(key) == value:
             return
         if value is None:
@@ -110,6 +110,6 @@ class Watched(Generic[T]):
         self._changed()
 
 
-def key_of(found: Json) -> Key:
-    metadata = found["metadata"]
+def key_of(document: Json) -> ObjectKey:
+    metadata = document["metadata"]
     return str(metadata.get("namespace") or ""), str(metadata["name"])

@@ -1,4 +1,4 @@
-"""Who asks: the login that gives a token for an org's key, and the gate before everything of an org."""
+"""Login, which exchanges an org's key for a token, and the authorizer of an org's routes."""
 
 import asyncio
 import time
@@ -8,57 +8,57 @@ from typing import Final
 from aiohttp import web
 from msgspec import json
 
-from pilotlight.api.gates import shows_admin, small_body
+from pilotlight.api.gates import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
-from pilotlight.gateway.rate import Buckets
+from pilotlight.gateway.rate import RateLimiter
 from pilotlight.gateway.table import Rate
 from pilotlight.microservices import accounts, tokens
 from pilotlight.microservices.api.bodies import LoggedIn, Login
-from pilotlight.microservices.api.desk import DESK
-from pilotlight.microservices.api.written import reply
+from pilotlight.microservices.api.desk import CONTEXT
+from pilotlight.microservices.api.written import json_response
 from pilotlight.microservices.records import ORG
 
-# Logins that fail. With a key that there is, of that key alone: behind a proxy everybody has one address, and whoever
-# does not know a key's id must not be able to lock its owner out.
-LOGINS: Final = Rate(20, 60.0, burst=10)  # of one key, or of one address for one org
-OF_ADDRESS: Final = Rate(120, 60.0, burst=60)  # for all orgs, whose names anybody can make up
-Payers = tuple[tuple[tuple[str, ...], Rate], ...]  # each has its own account
+# Rate limits of failed logins. With a known key id they count for that key only: behind a proxy all clients have one
+# address, and a client that does not know a key's id must not lock its owner out.
+LOGIN_RATE: Final = Rate(20, 60.0, burst=10)  # per key, or per address and org
+ADDRESS_RATE: Final = Rate(120, 60.0, burst=60)  # for all orgs, since names can be invented
+RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
 SCHEME: Final = "bearer"
 
 
 async def login(request: web.Request) -> web.Response:
-    desk, asked = request.app[DESK], json.decode(await small_body(request), type=Login)
-    kept = accounts.sought(desk.directory, asked.ngc_org_name, asked.ngc_key, time.time())
-    paying = payers(kept.id, request.remote or "", asked.ngc_org_name)
-    if wait_s := pause(desk.logins, paying, time.monotonic()):
+    context, body = request.app[CONTEXT], json.decode(await read_small_body(request), type=Login)
+    stored = accounts.find_key_hash(context.directory, body.ngc_org_name, body.ngc_key, time.time())
+    keys = rate_limit_keys(stored.id, request.remote or "", body.ngc_org_name)
+    if wait_s := login_delay(context.logins, keys, time.monotonic()):
         raise Throttled("too many logins; wait before the next", retry_after_s=int(wait_s) + 1)
-    async with desk.hashing:  # slow, so it is done aside and a few at a time
-        fits = await asyncio.to_thread(accounts.fits, kept, asked.ngc_key)
+    async with context.hash_slots:  # slow, so in a thread and a few at a time
+        fits = await asyncio.to_thread(accounts.verify, stored, body.ngc_key)
     if not fits:
         raise Unauthorized("ngc_key or ngc_org_name is wrong", "platformctl api key create ORG makes a key")
-    for payer, _ in paying:
-        desk.logins.give_back(payer)
-    token, expires_at = tokens.issue(desk.directory, asked.ngc_org_name, kept.id, time.time())
-    told = datetime.fromtimestamp(expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return reply(LoggedIn(token, asked.ngc_org_name, told))
+    for key, _ in keys:
+        context.logins.refund(key)
+    token, expires_at = tokens.issue(context.directory, body.ngc_org_name, stored.id, time.time())
+    expires = datetime.fromtimestamp(expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return json_response(LoggedIn(token, body.ngc_org_name, expires))
 
 
-def payers(key: str, address: str, org: str) -> Payers:
-    """On whose account a login goes until it has succeeded. `key`: the id of one of this org; empty: there is none."""
+def rate_limit_keys(key: str, address: str, org: str) -> RateLimitKeys:
+    """Return the limits that a login counts for until it succeeds. `key`: a key id of this org, or empty."""
     if key:
-        return ((("key", key), LOGINS),)
-    return ((("address", address), OF_ADDRESS), (("address", address, org), LOGINS))
+        return ((("key", key), LOGIN_RATE),)
+    return ((("address", address), ADDRESS_RATE), (("address", address, org), LOGIN_RATE))
 
 
-def pause(logins: Buckets, paying: Payers, now: float) -> float:
-    """Seconds that must pass before this login; 0: none."""
-    return next((wait for payer, rate in paying if (wait := logins.take(payer, rate, now))), 0.0)
+def login_delay(logins: RateLimiter, keys: RateLimitKeys, now: float) -> float:
+    """Return the seconds to wait before this login, 0 if none."""
+    return next((wait for key, rate in keys if (wait := logins.acquire(key, rate, now))), 0.0)
 
 
-async def member(request: web.Request) -> None:
-    """The gate: a token of this very org, or the platform's own. Of another org it is not even told that it exists."""
+async def require_member(request: web.Request) -> None:
+    """Authorizer: a token of this org, or the platform's own. Raise NotFound, to not reveal that another org exists."""
     org = request.match_info.get("org", "")
-    if not shows_admin(request) and await _org_of(request) != org:
+    if not is_admin(request) and await _org_of(request) != org:
         raise NotFound(f"no org {org} for this token")
     if not ORG.fullmatch(org):
         raise NotFound(f"{org} is no name of an org")
@@ -66,12 +66,12 @@ async def member(request: web.Request) -> None:
 
 async def _org_of(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    found = None
+    org = None
     if scheme.lower() == SCHEME and token:
-        desk = request.app[DESK]
-        found = tokens.org_of(desk.directory, token, time.time())
-        if found is None and desk.oidc is not None and token.count(".") == 2:
-            found = await desk.oidc.org_of(token, time.monotonic())
-    if found is None:
+        context = request.app[CONTEXT]
+        org = tokens.org_of(context.directory, token, time.time())
+        if org is None and context.oidc is not None and token.count(".") == 2:
+            org = await context.oidc.org_of(token, time.monotonic())
+    if org is None:
         raise Unauthorized("the bearer token is missing, wrong or has ended", "POST /api/v1/login gives one")
-    return found
+    return org

@@ -1,4 +1,4 @@
-"""One-time jobs by REST: start one over a folder of the workspace, see how far it is, cancel it, go on. Thin."""
+"""Routes of batch jobs over a folder of a workspace: start, status, cancel, resume."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from msgspec import Struct, json
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices import kinds, registering, workspaces
-from pilotlight.microservices.api.desk import DESK, Desk
-from pilotlight.microservices.api.written import reply
+from pilotlight.microservices.api.desk import CONTEXT, ApiContext
+from pilotlight.microservices.api.written import json_response
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.model import Batch, Progress, State
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.records import JobRecord, Status
-from pilotlight.microservices.wishes import known_options, options_of
+from pilotlight.microservices.wishes import platform_options, supported_options
 from pilotlight.targets.local.chronicle import utc
 from pilotlight.targets.local.home import Home
 
@@ -27,7 +27,7 @@ STATUSES: Final[Mapping[State, Status]] = {
 
 
 class StartBatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """`inputs` and `outputs` are folders of the experiment's workspace, `labels` a file of it to score by."""
+    """Body of a start. `inputs` and `outputs` are folders of the workspace, `labels` a file of it for scoring."""
 
     parent_id: str
     inputs: str
@@ -52,57 +52,57 @@ class BatchReport(Struct, frozen=True):
 
 
 async def start(request: web.Request) -> web.Response:
-    desk, asked = request.app[DESK], json.decode(await request.read(), type=StartBatch)
+    context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
-    parent = registering.parent_of(desk.directory, org, experiment, asked.parent_id)
-    now, place = utc(), desk.place.platform
-    record = JobRecord(str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=place)
-    batch = await _batch(desk, record, parent, asked)
-    progress = await asyncio.to_thread(jobs.start, desk.home, batch, desk.environ)
-    desk.directory.add_job(record)
-    return reply(_report(progress))
+    parent = registering.get_parent(context.directory, org, experiment, body.parent_id)
+    now, platform_name = utc(), context.settings.platform
+    record = JobRecord(
+        str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
+    )
+    batch = await _batch(context, record, parent, body)
+    progress = await asyncio.to_thread(jobs.start, context.home, batch, context.environ)
+    context.directory.add_job(record)
+    return json_response(_report(progress))
 
 
-async def _batch(desk: Desk, record: JobRecord, parent: JobRecord, asked: StartBatch) -> Batch:
-    experiment = desk.directory.experiment(record.org, record.experiment)
+async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body: StartBatch) -> Batch:
+    experiment = context.directory.experiment(record.org, record.experiment)
     if not experiment.workspace:
         raise UsageError(f"experiment {experiment.id} has no workspace, where inputs are read and results are written")
-    workspace = desk.directory.workspace(record.org, experiment.workspace).storage
-    model = workspaces.locate(workspace, parent.artifact, trusted=True)  # judged when the job was added
-    path = workspaces.local(model)
-    declared = await asyncio.to_thread(kinds.beside, path) if path else ""
+    workspace = context.directory.workspace(record.org, experiment.workspace).storage
+    model = workspaces.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
+    path = workspaces.local_path(model)
+    declared = await asyncio.to_thread(kinds.read_declaration, path) if path else ""
+    options = platform_options(context.settings, record.org)
+    options = supported_options(platform(record.platform, context.environ), options)
     return Batch(
-        record.id, experiment.network_arch, model, workspace, asked.inputs, asked.outputs, asked.parameters,
-        asked.labels, record.platform, _options(desk, record), asked.num_gpus, declared,
+        record.id, experiment.network_arch, model, workspace, body.inputs, body.outputs, body.parameters,
+        body.labels, record.platform, options, body.num_gpus, declared,
     )  # fmt: skip
 
 
-def _options(desk: Desk, record: JobRecord) -> Mapping[str, str]:
-    return known_options(platform(record.platform, desk.environ), options_of(desk.place, record.org))
-
-
 async def status(request: web.Request) -> web.Response:
-    return await _done(request, jobs.look)
+    return await _apply(request, jobs.status)
 
 
 async def cancel(request: web.Request) -> web.Response:
-    return await _done(request, jobs.cancel)
+    return await _apply(request, jobs.cancel)
 
 
 async def resume(request: web.Request) -> web.Response:
-    return await _done(request, jobs.resume)
+    return await _apply(request, jobs.resume)
 
 
-async def _done(
-    request: web.Request, what: Callable[[Home, str, Mapping[str, str]], Progress]
+async def _apply(
+    request: web.Request, operation: Callable[[Home, str, Mapping[str, str]], Progress]
 ) -> web.Response:  # fmt: skip
-    """How far it is then, which its record keeps too."""
-    desk, record = request.app[DESK], _record(request)
-    progress = await asyncio.to_thread(what, desk.home, record.id, desk.environ)
+    """Call the operation, update the record and return the progress."""
+    context, record = request.app[CONTEXT], _record(request)
+    progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
     if STATUSES[progress.state] != record.status:
         changes = {"status": STATUSES[progress.state], "message": progress.message}
-        desk.directory.update_job(record.org, record.id, utc(), **changes)
-    return reply(_report(progress))
+        context.directory.update_job(record.org, record.id, utc(), **changes)
+    return json_response(_report(progress))
 
 
 def _report(progress: Progress) -> BatchReport:
@@ -113,8 +113,8 @@ def _report(progress: Progress) -> BatchReport:
 
 
 def _record(request: web.Request) -> JobRecord:
-    place = (request.match_info["org"], request.match_info["experiment"], request.match_info["job"])
-    found = registering.job_of(request.app[DESK].directory, *place)
-    if found.kind != "batch":
-        raise NotFound(f"job {found.id} is of the kind {found.kind}, not of one-time inference")
-    return found
+    path = (request.match_info["org"], request.match_info["experiment"], request.match_info["job"])
+    record = registering.get_job(request.app[CONTEXT].directory, *path)
+    if record.kind != "batch":
+        raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
+    return record

@@ -1,4 +1,4 @@
-"""What clients send to the microservice area: one Struct for each body. Their fields are in the OpenAPI document."""
+"""Request and response bodies of the microservice area. Their fields are in the OpenAPI document."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from pilotlight.microservices.records import Experiment, JobRecord, Kind, Status
 
 
 class Login(Struct, frozen=True):
-    """`ngc_key` is a key that `platformctl api key create` made for the org."""
+    """`ngc_key` is a key of the org, created by `platformctl api key create`."""
 
     ngc_key: str
     ngc_org_name: str
@@ -55,7 +55,7 @@ class JobChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True):
-    """`parent_id` is the finished training job whose model shall be served."""
+    """`parent_id` is the finished training job whose model is served."""
 
     parent_id: str
     num_gpus: int | None = None
@@ -73,14 +73,6 @@ class Jobs(Struct, frozen=True):
     jobs: tuple[JobRecord, ...]
 
 
-class Refusal(Struct, frozen=True):
-    """How every error reads that is not about the state of a model."""
-
-    error: str
-    hint: str = ""
-    exit_code: int = 1
-
-
-class Gone(Struct, frozen=True):
+class Deleted(Struct, frozen=True):
     id: str
     message: str = "deleted"

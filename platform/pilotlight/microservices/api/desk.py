@@ -1,6 +1,6 @@
-"""What handlers of this area work with: directory, lifecycle, HTTP session and settings, opened when first needed.
+"""Shared context of the area's handlers: directory, lifecycle, HTTP session and settings, opened on first use.
 
-One per application, used from its event loop. A platform on which nobody uses microservices never opens the file.
+One per application, used from its event loop. Without microservices the database is never opened.
 """
 
 import asyncio
@@ -13,40 +13,40 @@ from typing import IO, TYPE_CHECKING, Final
 from aiohttp import web
 
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.gateway.rate import Buckets
+from pilotlight.gateway.rate import RateLimiter
 from pilotlight.microservices import oidc
 from pilotlight.microservices.directory import FILE, Directory
 from pilotlight.microservices.lifecycle import Lifecycle
 from pilotlight.microservices.media.limits import Limits, limits_from
-from pilotlight.microservices.records import THERE
-from pilotlight.microservices.wishes import Place, wish_for
+from pilotlight.microservices.records import NOT_STOPPED
+from pilotlight.microservices.wishes import PlatformSettings, start_request_for
 from pilotlight.targets.local.home import Home
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-LOGINS_AT_ONCE: Final = 2  # each computes a slow hash with 16 MiB
+MAX_HASHES: Final = 2  # each hash takes 16 MiB
 LOCK: Final = "microservices.lock"
 ENV_PLATFORM: Final = "PILOTLIGHT_API_PLATFORM"
-ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # and the name of a platform's option
-ANSWER_S: Final = 600.0  # a generation may take minutes
+ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # prefix of a platform option
+INFERENCE_TIMEOUT_S: Final = 600.0  # a generation may take minutes
 
 log = logging.getLogger("pilotlight.microservices")
 
 
-class Desk:
+class ApiContext:
     def __init__(self, home: Home, environ: Mapping[str, str], platform: str = "local") -> None:
         self.home = home
         self.environ = environ
         self.limits: Limits = limits_from(environ)
-        self.oidc = oidc.made(environ)
-        self.logins = Buckets()
-        self.hashing = asyncio.Semaphore(LOGINS_AT_ONCE)
-        self.ready: set[str] = set()  # jobs that have answered: not asked again before each request
-        self.refused: dict[str, str] = {}  # by job: why its last request was refused
+        self.oidc = oidc.from_environ(environ)
+        self.logins = RateLimiter()
+        self.hash_slots = asyncio.Semaphore(MAX_HASHES)
+        self.ready: set[str] = set()  # jobs known to be ready: no status check before each request
+        self.rejections: dict[str, str] = {}  # by job: why its last request was rejected
         self._since: dict[str, dict[str, tuple[str, float]]] = {}
-        self._place = Place(environ.get(ENV_PLATFORM) or platform, environ, _options(environ))
-        self._held: IO[bytes] | None = None
+        self._settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, _options(environ))
+        self._lock_file: IO[bytes] | None = None
         self._directory: Directory | None = None
         self._lifecycle: Lifecycle | None = None
         self._session: ClientSession | None = None
@@ -55,64 +55,66 @@ class Desk:
     def directory(self) -> Directory:
         if self._directory is None:
             self.home.create()
-            held = _held(self.home)
+            lock_file = _acquire_lock(self.home)
             try:
                 self._directory = Directory.open(self.home)
             except BaseException:
-                held.close()  # or the next call would find our own lock
+                lock_file.close()  # or the next call would fail on our own lock
                 raise
-            self._held = held
+            self._lock_file = lock_file
         return self._directory
 
     @property
     def lifecycle(self) -> Lifecycle:
         if self._lifecycle is None:
-            self._lifecycle = Lifecycle(self.directory, self._place)
+            self._lifecycle = Lifecycle(self.directory, self._settings)
         return self._lifecycle
 
     @property
     def session(self) -> "ClientSession":
-        """Without proxies of the environment: a microservice is on this machine or in this cluster."""
+        """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
         if self._session is None:
             from aiohttp import ClientSession, ClientTimeout
 
-            self._session = ClientSession(timeout=ClientTimeout(total=ANSWER_S, connect=10), auto_decompress=True)
+            self._session = ClientSession(
+                timeout=ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10), auto_decompress=True
+            )
         return self._session
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def settings(self) -> PlatformSettings:
+        return self._settings
 
-    def since(self, job_id: str, what: str, now: float) -> float:
-        """For how many seconds this has been so: its phase, or that nobody answers. Known since this process began."""
-        topic = "voice" if what in ("silent", "heard") else "phase"
-        kept = self._since.setdefault(job_id, {})
-        if kept.get(topic, ("", 0.0))[0] != what:
-            kept[topic] = (what, now)
-        return now - kept[topic][1]
+    def seconds_in(self, job_id: str, state: str, now: float) -> float:
+        """Return the seconds that a job has been in a phase, or silent or responding, since this process started."""
+        topic = "contact" if state in ("silent", "responding") else "phase"
+        states = self._since.setdefault(job_id, {})
+        if states.get(topic, ("", 0.0))[0] != state:
+            states[topic] = (state, now)
+        return now - states[topic][1]
 
     def forget(self, job_id: str) -> None:
         self.ready.discard(job_id)
-        self.refused.pop(job_id, None)
+        self.rejections.pop(job_id, None)
         self._since.pop(job_id, None)
 
-    def take_up(self) -> None:
-        """What an earlier process left running or undone; else whoever is asked first serves this home."""
+    def restore(self) -> None:
+        """Restore unfinished operations of an earlier process. Without any, the first request locks this home."""
         try:
-            if self._are_left():
-                self.lifecycle.take_up(lambda record: wish_for(self.directory, self._place, record))
+            if self._has_unfinished():
+                self.lifecycle.restore(lambda record: start_request_for(self.directory, self._settings, record))
         except PlatformError as error:
             log.warning("microservices are not served here: %s", error)
 
-    def _are_left(self) -> bool:
-        """Keys and trainings alone are no reason to hold the file: `platformctl api` beside us may be who is asked."""
+    def _has_unfinished(self) -> bool:
+        """Return whether microservices may run. Keys and trainings alone must not lock the home."""
         if not (self.home.root / FILE).exists():
             return False
         with closing(Directory.open(self.home)) as directory:
-            return bool(directory.of_kind("inference_microservice", *THERE))
+            return bool(directory.jobs_of_kind("inference_microservice", *NOT_STOPPED))
 
     async def stop_all(self) -> None:
-        """Of those that are served here; nothing where there never was one."""
+        """Stop all microservices of this process, if it ever used any."""
         if self._directory is not None:
             await self.lifecycle.stop_all()
 
@@ -123,12 +125,12 @@ class Desk:
             await self._lifecycle.close()
         if self._directory is not None:
             self._directory.close()
-        if self._held is not None:
-            self._held.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
 
 
-def _held(home: Home) -> IO[bytes]:
-    """For as long as this process lives: two that start and stop the same jobs would not know of each other."""
+def _acquire_lock(home: Home) -> IO[bytes]:
+    """Lock the home for this process, so that no two processes manage the same jobs. Raise Conflict."""
     file = (home.root / LOCK).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +144,7 @@ def _held(home: Home) -> IO[bytes]:
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of every microservice that is started here."""
+    """Return the platform options of all microservices, from the environment."""
     return {
         name.removeprefix(ENV_OPTION).lower(): value
         for name, value in environ.items()
@@ -150,10 +152,10 @@ def _options(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-DESK: Final[web.AppKey[Desk]] = web.AppKey("microservices")
+CONTEXT: Final[web.AppKey[ApiContext]] = web.AppKey("microservices")
 
 
-async def opened(app: web.Application) -> AsyncIterator[None]:
-    app[DESK].take_up()
+async def context_lifespan(app: web.Application) -> AsyncIterator[None]:
+    app[CONTEXT].restore()
     yield
-    await app[DESK].close()
+    await app[CONTEXT].close()

@@ -1,4 +1,4 @@
-"""A look at one microservice: its record, its platform and its server put together, with what is likely wrong."""
+"""Observation of one microservice: health from its record, platform and server, with a diagnosis."""
 
 import time
 from collections.abc import Mapping
@@ -10,78 +10,84 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError
 from pilotlight.microservices import replies, resources
 from pilotlight.microservices.api import talking
-from pilotlight.microservices.api.desk import Desk
-from pilotlight.microservices.diagnosis import Evidence, findings
-from pilotlight.microservices.model import Seen
+from pilotlight.microservices.api.desk import ApiContext
+from pilotlight.microservices.diagnosis import Evidence, diagnose
+from pilotlight.microservices.model import PlatformStatus
 from pilotlight.microservices.records import JobRecord
-from pilotlight.microservices.replies import Advice, Reply, StatusReport
-from pilotlight.microservices.standing import Standing, judge, told
+from pilotlight.microservices.replies import Advice, ApiResponse, StatusReport
+from pilotlight.microservices.standing import Health, assess, parse_server_status
 
 
-class Look(Struct, frozen=True):
-    standing: Standing
+class Observation(Struct, frozen=True):
+    health: Health
     advice: tuple[Advice, ...] = ()
 
     def report(self, job_id: str) -> StatusReport:
-        return replies.report(job_id, self.standing, self.advice)
+        return replies.status_report(job_id, self.health, self.advice)
 
-    def reply(self, job_id: str) -> Reply:
-        """To an inference request, where it cannot be sent on."""
-        return replies.not_now(job_id, self.standing, self.advice)
+    def response(self, job_id: str) -> ApiResponse:
+        """Return the response to an inference request that cannot be forwarded."""
+        return replies.unavailable(job_id, self.health, self.advice)
 
 
-async def look(desk: Desk, record: JobRecord) -> Look:
+async def observe(context: ApiContext, record: JobRecord) -> Observation:
     try:
-        seen = await desk.lifecycle.look(record)
+        status = await context.lifecycle.platform_status(record)
     except PlatformError as error:
-        return _unseen(record, error)
-    said = await _said(desk, record, seen)
-    standing = judge(record, seen, told(said) if said is not None else None)
-    return Look(standing, _advice(desk, record, standing, seen, said))
+        return _unreachable(record, error)
+    server = await _server_status(context, record, status)
+    health = assess(record, status, parse_server_status(server) if server is not None else None)
+    return Observation(health, _advice(context, record, health, status, server))
 
 
-def _unseen(record: JobRecord, error: PlatformError) -> Look:
-    """Its platform cannot be asked, so that nobody knows whether it is there: that is told, with the reason."""
-    standing = judge(record, None, None)
-    if standing.phase == "initializing":
-        standing = replace(standing, phase="not_ready", pod_status="Unknown")
+def _unreachable(record: JobRecord, error: PlatformError) -> Observation:
+    """Return the observation where the platform is unreachable, with the reason."""
+    health = assess(record, None, None)
+    if health.phase == "initializing":
+        health = replace(health, phase="not_ready", pod_status="Unknown")
     advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
-    return Look(standing, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
+    return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
 
 
-async def _said(desk: Desk, record: JobRecord, seen: Seen | None) -> Mapping[str, Any] | None:
-    if record.entry is None or seen is None or seen.state != "running":
+async def _server_status(
+    context: ApiContext, record: JobRecord, status: PlatformStatus | None
+) -> Mapping[str, Any] | None:
+    if record.entry is None or status is None or status.state != "running":
         return None
     try:
-        said = await talking.self_report(desk.session, await desk.lifecycle.way(record))
+        server = await talking.server_status(context.session, await context.lifecycle.url(record))
     except PlatformError:
-        said = None
-    if said is None:
-        await desk.lifecycle.forget_way(record.id)
-    return said
+        server = None
+    if server is None:
+        await context.lifecycle.close_route(record.id)
+    return server
 
 
 def _advice(
-    desk: Desk, record: JobRecord, standing: Standing, seen: Seen | None, said: Mapping[str, Any] | None
+    context: ApiContext,
+    record: JobRecord,
+    health: Health,
+    status: PlatformStatus | None,
+    server: Mapping[str, Any] | None,
 ) -> tuple[Advice, ...]:
     now = time.monotonic()
-    voice_s = desk.since(record.id, "silent" if said is None else "heard", now)
-    errors = (standing.initialization_error, standing.model_load_error, record.message)
+    contact_s = context.seconds_in(record.id, "silent" if server is None else "responding", now)
+    errors = (health.initialization_error, health.model_load_error, record.message)
     evidence = Evidence(
         job_id=record.id,
-        phase=standing.phase,
-        phase_s=desk.since(record.id, standing.phase, now),
-        silent_s=voice_s if said is None else 0.0,
-        seen=seen,
-        status=said or {},
+        phase=health.phase,
+        phase_s=context.seconds_in(record.id, health.phase, now),
+        silent_s=contact_s if server is None else 0.0,
+        platform=status,
+        status=server or {},
         errors=tuple(error for error in errors if error),
-        rejected=desk.refused.get(record.id, ""),
-        operations=desk.lifecycle.operations(record.id),
+        rejected=context.rejections.get(record.id, ""),
+        operations=context.lifecycle.operations(record.id),
         cpus=resources.cpus() if record.platform == "local" else None,
         memory=resources.memory() if record.platform == "local" else None,
     )
-    return advised(evidence)
+    return to_advice(evidence)
 
 
-def advised(evidence: Evidence) -> tuple[Advice, ...]:
-    return tuple(Advice(found.name, found.cause, found.advice) for found in findings(evidence))
+def to_advice(evidence: Evidence) -> tuple[Advice, ...]:
+    return tuple(Advice(finding.name, finding.cause, finding.advice) for finding in diagnose(evidence))

@@ -1,6 +1,6 @@
-"""Speaks to the server in a microservice: what it says of itself, and one question with its answer.
+"""Status of the server in a microservice, and media of a request to it.
 
-Our own predictor has /status. Another image is asked an empty chat, to which it answers 202 while it loads.
+The predictor has /status. Other images get an empty chat request, which they answer with 202 while they load.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Json = Any
 
-LOOK_S: Final = 5.0
-# What our own /status would say, by the error types of a chat.
+STATUS_TIMEOUT_S: Final = 5.0
+# The equivalent of /status, by the error types of a chat.
 STATES: Final[Mapping[str, Mapping[str, Json]]] = {
     "initializing": {"state": "initializing"},
     "model_loading": {"state": "loading", "models": True},
@@ -28,22 +28,24 @@ STATES: Final[Mapping[str, Mapping[str, Json]]] = {
 }
 
 
-async def self_report(session: "ClientSession", url: str) -> Mapping[str, Json] | None:
-    """As our own /status tells it; None: nobody answers yet."""
+async def server_status(session: "ClientSession", url: str) -> Mapping[str, Json] | None:
+    """Return the status in the format of the predictor's /status; None: no response."""
     try:
-        async with session.get(f"{url}/status", timeout=ClientTimeout(total=LOOK_S)) as answer:
-            document = asking.parsed(await answer.read()) if answer.status == 200 else None
-        return document if isinstance(document, dict) else await _by_chat(session, url)
+        async with session.get(f"{url}/status", timeout=ClientTimeout(total=STATUS_TIMEOUT_S)) as response:
+            document = asking.parse_body(await response.read()) if response.status == 200 else None
+        return document if isinstance(document, dict) else await _probe_by_chat(session, url)
     except (ClientError, TimeoutError, OSError):
         return None
 
 
-async def _by_chat(session: "ClientSession", url: str) -> Mapping[str, Json]:
-    """Any answer but 202, 429 and 503 shows a server that takes requests, in JSON or in plain words."""
+async def _probe_by_chat(session: "ClientSession", url: str) -> Mapping[str, Json]:
+    """Derive the status from a chat request: any response but 202, 429 and 503 is one of a ready server."""
     body: dict[str, Json] = {"messages": []}
-    async with session.post(f"{url}{asking.PATH}", json=body, timeout=ClientTimeout(total=LOOK_S)) as answer:
-        document = asking.parsed(await answer.read())
-    verdict = asking.judge(asking.Reply(answer.status, {}, document))
+    async with session.post(
+        f"{url}{asking.PATH}", json=body, timeout=ClientTimeout(total=STATUS_TIMEOUT_S)
+    ) as response:
+        document = asking.parse_body(await response.read())
+    verdict = asking.classify(asking.ChatResponse(response.status, {}, document))
     if verdict.type in asking.GIVE_UP:
         return {"state": "failed", "reason": verdict.message, "models": verdict.type == "model_load_error"}
     if verdict.kind == "again":
@@ -51,10 +53,10 @@ async def _by_chat(session: "ClientSession", url: str) -> Mapping[str, Json]:
     return {"state": "ready"}
 
 
-def brought(
-    of: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
+def load_media(
+    schema: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
 ) -> Sequence[Media]:
-    """Fetched here, or named for a container that takes addresses alone. Blocking."""
-    if of.kind not in chat_body.NO_DATA_URLS:
+    """Fetch media, or return links for a container that fetches them itself. Blocking."""
+    if schema.kind not in chat_body.NO_DATA_URLS:
         return fetch(references, workspace, limits, environ=environ)
     return links(references, workspace, limits, environ)

@@ -1,19 +1,19 @@
-"""Values as replies: the one place of this area where a body is encoded."""
+"""JSON responses of this area."""
 
 from typing import Any
 
 from aiohttp import web
 from msgspec import json
 
-from pilotlight.microservices.replies import Reply
+from pilotlight.microservices.replies import ApiResponse
 
 
-def reply(value: Any, status: int = 200) -> web.Response:
+def json_response(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=json.encode(value), status=status, content_type="application/json")
 
 
-def written(made: Reply) -> web.Response:
-    response = reply(made.body, made.status)
-    if made.retry_after_s is not None:
-        response.headers["Retry-After"] = str(made.retry_after_s)
+def to_response(result: ApiResponse) -> web.Response:
+    response = json_response(result.body, result.status)
+    if result.retry_after_s is not None:
+        response.headers["Retry-After"] = str(result.retry_after_s)
     return response

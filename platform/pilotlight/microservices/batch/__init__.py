@@ -1,5 +1,5 @@
-"""One-time jobs: a model is started, asked about every file of a folder, and ended. What others may use is in jobs.py.
+"""Batch jobs: start a model, run it on every file of a folder, and stop it. jobs.py is the entry.
 
-jobs (start, look, cancel) ─> a process of its own ─> runner (start, wait, stop the model) ─> files (each file once)
-                                                     folders (storage), scoring (metrics), model (values)
+jobs (start, status, cancel) ─> process of the job ─> runner (start, wait for, stop the model) ─> files (each file once)
+                                                      folders (storage), scoring (metrics), model (data types)
 """

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from pilotlight.microservices.batch.keeping import Kept
+from pilotlight.microservices.batch.keeping import JobFolder
 from pilotlight.microservices.batch.runner import main
 
 if __name__ == "__main__":
-    sys.exit(main(Kept(Path(sys.argv[1]))))
+    sys.exit(main(JobFolder(Path(sys.argv[1]))))

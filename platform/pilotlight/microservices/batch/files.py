@@ -1,8 +1,8 @@
-"""The heart of a job: every file of a folder asked about once, each result kept at once, then all of them together.
+"""Input files of a batch job: each is processed once, its result written, and all results collected at the end.
 
-A file's own result, put in place whole and with the id of its job, is the note that it is done. A job that is taken up
-again leaves out what has one of its own, so a crash costs at most the requests that were under way; what another job
-wrote into the same folder, of another model or of inputs that have changed since, counts for nothing.
+The result of a file, written atomically with the job's id, marks it as done. A resumed job skips files with a result
+of its own, so a crash loses at most the requests in flight; results of other jobs in the same folder are ignored, since
+their model or inputs may differ.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from pilotlight.microservices.batch import requests, scoring
 from pilotlight.microservices.batch.folders import Folder
 from pilotlight.microservices.batch.model import Batch, Outcome
 from pilotlight.microservices.batch.requests import Request
-from pilotlight.microservices.calling import AskingFailed
+from pilotlight.microservices.calling import InferenceFailed
 from pilotlight.microservices.kinds import Schema
 from pilotlight.microservices.media import Limits, Media
 
@@ -27,55 +27,54 @@ FILES: Final = "files/"
 RESULTS: Final = "results.jsonl"
 METRICS: Final = "metrics.json"
 Link = Callable[[str], Media]
-LOOK_S: Final = 0.2  # how soon a cancellation is seen
+POLL_S: Final = 0.2  # delay until a cancellation is noticed
 
 
 class Interrupted(Exception):
-    """The job was cancelled, or what runs its model is gone: the rest is for another run."""
+    """The job was cancelled, or its model is gone: the remaining files are left for `resume`."""
 
 
 class Files:
-    """The inputs of one job with what came of them. `spool` is a file of this machine that gathers the results."""
+    """Inputs of one job with their outcomes. `spool` is a local file that collects the results."""
 
     def __init__(
-        self, batch: Batch, of: Schema, inputs: Folder, outputs: Folder, spool: Path, link: Link | None = None
+        self, batch: Batch, schema: Schema, inputs: Folder, outputs: Folder, spool: Path, link: Link | None = None
     ) -> None:
-        """`link`: of a model that fetches media by itself, how a file is named to it."""
-        self._batch, self._of, self._link = batch, of, link
+        """`link`: returns the link of a file, for a model that fetches media itself."""
+        self._batch, self._schema, self._link = batch, schema, link
         self._inputs, self._outputs, self._spool = inputs, outputs, spool
-        self._kept: dict[str, Outcome] = {}
+        self._outcomes: dict[str, Outcome] = {}
         self.names: list[str] = []
         self.skipped = 0
 
-    def survey(self) -> None:
-        """Lists what there is to do and what an earlier run has done."""
-        own = _own_prefix(self._inputs.shown, self._outputs.shown)
-        found = [name for name in self._inputs.names() if not (own and name.startswith(own))]
+    def scan(self) -> None:
+        """List the inputs, and restore results of an earlier run."""
+        own = _own_prefix(self._inputs.uri, self._outputs.uri)
+        listed = [name for name in self._inputs.names() if not (own and name.startswith(own))]
         labels = _below(self._batch.labels, self._batch.inputs)
-        self.names = [name for name in found if name != labels and requests.takes(self._of, name)]
-        self.skipped = len(found) - len(self.names) - (labels in found)
-        if not found:
-            raise UsageError(f"inputs = {self._batch.inputs}: there is no file in {self._inputs.shown}; check its name")
+        self.names = [name for name in listed if name != labels and requests.accepts(self._schema, name)]
+        self.skipped = len(listed) - len(self.names) - (labels in listed)
+        if not listed:
+            raise UsageError(f"inputs = {self._batch.inputs}: there is no file in {self._inputs.uri}; check its name")
         if not self.names:
             raise UsageError(f"inputs = {self._batch.inputs}: there is no file in it that this model takes")
-        known = self._spool.exists()  # a job that is new has done nothing, whatever lies in its folder of outputs
-        done = {name.removeprefix(FILES).removesuffix(".json") for name in self._done()} if known else set[str]()
-        self._take_up(done & set(self.names))
+        done = set[str]()
+        if self._spool.exists():  # results in the outputs of a new job are not its own
+            results = (name for name in self._outputs.names() if name.startswith(FILES) and name.endswith(".json"))
+            done = {name.removeprefix(FILES).removesuffix(".json") for name in results}
+        self._restore(done & set(self.names))
 
-    def _done(self) -> list[str]:
-        return [name for name in self._outputs.names() if name.startswith(FILES) and name.endswith(".json")]
-
-    def _take_up(self, done: set[str]) -> None:
-        """What the spool of an earlier run does not have is read back from the storage."""
+    def _restore(self, done: set[str]) -> None:
+        """Restore outcomes from the spool, and from the storage where the spool lacks them."""
         spooled = {outcome.file: outcome for outcome in _lines(self._spool) if outcome.file in done}
         for name in sorted(done - spooled.keys()):
             if (outcome := self._own(name)) is not None:
                 spooled[name] = outcome
         self._spool.write_bytes(b"".join(_line(each) for each in spooled.values()))
-        self._kept = {name: _light(each) for name, each in spooled.items()}
+        self._outcomes = {name: _without_results(each) for name, each in spooled.items()}
 
     def _own(self, name: str) -> Outcome | None:
-        """None: the result is of another job, or was written by somebody else."""
+        """Return the stored outcome; None: of another job, or invalid."""
         try:
             outcome = msgspec.json.decode(self._outputs.read(f"{FILES}{name}.json"), type=Outcome)
         except msgspec.DecodeError:
@@ -84,50 +83,50 @@ class Files:
 
     @property
     def done(self) -> int:
-        return len(self._kept)
+        return len(self._outcomes)
 
     @property
     def failed(self) -> int:
-        return sum(each.status == "error" for each in self._kept.values())
+        return sum(each.status == "error" for each in self._outcomes.values())
 
     @property
-    def lacking(self) -> str:
-        """For people, of a job that is done."""
+    def failure_summary(self) -> str:
+        """Message of a finished job, empty without failures."""
         where = f"{self._batch.outputs.rstrip('/')}/{RESULTS}"
-        told = f"{self.failed} of {len(self.names)} files failed; `error` in {where} says why"
-        return told if self.failed else ""
+        message = f"{self.failed} of {len(self.names)} files failed; `error` in {where} says why"
+        return message if self.failed else ""
 
     def left(self) -> list[str]:
-        return [name for name in self.names if name not in self._kept]
+        return [name for name in self.names if name not in self._outcomes]
 
-    def ask_all(
+    def run(
         self,
-        ask: Callable[[Request], dict[str, Any]],
+        predict: Callable[[Request], dict[str, Any]],
         fetch: requests.Fetch,
         limits: Limits,
         at_once: int,
-        going_on: Callable[[], None],
+        checkpoint: Callable[[], None],
     ) -> None:
-        """`going_on` is called often: it notes progress, and raises Interrupted to end the work."""
+        """Process all remaining files. `checkpoint` is called often: it saves progress, and raises Interrupted."""
 
         def one(name: str) -> Outcome:
-            return self._outcome(name, ask, fetch, limits)
+            return self._outcome(name, predict, fetch, limits)
 
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="batch")
         try:
-            for outcome in _as_they_come(pool, one, self.left(), at_once, going_on):
-                self._keep(outcome)
-                going_on()
+            for outcome in _completed(pool, one, self.left(), at_once, checkpoint):
+                self._save(outcome)
+                checkpoint()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _outcome(
-        self, name: str, ask: Callable[[Request], dict[str, Any]], fetch: requests.Fetch, limits: Limits
+        self, name: str, predict: Callable[[Request], dict[str, Any]], fetch: requests.Fetch, limits: Limits
     ) -> Outcome:
-        """What is wrong with one file is its result; what is wrong with the model ends the run."""
+        """Return the outcome of one file, also of an invalid one. Raise Interrupted where the model is at fault."""
         try:
-            return Outcome(name, "completed", ask(self._request(name, fetch, limits)))
-        except AskingFailed as error:
+            return Outcome(name, "completed", predict(self._request(name, fetch, limits)))
+        except InferenceFailed as error:
             if error.status == 0 or error.status in {401, 403, 429, 502, 503, 504}:
                 raise Interrupted(str(error)) from error
             return Outcome(name, "error", error=str(error))
@@ -138,66 +137,66 @@ class Files:
 
     def _request(self, name: str, fetch: requests.Fetch, limits: Limits) -> Request:
         if self._link is not None and not name.lower().endswith(".json"):
-            medium = self._link(f"{self._inputs.shown.rstrip('/')}/{name}")
-            return requests.by_link(self._of, self._batch.parameters, medium)
+            medium = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
+            return requests.by_link(self._schema, self._batch.parameters, medium)
         content = self._inputs.read(name)
-        return requests.request(self._of, self._batch.parameters, name, content, limits, fetch)
+        return requests.request(self._schema, self._batch.parameters, name, content, limits, fetch)
 
-    def _keep(self, found: Outcome) -> None:
-        outcome = replace(found, job=self._batch.id)
+    def _save(self, result: Outcome) -> None:
+        outcome = replace(result, job=self._batch.id)
         self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
         with self._spool.open("ab") as file:
             file.write(_line(outcome))
-        self._kept[outcome.file] = _light(outcome)
+        self._outcomes[outcome.file] = _without_results(outcome)
 
     def finish(self, labels: scoring.Labels | None) -> dict[str, Any] | None:
-        """All results in one file, in the order of their names, and the score where there are labels."""
+        """Write all results to one file, sorted by name, and the scores where there are labels."""
         ordered = self._spool.with_suffix(".sorted")
         _sort(self._spool, ordered)
         self._outputs.write(RESULTS, ordered)
         ordered.unlink()
         if labels is None:
             return None
-        found = scoring.metrics(_lines(self._spool), labels)
-        self._outputs.write(METRICS, msgspec.json.format(msgspec.json.encode(found)))
-        return found
+        metrics = scoring.metrics(_lines(self._spool), labels)
+        self._outputs.write(METRICS, msgspec.json.format(msgspec.json.encode(metrics)))
+        return metrics
 
 
 def _sort(spool: Path, ordered: Path) -> None:
-    """Only places are held in memory: results may be large."""
-    places = dict[str, tuple[int, int]]()
+    """Sort the lines by file name; only offsets are held in memory, since results may be large."""
+    offsets = dict[str, tuple[int, int]]()
     with spool.open("rb") as source, ordered.open("wb") as target:
-        at = 0
+        offset = 0
         for line in source:
-            places[msgspec.json.decode(line, type=Outcome).file] = at, len(line)
-            at += len(line)
-        for name in sorted(places):
-            source.seek(places[name][0])
-            target.write(source.read(places[name][1]))
+            offsets[msgspec.json.decode(line, type=Outcome).file] = offset, len(line)
+            offset += len(line)
+        for name in sorted(offsets):
+            source.seek(offsets[name][0])
+            target.write(source.read(offsets[name][1]))
 
 
-def _as_they_come(
+def _completed(
     pool: ThreadPoolExecutor,
-    one: Callable[[str], Outcome],
+    process: Callable[[str], Outcome],
     names: Sequence[str],
     at_once: int,
-    going_on: Callable[[], None],
+    checkpoint: Callable[[], None],
 ) -> Iterator[Outcome]:
-    """No more are taken on than can be worked on, so that an end is an end."""
-    ahead = iter(names)
-    under_way: set[Future[Outcome]] = set()
+    """Yield outcomes as they complete. At most `at_once` files are submitted, so that an interrupt leaves no queue."""
+    remaining = iter(names)
+    pending: set[Future[Outcome]] = set()
     while True:
-        under_way |= {pool.submit(one, name) for name in islice(ahead, at_once - len(under_way))}
-        if not under_way:
+        pending |= {pool.submit(process, name) for name in islice(remaining, at_once - len(pending))}
+        if not pending:
             return
-        done, under_way = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        done, pending = wait(pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
         for future in done:
             yield future.result()
-        going_on()
+        checkpoint()
 
 
 def _lines(spool: Path) -> Iterator[Outcome]:
-    """A crash may have cut the last line short."""
+    """Yield the outcomes of the spool; a crash may have truncated its last line."""
     if not spool.exists():
         return
     with spool.open("rb") as file:
@@ -212,13 +211,13 @@ def _line(outcome: Outcome) -> bytes:
     return msgspec.json.encode(outcome) + b"\n"
 
 
-def _light(outcome: Outcome) -> Outcome:
-    """Without the results, which may be large: the spool has them."""
+def _without_results(outcome: Outcome) -> Outcome:
+    """Return the outcome without its results, which may be large and are in the spool."""
     return Outcome(outcome.file, outcome.status)
 
 
 def _own_prefix(inputs: str, outputs: str) -> str:
-    """Where results lie below the inputs they are no inputs."""
+    """Return the prefix of outputs within the inputs, which are skipped; empty: outside."""
     base = inputs.rstrip("/") + "/"
     return outputs[len(base) :].rstrip("/") + "/" if outputs.startswith(base) else ""
 

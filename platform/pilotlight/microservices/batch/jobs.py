@@ -1,7 +1,7 @@
-"""Batch jobs as the API and the command line see them: start, look, cancel, take up again.
+"""Batch jobs for the API and the command line: start, status, cancel, resume.
 
-A job runs in a process of its own, which goes on when whoever started it ends. What it was doing when it was killed is
-seen here: its model is ended, and `resume` goes on with the files that have no result yet.
+A job runs in a process of its own, which outlives the one that started it. Where it was killed, `status` stops its
+model, and `resume` continues with the files that have no result yet.
 """
 
 import os
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.batch import runner
-from pilotlight.microservices.batch.keeping import Kept, all_kept, kept
+from pilotlight.microservices.batch.keeping import JobFolder, job_folder, job_folders
 from pilotlight.microservices.batch.model import FINAL, Batch, Progress
 from pilotlight.microservices.platforms import platform
 from pilotlight.targets.local.chronicle import utc
@@ -32,84 +32,84 @@ def new_id() -> str:
 
 
 def start(home: Home, batch: Batch, environ: Mapping[str, str]) -> Progress:
-    """Returns at once. What no model could make good is refused here."""
+    """Start a job without waiting. Raise for what can be rejected before its model runs."""
     runner.check(batch)
     home.create()
-    folder = kept(home, batch.id)
-    folder.keep(batch)
+    folder = job_folder(home, batch.id)
+    folder.create(batch)
     return _run(folder, environ)
 
 
-def look(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
-    """How far it is. Of one whose process is gone the model is ended, wherever it runs."""
-    folder = kept(home, job_id)
+def status(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
+    """Return the progress. The model of a job whose process was killed is stopped."""
+    folder = job_folder(home, job_id)
     folder.batch()
     progress = folder.progress()
     identity = folder.runner()
     if progress.state in FINAL or identity is None or identity.alive:
         return progress
-    progress = folder.progress()  # it may have ended well between the two looks
+    progress = folder.progress()  # it may have ended between the two reads
     if progress.state in FINAL:
         return progress
     state, message = ("canceled", "") if folder.cancelled else ("failed", KILLED)
-    tidied = _tidied(folder, environ)
-    return _noted(folder, replace(progress, state=state, message="; ".join(filter(None, (message, tidied)))))
+    error = _clean_up(folder, environ)
+    return _save(folder, replace(progress, state=state, message="; ".join(filter(None, (message, error)))))
 
 
-def listed(home: Home, environ: Mapping[str, str]) -> list[Progress]:
-    return [look(home, each.folder.name, environ) for each in all_kept(home)]
+def list_jobs(home: Home, environ: Mapping[str, str]) -> list[Progress]:
+    return [status(home, each.folder.name, environ) for each in job_folders(home)]
 
 
 def cancel(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
-    """Returns at once; the process ends its model first. Of one that has ended nothing changes."""
-    if look(home, job_id, environ).state not in FINAL:
-        folder = kept(home, job_id)
+    """Request cancellation without waiting; the process stops its model first. No effect on an ended job."""
+    if status(home, job_id, environ).state not in FINAL:
+        folder = job_folder(home, job_id)
         folder.cancel()
         entry, process = folder.entry(), folder.runner()
         if entry is not None and not entry.host_url and process is not None and process.alive:
-            os.kill(process.pid, signal.SIGTERM)  # it waits for the platform, which may pull an image for an hour
-    return look(home, job_id, environ)
+            os.kill(process.pid, signal.SIGTERM)  # it blocks in the platform, which may pull an image for an hour
+    return status(home, job_id, environ)
 
 
 def resume(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
-    """Goes on with the files that have no result, after a crash, a failure or a cancellation."""
-    folder = kept(home, job_id)
+    """Continue with the files that have no result, after a crash, a failure or a cancellation."""
+    folder = job_folder(home, job_id)
     folder.batch()
-    with folder.resuming():
-        progress = look(home, job_id, environ)
+    with folder.resume_lock():
+        progress = status(home, job_id, environ)
         if progress.state == "done":
             return progress
         if progress.state not in FINAL:
             raise Conflict(f"batch job {job_id} is under way already")
-        if left := _tidied(folder, environ):
+        if left := _clean_up(folder, environ):
             raise PlatformError(left, "end it on its platform, then resume the job")
-        folder.allow()
+        folder.clear_cancel()
         return _run(folder, environ)
 
 
 def wait(home: Home, job_id: str, environ: Mapping[str, str], seconds: float) -> Progress:
-    """Until it has ended, or the time is over."""
+    """Wait until it has ended, at most `seconds`."""
     end = time.monotonic() + seconds
-    while (progress := look(home, job_id, environ)).state not in FINAL and time.monotonic() < end:
+    while (progress := status(home, job_id, environ)).state not in FINAL and time.monotonic() < end:
         time.sleep(0.1)
     return progress
 
 
-def _run(folder: Kept, environ: Mapping[str, str]) -> Progress:
-    folder.forget_runner()  # whoever looks meanwhile must not take the process before for this one, and it for killed
-    progress = _noted(folder, replace(folder.progress(), state="pending", message="", started_at=utc()))
+def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
+    folder.clear_runner()  # or `status` would find the previous process and report this one as killed
+    progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc()))
     try:
-        process = _begun(folder, environ)
+        process = _spawn(folder, environ)
     except OSError as error:
         message = f"its process cannot be started: {error}"
-        _noted(folder, replace(progress, state="failed", message=message))
+        _save(folder, replace(progress, state="failed", message=message))
         raise PlatformError(f"batch job {folder.folder.name}: {message}", "resume it once that is mended") from None
-    folder.note_runner(process.pid)
-    threading.Thread(target=process.wait, daemon=True).start()  # whoever goes on living must not keep it as a zombie
+    folder.save_runner(process.pid)
+    threading.Thread(target=process.wait, daemon=True).start()  # reap it
     return progress
 
 
-def _begun(folder: Kept, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def _spawn(folder: JobFolder, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     with open(os.open(folder.log, flags, 0o600), "ab") as log:
@@ -118,14 +118,14 @@ def _begun(folder: Kept, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]
         )
 
 
-def _noted(folder: Kept, progress: Progress) -> Progress:
-    found = replace(progress, updated_at=utc())
-    folder.note(found)
-    return found
+def _save(folder: JobFolder, progress: Progress) -> Progress:
+    updated = replace(progress, updated_at=utc())
+    folder.save_progress(updated)
+    return updated
 
 
-def _tidied(folder: Kept, environ: Mapping[str, str]) -> str:
-    """Ends what a killed process left running; what could not be ended is told."""
+def _clean_up(folder: JobFolder, environ: Mapping[str, str]) -> str:
+    """Stop the model of a killed process; return the error, or empty."""
     entry = folder.entry()
     if entry is None:
         return ""
@@ -133,5 +133,5 @@ def _tidied(folder: Kept, environ: Mapping[str, str]) -> str:
         platform(entry.platform, environ).stop(folder.folder.name, entry)
     except PlatformError as error:
         return f"its model could not be ended: {error}"
-    folder.note_entry(None)
+    folder.save_entry(None)
     return ""

@@ -1,6 +1,6 @@
-"""Where a batch job is kept on this machine: a folder with the job, how far it is, who runs it and what it started.
+"""State of a batch job on this machine: a folder with the job, its progress, its process and its model's entry.
 
-Every file is put in place whole. No file has a secret: credentials are references, resolved in the job's own process.
+Files are written atomically. They have no secrets: credentials are references, resolved in the job's process.
 """
 
 import os
@@ -16,7 +16,7 @@ import msgspec
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.microservices.batch.model import Batch, Progress
 from pilotlight.microservices.model import Entry
-from pilotlight.microservices.registry import locked
+from pilotlight.microservices.registry import file_lock
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor.process import Identity, identify
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
-class Kept:
-    """The folder of one job."""
+class JobFolder:
+    """State folder of one job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,35 +39,35 @@ class Kept:
         return self.folder / "results.jsonl"
 
     def batch(self) -> Batch:
-        found = self._read("job.json", Batch)
-        if found is None:
+        batch = self._read("job.json", Batch)
+        if batch is None:
             raise NotFound(f"no batch job {self.folder.name} is known", "platformctl microservice batch list")
-        return found
+        return batch
 
     def progress(self) -> Progress:
         return self._read("progress.json", Progress) or Progress(self.folder.name, "pending")
 
-    def note(self, progress: Progress) -> None:
+    def save_progress(self, progress: Progress) -> None:
         self._write("progress.json", progress)
 
-    def keep(self, batch: Batch) -> None:
+    def create(self, batch: Batch) -> None:
         self.folder.mkdir(mode=0o700, parents=True)
         self._write("job.json", batch)
 
     def runner(self) -> Identity | None:
-        found = self._read("runner.json", tuple[int, str, int])
-        return Identity(*found) if found else None
+        identity = self._read("runner.json", tuple[int, str, int])
+        return Identity(*identity) if identity else None
 
-    def note_runner(self, pid: int) -> None:
+    def save_runner(self, pid: int) -> None:
         self._write("runner.json", identify(pid) or (pid, "", 0))
 
-    def forget_runner(self) -> None:
+    def clear_runner(self) -> None:
         (self.folder / "runner.json").unlink(missing_ok=True)
 
     def entry(self) -> Entry | None:
         return self._read("entry.json", Entry)
 
-    def note_entry(self, entry: Entry | None) -> None:
+    def save_entry(self, entry: Entry | None) -> None:
         if entry is None:
             (self.folder / "entry.json").unlink(missing_ok=True)
         else:
@@ -76,7 +76,7 @@ class Kept:
     def cancel(self) -> None:
         (self.folder / "cancel").touch(mode=0o600)
 
-    def allow(self) -> None:
+    def clear_cancel(self) -> None:
         (self.folder / "cancel").unlink(missing_ok=True)
 
     @property
@@ -84,15 +84,15 @@ class Kept:
         return (self.folder / "cancel").exists()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """One process at a time works on a job: one that is resumed waits until the one before it has let go."""
-        with locked(self.folder / "lock"):
+    def exclusive(self) -> Iterator[None]:
+        """Lock of the job's process: a resumed one waits until its predecessor has ended."""
+        with file_lock(self.folder / "lock"):
             yield
 
     @contextmanager
-    def resuming(self) -> Iterator[None]:
-        """One after the other: the second finds the process that the first has started."""
-        with locked(self.folder / "resume.lock"):
+    def resume_lock(self) -> Iterator[None]:
+        """Lock of `resume`: a concurrent second one finds the process that the first has started."""
+        with file_lock(self.folder / "resume.lock"):
             yield
 
     def _read(self, name: str, kind: type[T]) -> T | None:
@@ -104,19 +104,23 @@ class Kept:
             raise PlatformError(f"{self.folder / name} cannot be read: {error}") from error
 
     def _write(self, name: str, value: Any) -> None:
-        beside = self.folder / f".{name}.{uuid4().hex}"
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        temporary = self.folder / f".{name}.{uuid4().hex}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(value))
-        os.rename(beside, self.folder / name)
+        os.rename(temporary, self.folder / name)
 
 
-def kept(home: Home, job_id: str) -> Kept:
+def job_folder(home: Home, job_id: str) -> JobFolder:
     if not _ID.fullmatch(job_id):
         raise NotFound(f"{job_id[:80]!r} is no job id")
-    return Kept(home.root / "batch" / job_id)
+    return JobFolder(home.root / "batch" / job_id)
 
 
-def all_kept(home: Home) -> list[Kept]:
+def job_folders(home: Home) -> list[JobFolder]:
     folder = home.root / "batch"
-    return [Kept(each) for each in sorted(folder.iterdir()) if (each / "job.json").exists()] if folder.is_dir() else []
+    return (
+        [JobFolder(each) for each in sorted(folder.iterdir()) if (each / "job.json").exists()]
+        if folder.is_dir()
+        else []
+    )

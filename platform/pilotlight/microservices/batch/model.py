@@ -1,4 +1,4 @@
-"""What a one-time job over a folder is, and how far it is. Values only, as they are kept and told."""
+"""Data types of a batch job, as they are stored and reported."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ FINAL: Final = frozenset({"done", "failed", "canceled"})
 
 
 class Batch(Struct, frozen=True):
-    """One job. `inputs` and `outputs` are folders of the workspace, `labels` a file of it; nothing here is secret."""
+    """One job. `inputs` and `outputs` are folders of the workspace, `labels` a file of it. It has no secrets."""
 
     id: str
     network_arch: str
@@ -20,16 +20,16 @@ class Batch(Struct, frozen=True):
     workspace: Workspace
     inputs: str
     outputs: str
-    parameters: Mapping[str, Any] = {}  # of every request, beside the medium
-    labels: str = ""  # scores the results by it
+    parameters: Mapping[str, Any] = {}  # of every request, in addition to the file
+    labels: str = ""  # score the results with it
     platform: str = "local"
     options: Mapping[str, str] = {}
     num_gpus: int = 1
-    declared: str = ""  # the text of parameters.yaml beside the model
+    declared: str = ""  # text of the model's parameters.yaml
 
 
 class Progress(Struct, frozen=True):
-    """`done` counts files with a result, of which `failed` have an error instead; `skipped` are no inputs."""
+    """Progress of a job. `done`: files with a result; `failed`: with an error among them; `skipped`: no inputs."""
 
     job_id: str
     state: State
@@ -48,7 +48,7 @@ class Progress(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True):
-    """What came of one file, as it is kept beside the others and in results.jsonl. `job` is the id of who asked."""
+    """Result of one file, in its own file and in results.jsonl. `job` is the id of the job that wrote it."""
 
     file: str
     status: Literal["completed", "error"]

@@ -1,4 +1,4 @@
-"""What is asked about one file of a folder: a medium, a text, or a whole request in JSON. Pure, but for `fetch`."""
+"""Requests from input files: an image or video, a text, or a whole request in JSON. Pure, but for `fetch`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,60 +10,64 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.kinds import Schema
 from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.images import check_image
-from pilotlight.microservices.media.refusals import Refusal
-from pilotlight.microservices.media.sniffing import recognised
+from pilotlight.microservices.media.refusals import MediaError
+from pilotlight.microservices.media.sniffing import identify
 from pilotlight.microservices.media.videos import check_video
-from pilotlight.microservices.parameters import Asked, fitted
+from pilotlight.microservices.parameters import ModelRequest, validate
 
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".mp4", ".mov", ".m4v", ".webm", ".mkv", ".avi")
 Fetch = Callable[[Sequence[str]], list[Media]]
 
 
 class Request(Struct, frozen=True):
-    asked: Asked
+    model_request: ModelRequest
     media: tuple[Media, ...] = ()
 
 
-def takes(of: Schema, name: str) -> bool:
-    """Whether a file of this name is an input for such a model."""
+def accepts(schema: Schema, name: str) -> bool:
+    """Return whether a file of this name is an input of the model."""
     lowered = name.lower()
     if lowered.endswith(".json"):
         return True
-    return lowered.endswith(PICTURES) if _named(of, "media") else lowered.endswith(".txt") and bool(_named(of, "text"))
+    return (
+        lowered.endswith(PICTURES)
+        if _named(schema, "media")
+        else lowered.endswith(".txt") and bool(_named(schema, "text"))
+    )
 
 
-def check_parameters(of: Schema, parameters: Mapping[str, Any]) -> None:
-    """Raises for what no file could make good: asked before a model is started for it."""
-    inputs = {name: "x" for name in (_named(of, "media"), _named(of, "text")) if name}
-    texts = {name for name, each in of.parameters.items() if each.role == "text"} & parameters.keys()
+def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
+    """Raise for parameters that are invalid for every file, before the model is started."""
+    inputs = {name: "x" for name in (_named(schema, "media"), _named(schema, "text")) if name}
+    texts = {name for name, each in schema.parameters.items() if each.role == "text"} & parameters.keys()
     if texts:
-        inputs.pop(_named(of, "text"), None)
-    raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in of.parameters else {}
-    if "media" in {of.parameters[name].role for name in parameters if name in of.parameters}:
+        inputs.pop(_named(schema, "text"), None)
+    raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
+    if "media" in {schema.parameters[name].role for name in parameters if name in schema.parameters}:
         raise UsageError("parameters must not name media: the files of the folder are the media")
-    fitted(of, {**raw, **inputs, **parameters})
+    validate(schema, {**raw, **inputs, **parameters})
 
 
 def request(
-    of: Schema, parameters: Mapping[str, Any], name: str, content: bytes, limits: Limits, fetch: Fetch
+    schema: Schema, parameters: Mapping[str, Any], name: str, content: bytes, limits: Limits, fetch: Fetch
 ) -> Request:
-    """Raises PlatformError in words that are kept as the file's result."""
+    """Return the request of one file. Raise PlatformError, which becomes the file's result."""
     if name.lower().endswith(".json"):
-        asked = fitted(of, {**parameters, **_body(name, content)})
-        return Request(asked, tuple(fetch(asked.media)))
-    if not _named(of, "media"):
-        return Request(fitted(of, {**parameters, _named(of, "text"): _text(name, content)}))
+        model_request = validate(schema, {**parameters, **_body(name, content)})
+        return Request(model_request, tuple(fetch(model_request.media)))
+    if not _named(schema, "media"):
+        return Request(validate(schema, {**parameters, _named(schema, "text"): _text(name, content)}))
     medium = _medium(name, content, limits)
-    return Request(fitted(of, {**parameters, _named(of, "media"): name}), (medium,))
+    return Request(validate(schema, {**parameters, _named(schema, "media"): name}), (medium,))
 
 
-def by_link(of: Schema, parameters: Mapping[str, Any], medium: Media) -> Request:
-    """Of a model that fetches media by itself."""
-    return Request(fitted(of, {**parameters, _named(of, "media"): medium.name}), (medium,))
+def by_link(schema: Schema, parameters: Mapping[str, Any], medium: Media) -> Request:
+    """Return the request of a model that fetches media itself."""
+    return Request(validate(schema, {**parameters, _named(schema, "media"): medium.name}), (medium,))
 
 
-def _named(of: Schema, role: str) -> str:
-    return next((name for name, each in of.parameters.items() if each.role == role), "")
+def _named(schema: Schema, role: str) -> str:
+    return next((name for name, each in schema.parameters.items() if each.role == role), "")
 
 
 def _body(name: str, content: bytes) -> dict[str, Any]:
@@ -85,8 +89,8 @@ def _text(name: str, content: bytes) -> str:
 
 def _medium(name: str, content: bytes, limits: Limits) -> Media:
     try:
-        media = recognised(name.rpartition("/")[2], content)
+        media = identify(name.rpartition("/")[2], content)
         (check_image if media.kind == "image" else check_video)(media, limits)
-    except Refusal as error:
-        raise PlatformError(f"{name} {error.told}") from error
+    except MediaError as error:
+        raise PlatformError(f"{name} {error.message}") from error
     return media

@@ -1,6 +1,6 @@
-"""Scores results against a labelled set: accuracy, and precision and recall for each class. Pure.
+"""Scores of results against labels: accuracy, and precision and recall for each class. Pure.
 
-A label is one word for a picture or text; several, for what may be detected together, stand with `|` between them.
+A file has one label, or several separated by `|`, such as for detections.
 """
 
 import csv
@@ -17,7 +17,7 @@ Labels = Mapping[str, frozenset[str]]
 
 
 def read_labels(name: str, content: bytes) -> Labels:
-    """A CSV with the columns file and label, an object of JSON, or a line of JSON with both for each file."""
+    """Parse labels: CSV or JSON lines with `file` and `label`, or a JSON object of labels by file."""
     try:
         text = content.decode()
         rows = list(_rows(name, text))
@@ -25,7 +25,7 @@ def read_labels(name: str, content: bytes) -> Labels:
         raise UsageError(f"labels = {name}: cannot be read ({error}); docs/batch.md shows the three forms") from None
     if not rows:
         raise UsageError(f"labels = {name}: there is no label in it")
-    return {file: _words(label) for file, label in rows}
+    return {file: _split_labels(label) for file, label in rows}
 
 
 def _rows(name: str, text: str) -> Iterable[tuple[str, str]]:
@@ -37,12 +37,12 @@ def _rows(name: str, text: str) -> Iterable[tuple[str, str]]:
     return [(file, label if isinstance(label, str) else "|".join(label)) for file, label in json.loads(text).items()]
 
 
-def _words(label: str) -> frozenset[str]:
+def _split_labels(label: str) -> frozenset[str]:
     return frozenset(word.strip() for word in label.split("|") if word.strip())
 
 
-def said(results: Mapping[str, Any]) -> frozenset[str]:
-    """The labels that a model gave to one file."""
+def predicted_labels(results: Mapping[str, Any]) -> frozenset[str]:
+    """Return the labels that the model predicted for one file."""
     predictions = results.get("predictions")
     if predictions:
         first = predictions[0]
@@ -52,29 +52,29 @@ def said(results: Mapping[str, Any]) -> frozenset[str]:
             return frozenset() if first["label"] is None else frozenset({str(first["label"])})
         raise UsageError("the results have no labels: only classes, detections and texts can be scored")
     if "response" in results:
-        return _words(str(results["response"]))
+        return _split_labels(str(results["response"]))
     raise UsageError("the results have no labels: only classes, detections and texts can be scored")
 
 
 def metrics(outcomes: Iterable[Outcome], labels: Labels) -> dict[str, Any]:
-    """`accuracy` is the share of labelled files whose labels are exactly right; a file that failed is wrong."""
-    expected, given = Counter[str](), Counter[str]()
+    """Return the scores. `accuracy`: share of labelled files with exactly the right labels; a failed file is wrong."""
+    expected, predicted = Counter[str](), Counter[str]()
     right_of = Counter[str]()
     pairs = Counter[tuple[str, str]]()
     scored = right = unlabelled = 0
     seen = set[str]()
     for outcome in outcomes:
-        if (meant := labels.get(outcome.file)) is None:
+        if (expected_labels := labels.get(outcome.file)) is None:
             unlabelled += 1
             continue
-        found = said(outcome.results) if outcome.results is not None else frozenset[str]()
+        answers = predicted_labels(outcome.results) if outcome.results is not None else frozenset[str]()
         seen.add(outcome.file)
-        scored, right = scored + 1, right + (found == meant)
-        expected.update(meant)
-        given.update(found)
-        right_of.update(meant & found)
-        pairs["|".join(sorted(meant)), "|".join(sorted(found))] += 1
-    classes = {name: _class(right_of[name], given[name], expected[name]) for name in sorted(expected | given)}
+        scored, right = scored + 1, right + (answers == expected_labels)
+        expected.update(expected_labels)
+        predicted.update(answers)
+        right_of.update(expected_labels & answers)
+        pairs["|".join(sorted(expected_labels)), "|".join(sorted(answers))] += 1
+    classes = {name: _class(right_of[name], predicted[name], expected[name]) for name in sorted(expected | predicted)}
     return {
         "files": scored,
         "unlabelled": unlabelled,
@@ -83,16 +83,16 @@ def metrics(outcomes: Iterable[Outcome], labels: Labels) -> dict[str, Any]:
         **{f"macro_{name}": _mean(each[name] for each in classes.values()) for name in ("precision", "recall", "f1")},
         "classes": classes,
         "confusion": [
-            {"label": meant, "predicted": found, "count": count} for (meant, found), count in sorted(pairs.items())
+            {"label": label, "predicted": answer, "count": count} for (label, answer), count in sorted(pairs.items())
         ],
     }
 
 
-def _class(right: int, given: int, expected: int) -> dict[str, float | int | None]:
-    """Without a prediction there is no precision, without a label no recall: None, not 0."""
-    precision = right / given if given else None
+def _class(right: int, predicted: int, expected: int) -> dict[str, float | int | None]:
+    """Return the scores of one class. Precision without predictions and recall without labels are None, not 0."""
+    precision = right / predicted if predicted else None
     recall = right / expected if expected else None
-    both = given + expected
+    both = predicted + expected
     return {"precision": precision, "recall": recall, "f1": 2 * right / both if both else None, "count": expected}
 
 

@@ -1,9 +1,9 @@
-"""Images and videos that requests name, brought in safely. Everything that others may use is named here.
+"""Images and videos that requests refer to, fetched safely. The public names are here.
 
     reference ─> references (one parser) ─> local | objects (signed address) ─> web (checked, pinned, bounded) ─> Media
     Media ─> images | videos ─> arrays ─> tensors
 
-The client that asks is told what it can mend; addresses and reasons of the network are for the log.
+Clients get messages about what they can correct; addresses and network errors are in the log only.
 """
 
 from pilotlight.microservices.media.fetching import fetch

@@ -1,4 +1,4 @@
-"""References to media: several fetched at once, within one allowance of bytes and time. The entry of this package."""
+"""Concurrent fetching of media references within one budget of bytes and time. The entry of this package."""
 
 import os
 import time
@@ -9,8 +9,8 @@ from pilotlight.microservices.media import local, objects, web
 from pilotlight.microservices.media.images import check_image
 from pilotlight.microservices.media.limits import Limits
 from pilotlight.microservices.media.references import LocalFile, StoredObject, parse
-from pilotlight.microservices.media.refusals import LOG, MediaRefused, Refusal
-from pilotlight.microservices.media.sniffing import Media, recognised
+from pilotlight.microservices.media.refusals import LOG, MediaError, MediaRefused
+from pilotlight.microservices.media.sniffing import Media, identify
 from pilotlight.microservices.media.videos import check_video
 from pilotlight.microservices.model import Workspace
 
@@ -23,64 +23,69 @@ def fetch(
     environ: Mapping[str, str] = os.environ,
     resolver: web.Resolve = web.resolve,
 ) -> list[Media]:
-    """In the order of the references. Blocks; raises MediaRefused for the first that cannot be had."""
+    """Return media in the order of the references. Blocking; raise MediaRefused for the first that fails."""
     if len(references) > limits.count:
         raise MediaRefused(f"media has {len(references)} entries, must be at most {limits.count}")
-    allowance = web.Allowance(limits, time.monotonic())
+    budget = web.FetchBudget(limits, time.monotonic())
 
     def one(text: str) -> Media:
-        return _checked(recognised(_name(text), _bytes(text, workspace, allowance, environ, resolver)), limits)
+        return _check(identify(_name(text), _bytes(text, workspace, budget, environ, resolver)), limits)
 
     pool = ThreadPoolExecutor(min(limits.at_once, len(references)) or 1, thread_name_prefix="media")
     try:
         futures = [pool.submit(one, text) for text in references]
         wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
-        return [_result(at, references[at], future, limits) for at, future in enumerate(_failed_first(futures))]
+        return [
+            _result(index, references[index], future, limits)
+            for index, future in enumerate(_raise_first_error(futures))
+        ]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _failed_first(futures: Sequence[Future[Media]]) -> Sequence[Future[Media]]:
-    """Nothing is told of a medium that is still on its way while another has failed already."""
-    for at, future in enumerate(futures):
+def _raise_first_error(futures: Sequence[Future[Media]]) -> Sequence[Future[Media]]:
+    """Raise the first error, before a timeout of another medium is reported."""
+    for index, future in enumerate(futures):
         if future.done() and not future.cancelled() and (error := future.exception()):
-            raise _told(at, error)
+            raise _to_refused(index, error)
     return futures
 
 
-def _result(at: int, reference: str, future: Future[Media], limits: Limits) -> Media:
+def _result(index: int, reference: str, future: Future[Media], limits: Limits) -> Media:
     if not future.done():
-        why = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
-        raise _told(at, Refusal(f"took longer than the {limits.seconds:g} s that all media of a request may take", why))
+        reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
+        raise _to_refused(
+            index, MediaError(f"took longer than the {limits.seconds:g} s that all media of a request may take", reason)
+        )
     return future.result()
 
 
-def _told(at: int, error: BaseException) -> BaseException:
-    if not isinstance(error, Refusal):
+def _to_refused(index: int, error: BaseException) -> BaseException:
+    if not isinstance(error, MediaError):
         return error
-    LOG.warning("media[%d] was refused: %s", at, error.why)
-    return MediaRefused(error.told, at)
+    LOG.warning("media[%d] was refused: %s", index, error.reason)
+    return MediaRefused(error.message, index)
 
 
 def _bytes(
     text: str,
     workspace: Workspace | None,
-    allowance: web.Allowance,
+    budget: web.FetchBudget,
     environ: Mapping[str, str],
     resolver: web.Resolve,
 ) -> bytes:
     reference = parse(text)
     if isinstance(reference, LocalFile):
-        return local.read(reference, allowance)
+        return local.read(reference, budget)
     if isinstance(reference, StoredObject):
         if workspace is None:
-            raise Refusal("is in an object store, and no workspace with its credentials is known here")
-        address = objects.signed(reference, workspace, environ)
-        return web.get(address, allowance, trusted=True, resolver=resolver)
-    return web.get(reference, allowance, resolver=resolver)
+            raise MediaError("is in an object store, and no workspace with its credentials is known here")
+        address = objects.sign_url(reference, workspace, environ)
+        return web.get(address, budget, trusted=True, resolver=resolver)
+    return web.get(reference, budget, resolver=resolver)
 
 
-def _checked(media: Media, limits: Limits) -> Media:
+def _check(media: Media, limits: Limits) -> Media:
     (check_image if media.kind == "image" else check_video)(media, limits)
     return media
 

@@ -1,4 +1,4 @@
-"""Sizes that image files announce, for formats whose decoders take memory before they tell. Pure."""
+"""Image sizes from file headers, for formats whose decoders allocate memory before they report the size. Pure."""
 
 import struct
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ _BLOCKS_OF_GIF: Final = {0x21: "extension", 0x2C: "frame", 0x3B: "end"}
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the canvas; 0, 0 where the file is too short or odd to have any."""
+    """Return width and height of the canvas; 0, 0 for a truncated or invalid file."""
     kind, body = data[12:16], data[20:30]
     if len(body) < 10:
         return 0, 0
@@ -22,7 +22,7 @@ def webp_size(data: bytes) -> tuple[int, int]:
 
 
 def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
-    """How far each frame reaches to the right and down: it may go beyond the screen, and decoders follow it there."""
+    """Yield the extent of each frame, which may exceed the screen and which decoders then allocate."""
     width, height, flags = struct.unpack("<HHB", data[6:11].ljust(5, b"\0"))
     at = 13 + _colours(flags)
     while at < len(data) and data[at] in _BLOCKS_OF_GIF and data[at] != 0x3B:
@@ -35,7 +35,7 @@ def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _colours(flags: int) -> int:
-    """Bytes of the table of colours that the flags announce."""
+    """Return the size of the colour table in bytes, from the flags."""
     return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
 
 

@@ -1,4 +1,4 @@
-"""Images: what they would cost is read from their headers and refused before memory is taken, then decoded by PIL."""
+"""Images: size limits are checked on the headers, before memory is allocated; then PIL decodes."""
 
 import io
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.microservices.media.headers import gif_frames, webp_size
 from pilotlight.microservices.media.limits import Limits
-from pilotlight.microservices.media.refusals import Refusal
+from pilotlight.microservices.media.refusals import MediaError
 from pilotlight.microservices.media.sniffing import Media
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ INSTALL: Final = "cannot be read here: images need pillow; the operator installs
 
 
 def check_image(media: Media, limits: Limits) -> None:
-    """Raises where it is too large, has too many frames, or is no image after all. No pixel is decoded."""
+    """Raise if it is too large, has too many frames, or is not an image. No pixel is decoded."""
     if media.format == "WEBP":
         width, height = webp_size(media.data)
         check_size(width, height, limits)
@@ -34,16 +34,16 @@ def check_image(media: Media, limits: Limits) -> None:
 
 def check_size(width: int, height: int, limits: Limits) -> None:
     if width * height > limits.pixels:
-        raise Refusal(f"has {width} x {height} pixels, more than the {limits.pixels} that are taken")
+        raise MediaError(f"has {width} x {height} pixels, more than the {limits.pixels} that are taken")
 
 
 def check_frames(count: int, limits: Limits) -> None:
     if count > limits.frames:
-        raise Refusal(f"has more than the {limits.frames} frames that are taken")
+        raise MediaError(f"has more than the {limits.frames} frames that are taken")
 
 
 def pixels(media: Media, limits: Limits) -> "np.ndarray[Any, Any]":
-    """[height, width, 3] of bytes, red first, the right way up; of an animation the first frame."""
+    """Return RGB bytes [height, width, 3], rotated by EXIF; of an animation the first frame."""
     import numpy as np
     from PIL import ImageOps
 
@@ -54,20 +54,20 @@ def pixels(media: Media, limits: Limits) -> "np.ndarray[Any, Any]":
 
 @contextmanager
 def _read(media: Media) -> Iterator[Any]:
-    """PIL's image with only its header read; it bounds sizes by itself too, at a number of its own.
+    """Yield PIL's image with only its header read; PIL has a size limit of its own too.
 
-    A damaged file makes it raise anything: an index, a struct, a zlib error, according to where the damage is.
+    A damaged file makes PIL raise any exception: IndexError, struct.error, zlib.error.
     """
     try:
         from PIL import Image
     except ImportError:
-        raise Refusal(INSTALL) from None
+        raise MediaError(INSTALL) from None
     try:
         with Image.open(io.BytesIO(media.data), formats=(media.format,)) as image:
             yield image
-    except Refusal:
+    except MediaError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Refusal("has more pixels than are taken", str(error)) from error
+        raise MediaError("has more pixels than are taken", str(error)) from error
     except Exception as error:
-        raise Refusal(f"is damaged: it cannot be read as {media.format}", repr(error)) from error
+        raise MediaError(f"is damaged: it cannot be read as {media.format}", repr(error)) from error

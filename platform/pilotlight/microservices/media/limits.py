@@ -1,6 +1,6 @@
-"""What media may cost and where they may come from: an operator's settings, read once. Pure.
+"""Limits and allowed sources of media: the operator's settings, read once. Pure.
 
-Nothing is open by default: no folder of this machine, no web host, no private network.
+By default no source is allowed: no folder of this machine, no web host, no private network.
 """
 
 import ipaddress
@@ -18,12 +18,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Limits(Struct, frozen=True):
-    """`pixels` are those of one picture, `kept_pixels` of all frames of one file that are in memory together."""
+    """Limits of media. `pixels`: of one image; `kept_pixels`: of all frames of one file in memory."""
 
-    roots: tuple[str, ...] = ()  # folders of this machine whose files may be named
-    workspaces: tuple[str, ...] = ()  # folders whose subfolder ORG is that org's to read and to write
-    domains: tuple[str, ...] = ()  # web hosts; `.example.com` has all below it too, `*` is any public one
-    networks: tuple[str, ...] = ()  # private networks that may be asked all the same, such as 10.1.0.0/16
+    roots: tuple[str, ...] = ()  # folders of this machine that may be read
+    workspaces: tuple[str, ...] = ()  # folders whose subfolder ORG that org may read and write
+    domains: tuple[str, ...] = ()  # web hosts; `.example.com` includes subdomains, `*` is any public host
+    networks: tuple[str, ...] = ()  # permitted private networks, such as 10.1.0.0/16
     allow_http: bool = False
     redirects: int = 0
     count: int = 32
@@ -57,19 +57,22 @@ _NUMBERS: Final = {
 
 
 def limits_from(environ: Mapping[str, str]) -> Limits:
-    """PILOTLIGHT_MEDIA_ROOTS, …_DOMAINS, …_NETWORKS (lists with commas), …_ALLOW_HTTP, …_MAX_BYTES and so on; and
+    """Read PILOTLIGHT_MEDIA_ROOTS, …_DOMAINS, …_NETWORKS (comma separated), …_ALLOW_HTTP, …_MAX_BYTES …, and
     PILOTLIGHT_WORKSPACE_ROOTS."""
-    read: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for name, field in _LISTS.items():
         if text := environ.get(name, "").strip():
-            read[field] = tuple(each.strip() for each in text.split(",") if each.strip())
+            fields[field] = tuple(each.strip() for each in text.split(",") if each.strip())
     for name, field in _NUMBERS.items():
         if text := environ.get(PREFIX + name, "").strip():
-            read[field] = _number(PREFIX + name, text, least=0 if name == "REDIRECTS" else 1)
-    read["allow_http"] = _flag(PREFIX + "ALLOW_HTTP", environ.get(PREFIX + "ALLOW_HTTP", ""))
-    found = Limits(**read)  # type: ignore[arg-type]
-    _check_networks(found)
-    return found
+            fields[field] = _number(PREFIX + name, text, least=0 if name == "REDIRECTS" else 1)
+    fields["allow_http"] = _flag(PREFIX + "ALLOW_HTTP", environ.get(PREFIX + "ALLOW_HTTP", ""))
+    limits = Limits(**fields)  # type: ignore[arg-type]
+    try:
+        limits.permitted()
+    except ValueError as error:
+        raise UsageError(f"{PREFIX}NETWORKS: {error}; write networks as 10.1.0.0/16") from None
+    return limits
 
 
 def _number(name: str, text: str, least: int) -> int:
@@ -82,10 +85,3 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in {"", "0", "1", "false", "true"}:
         raise UsageError(f"{name} = {text}, must be true or false")
     return text.lower() in {"1", "true"}
-
-
-def _check_networks(limits: Limits) -> None:
-    try:
-        limits.permitted()
-    except ValueError as error:
-        raise UsageError(f"{PREFIX}NETWORKS: {error}; write networks as 10.1.0.0/16") from None

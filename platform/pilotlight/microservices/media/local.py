@@ -1,4 +1,4 @@
-"""Media on this machine: files below the folders that an operator has opened, reached through no symbolic link."""
+"""Media on this machine: files below the operator's roots, without following symlinks."""
 
 import os
 import stat
@@ -8,22 +8,24 @@ from pathlib import PurePosixPath
 
 from pilotlight.microservices.media.limits import Limits
 from pilotlight.microservices.media.references import LocalFile
-from pilotlight.microservices.media.refusals import Refusal
-from pilotlight.microservices.media.web import PIECE, Allowance
+from pilotlight.microservices.media.refusals import MediaError
+from pilotlight.microservices.media.web import CHUNK, FetchBudget
 
-NOT_THERE = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
+NOT_ALLOWED = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
 
 
-def read(file: LocalFile, allowance: Allowance) -> bytes:
-    for root, inside in _within(file.path, allowance.limits):
-        with _opened(root, inside) as descriptor:
+def read(file: LocalFile, budget: FetchBudget) -> bytes:
+    for root, inside in _within(file.path, budget.limits):
+        with _open(root, inside) as descriptor:
             if descriptor is not None:
-                return _content(descriptor, allowance)
-    raise Refusal(NOT_THERE, f"{file.path}: not a file below {', '.join(allowance.limits.roots) or 'any open folder'}")
+                return _content(descriptor, budget)
+    raise MediaError(
+        NOT_ALLOWED, f"{file.path}: not a file below {', '.join(budget.limits.roots) or 'any open folder'}"
+    )
 
 
 def _within(path: str, limits: Limits) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each root that has the path by its name, with the parts below it; a relative path is meant below every root."""
+    """Yield each root that contains the path, with the parts below it; a relative path is tried in every root."""
     for root in limits.roots:
         whole = PurePosixPath(os.path.normpath(os.path.join(root, path)))
         if whole.is_relative_to(os.path.normpath(root)):
@@ -31,33 +33,33 @@ def _within(path: str, limits: Limits) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 @contextmanager
-def _opened(root: str, inside: tuple[str, ...]) -> Iterator[int | None]:
-    """Step by step from the root, so that no link is followed and none can be put in the way; None: no such file."""
+def _open(root: str, inside: tuple[str, ...]) -> Iterator[int | None]:
+    """Open the file one component at a time with O_NOFOLLOW, safe against symlink races; None: no such file."""
     folder, plain = os.O_RDONLY | os.O_DIRECTORY, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            here = os.open(root, folder)
-            held.callback(os.close, here)
+            parent = os.open(root, folder)
+            stack.callback(os.close, parent)
             for part in inside[:-1]:
-                here = os.open(part, folder | os.O_NOFOLLOW, dir_fd=here)
-                held.callback(os.close, here)
-            found = os.open(inside[-1], plain, dir_fd=here) if inside else None
+                parent = os.open(part, folder | os.O_NOFOLLOW, dir_fd=parent)
+                stack.callback(os.close, parent)
+            descriptor = os.open(inside[-1], plain, dir_fd=parent) if inside else None
         except OSError:
-            found = None
-        if found is not None:
-            held.callback(os.close, found)
-            found = found if stat.S_ISREG(os.fstat(found).st_mode) else None
-        yield found
+            descriptor = None
+        if descriptor is not None:
+            stack.callback(os.close, descriptor)
+            descriptor = descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        yield descriptor
 
 
-def _content(descriptor: int, allowance: Allowance) -> bytes:
-    most = allowance.limits.bytes
-    pieces = list[bytes]()
+def _content(descriptor: int, budget: FetchBudget) -> bytes:
+    limit = budget.limits.bytes
+    chunks = list[bytes]()
     size = 0
-    while piece := os.read(descriptor, PIECE):
-        size += len(piece)
-        if size > most:
-            raise Refusal(f"has more than the {most} bytes that are taken")
-        allowance.take(len(piece))
-        pieces.append(piece)
-    return b"".join(pieces)
+    while chunk := os.read(descriptor, CHUNK):
+        size += len(chunk)
+        if size > limit:
+            raise MediaError(f"has more than the {limit} bytes that are taken")
+        budget.spend(len(chunk))
+        chunks.append(chunk)
+    return b"".join(chunks)

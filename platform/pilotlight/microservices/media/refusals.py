@@ -1,7 +1,7 @@
-"""How a medium is refused: one sentence for who asked, and the precise reason for the log.
+"""Errors of media: a message for the client, and the precise reason for the log.
 
-A client must not learn what is on the network behind this service, so whatever an address, a name or a connection had
-to do with it has one and the same text.
+A client must not learn about the network behind this service, so all failures of addresses, names and connections have
+the same message.
 """
 
 import logging
@@ -10,25 +10,25 @@ from typing import Final
 from pilotlight.errors import UsageError
 
 LOG: Final = logging.getLogger("pilotlight.media")
-UNREACHED: Final = "could not be fetched; check the address, or ask the operator, whose log has the reason"
+UNREACHABLE: Final = "could not be fetched; check the address, or ask the operator, whose log has the reason"
 
 
 class MediaRefused(UsageError):
-    """`at` is the place in the list of media, or -1 where all of them together are too much."""
+    """A rejected medium; `at` is its index in the request, or -1 for all together."""
 
     def __init__(self, sentence: str, at: int = -1) -> None:
         super().__init__(f"media[{at}] {sentence}" if at >= 0 else sentence)
         self.at = at
 
 
-class Refusal(Exception):
-    """Raised by what fetches one medium: `told` is for the client, `why` for the log."""
+class MediaError(Exception):
+    """Failure of one medium: `message` is for the client, `reason` for the log."""
 
-    def __init__(self, told: str, why: str = "") -> None:
-        super().__init__(told)
-        self.told = told
-        self.why = why or told
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or message
 
 
-def unreached(why: str) -> Refusal:
-    return Refusal(UNREACHED, why)
+def unreachable(reason: str) -> MediaError:
+    return MediaError(UNREACHABLE, reason)

@@ -1,21 +1,18 @@
-"""What fetched bytes are, by how they begin: names and headers may say what they like. Pure."""
+"""File type detection by magic bytes; names and headers are not trusted. Pure."""
 
 import base64
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from pilotlight.microservices.media.refusals import Refusal
+from pilotlight.microservices.media.refusals import MediaError
 
 IMAGES: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by the name of the demuxer
+VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by demuxer
 
 
 class Media(Struct, frozen=True):
-    """One image or video as it was stored; `format` is PIL's name of an image's, FFmpeg's of a video's.
-
-    Or the `link` by which a container fetches it.
-    """
+    """One image or video, or the `link` by which a container fetches it. `format`: PIL's or FFmpeg's name."""
 
     name: str
     kind: Literal["image", "video"]
@@ -29,18 +26,18 @@ class Media(Struct, frozen=True):
 
     @property
     def data_url(self) -> str:
-        """What stands in a chat."""
+        """URL for a chat message: the link, or the data."""
         if self.link:
             return self.link
         return f"data:{self.mime};base64,{base64.b64encode(self.data).decode()}"
 
 
-def recognised(name: str, data: bytes) -> Media:
-    if found := _image(data):
-        return Media(name, "image", found, data)
-    if found := _video(data):
-        return Media(name, "video", found, data)
-    raise Refusal(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
+def identify(name: str, data: bytes) -> Media:
+    if format_ := _image(data):
+        return Media(name, "image", format_, data)
+    if format_ := _video(data):
+        return Media(name, "video", format_, data)
+    raise MediaError(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
 
 
 def _image(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Images as the tensor that a model's own metadata asks for. Pure, but for PIL, which resizes."""
+"""Conversion of images to a model's input tensor, by its metadata. Pure, but for PIL, which resizes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ DTYPES: Final = {
 
 
 class Input(Struct, frozen=True):
-    """One tensor of a model as V2's metadata tells it."""
+    """Input tensor of a model, from V2 metadata."""
 
     name: str
     datatype: str
@@ -26,7 +26,7 @@ class Input(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """Where a tensor has what; a width or height of 0 is the picture's own."""
+    """Layout of an image tensor; a width or height of 0 is the image's own."""
 
     batched: bool
     channels_first: bool
@@ -36,7 +36,7 @@ class Layout(Struct, frozen=True):
 
 
 def layout(of: Input, prepare: Preparation) -> Layout:
-    """Reads [batch,] channels, height, width or [batch,] height, width, channels."""
+    """Derive the layout: [batch,] channels, height, width or [batch,] height, width, channels."""
     inner = of.shape[-3:]
     first = len(inner) == 3 and inner[0] in {1, 3}
     if len(of.shape) not in {3, 4} or not (first or inner[2] in {1, 3}) or of.datatype not in DTYPES:
@@ -49,21 +49,21 @@ def layout(of: Input, prepare: Preparation) -> Layout:
     return Layout(len(of.shape) == 4, first, channels, high if high > 0 else height, wide if wide > 0 else width)
 
 
-def tensor(pictures: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Preparation) -> "np.ndarray[Any, Any]":
-    """All pictures in one tensor; they must be of one size where the model leaves the size open."""
+def tensor(images: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Preparation) -> "np.ndarray[Any, Any]":
+    """Return all images in one tensor; with a dynamic size they must be of one size."""
     import numpy as np
 
     at = layout(of, prepare)
-    made = [_one(picture, at, of.datatype, prepare) for picture in pictures]
-    if len({each.shape for each in made}) > 1:
+    arrays = [_prepare(image, at, of.datatype, prepare) for image in images]
+    if len({each.shape for each in arrays}) > 1:
         raise UsageError("images of different sizes cannot be sent together to this model; use batch_size 1")
-    return np.stack(made) if at.batched else made[0]
+    return np.stack(arrays) if at.batched else arrays[0]
 
 
-def _one(picture: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Preparation) -> "np.ndarray[Any, Any]":
+def _prepare(image: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Preparation) -> "np.ndarray[Any, Any]":
     import numpy as np
 
-    sized = _resized(picture, at)
+    sized = _resize(image, at)
     kind = np.dtype(DTYPES[datatype])
     if kind.kind == "f":
         sized = (sized / prepare.scale - np.array(prepare.mean)) / np.array(prepare.std)
@@ -72,12 +72,12 @@ def _one(picture: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Pr
     return np.ascontiguousarray(sized.transpose(2, 0, 1) if at.channels_first else sized, dtype=kind)
 
 
-def _resized(picture: "np.ndarray[Any, Any]", at: Layout) -> "np.ndarray[Any, Any]":
-    """Stretched to the model's size, as its training most often did."""
+def _resize(image: "np.ndarray[Any, Any]", at: Layout) -> "np.ndarray[Any, Any]":
+    """Resize to the model's size without preserving the aspect ratio, as training usually does."""
     import numpy as np
     from PIL import Image
 
-    height, width = at.height or picture.shape[0], at.width or picture.shape[1]
-    if picture.shape[:2] == (height, width):
-        return picture
-    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))
+    height, width = at.height or image.shape[0], at.width or image.shape[1]
+    if image.shape[:2] == (height, width):
+        return image
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))

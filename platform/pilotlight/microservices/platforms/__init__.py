@@ -1,4 +1,4 @@
-"""Where microservices run: one file for each platform, one line each in PLATFORMS."""
+"""Platforms that run microservices: one module each, and one line in PLATFORMS."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -8,9 +8,9 @@ from typing import Any, Final, Protocol, cast
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 
-# name: module and the value of TAO_EXECUTION_BACKEND that containers are told
+# name: module, and TAO_EXECUTION_BACKEND of its containers
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "local": ("local", "local-docker"),
     "docker": ("docker", "local-docker"),
@@ -23,7 +23,7 @@ ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}
 
 
 class Option(Struct, frozen=True):
-    """An input that a platform takes: `--partition`, or the first of `variables` that is set."""
+    """Option of a platform: `--partition`, or the first of `variables` that is set."""
 
     name: str
     help: str
@@ -34,25 +34,25 @@ class Option(Struct, frozen=True):
 
 
 class Platform(Protocol):
-    """Blocking. Raises errors of `pilotlight.errors` only. A module of this package has `make(environ)`."""
+    """A platform; calls block and raise errors of `pilotlight.errors` only. Modules here have `make(environ)`."""
 
     name: str
     options: tuple[Option, ...]
     own_ports: bool  # whether `Job.host_port` is a port of this machine that must be free
 
     def preflight(self, job: Job) -> None:
-        """Raises with what is missing and what to do; nothing was started."""
+        """Raise with what is missing and how to fix it, before anything is started."""
 
     def start(self, job: Job) -> Entry:
-        """Returns once the platform has accepted it; the model may load for a long time yet."""
+        """Start the job; return once the platform has accepted it. The model may still load for long."""
 
-    def look(self, job_id: str, entry: Entry) -> Seen: ...
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus: ...
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        """Ends it with everything that `start` made; no error where it is gone already."""
+        """Stop it and remove everything that `start` created; no error if it does not exist."""
 
-    def way(self, job_id: str, entry: Entry) -> AbstractContextManager[str]:
-        """What the URLs of requests begin with, held while they are sent: it may be a tunnel."""
+    def open_route(self, job_id: str, entry: Entry) -> AbstractContextManager[str]:
+        """Yield the base URL for requests, valid inside the context: it may be a tunnel."""
 
 
 def platform(name: str, environ: Mapping[str, str]) -> Platform:

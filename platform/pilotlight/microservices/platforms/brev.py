@@ -1,7 +1,7 @@
-"""Containers on a Brev instance: the instance by `brev`, its Docker over ssh as brev configures it. Experimental.
+"""Platform brev: containers on a Brev instance, by the CLI `brev` and docker over ssh. Experimental.
 
-An instance that is named is used and left; one that had to be created carries the job's name and goes with it. Ports
-are the instance's own. Where its firewall lets nothing in, requests go through a tunnel.
+A named instance is kept; one created for a job has the job's name and is deleted with it. Ports are the instance's.
+Where its firewall blocks them, requests go through a tunnel.
 """
 
 import json
@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.model import Entry, Job, Seen, State
+from pilotlight.microservices.model import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.docker_words import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
-from pilotlight.microservices.platforms.programs import Finished, Programs, checked, exports, set_secrets
+from pilotlight.microservices.platforms.programs import CompletedCommand, Programs, exports, set_secrets, validate_job
 from pilotlight.microservices.platforms.tunnels import Tunnel, Tunnels
 from pilotlight.microservices.registry import registry
 
@@ -70,7 +70,7 @@ class Brev:
         self._tunnels = Tunnels(path.with_name(path.name + ".tunnels"), environ)
 
     def preflight(self, job: Job) -> None:
-        create_words(checked(job))
+        create_words(validate_job(job))
         named = job.options.get("instance_id", "")
         if not named:
             self._instances()
@@ -78,52 +78,56 @@ class Brev:
         instance = self._running(named)
         done = self._over_ssh(instance.name, "docker version --format '{{json .Server}}'")
         if done.code:
-            raise PlatformError(f"Docker on the instance {instance.name} does not answer: {done.said}", "brev refresh")
+            raise PlatformError(
+                f"Docker on the instance {instance.name} does not answer: {done.summary}", "brev refresh"
+            )
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.knowing(checked(job))
+        programs = self._programs.redacting(validate_job(job))
         named = job.options.get("instance_id", "")
         instance = self._running(named) if named else self._create(job, programs)
         machine = Machine(self._gpus(instance.name), job.options.get("network", ""))
         done = self._over_ssh(instance.name, run_script(job, machine, programs.environ), programs, PULL_S)
         if done.code:
             self._remove(job.id, instance)
-            raise PlatformError(f"docker run on {instance.name} failed: {done.said}")
+            raise PlatformError(f"docker run on {instance.name} failed: {done.summary}")
         started = datetime.now(UTC).isoformat(timespec="seconds")
         url = f"http://{self._host(instance.name)}:{job.host_port}"
         return Entry("brev", job.network_arch, url, started, job.host_port, instance_id=named or instance.name)
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
-        name = entry.instance_id or made_name(job_id)
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        name = entry.instance_id or instance_name(job_id)
         instance = self._find(name)
         if instance is None:
-            return Seen("gone", job_id, reason=f"Brev has no instance {name} any more")
+            return PlatformStatus("gone", job_id, reason=f"Brev has no instance {name} any more")
         if instance.status != "RUNNING":
-            return Seen(
+            return PlatformStatus(
                 _STATES.get(instance.status, "pending"), job_id, instance.status, f"{name} is {instance.status}"
             )
-        done = self._over_ssh(instance.name, look_script(job_id))
+        done = self._over_ssh(instance.name, status_script(job_id))
         if _is_missing(done):
-            return Seen("gone", job_id, reason=f"the Docker of {instance.name} knows no container of this name")
+            return PlatformStatus(
+                "gone", job_id, reason=f"the Docker of {instance.name} knows no container of this name"
+            )
         if done.code:
-            raise PlatformError(f"the instance {instance.name} cannot be asked: {done.said}", "brev refresh")
+            raise PlatformError(f"the instance {instance.name} cannot be asked: {done.summary}", "brev refresh")
         state_line, _, logs = done.out.partition("\n")
         return read_state(state_line, job_id, tuple(logs.splitlines()[-TAIL:]))
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        instance = self._find(entry.instance_id or made_name(job_id))
+        instance = self._find(entry.instance_id or instance_name(job_id))
         if instance is not None and instance.status in ("RUNNING", "STARTING", "DEPLOYING"):
             self._remove(job_id, instance)
-        elif instance is not None and instance.name == made_name(job_id) and instance.status != "DELETING":
-            self._programs.tell(["brev", "delete", instance.name], hint=LOGIN)
+        elif instance is not None and instance.name == instance_name(job_id) and instance.status != "DELETING":
+            self._programs.run_checked(["brev", "delete", instance.name], hint=LOGIN)
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
-        """Its address, or, where that takes no connection, a tunnel for as long as it is needed."""
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
+        """Yield its URL, or the one of a tunnel where it accepts no connection."""
         if _answers(entry.host_url):
             yield entry.host_url
             return
-        name, key = self._running(entry.instance_id or made_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
+        name, key = self._running(entry.instance_id or instance_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
         self._tunnels.open(key, Tunnel(port, name, entry.host_port or 0))
@@ -133,76 +137,78 @@ class Brev:
             self._tunnels.close(key)
 
     def _remove(self, job_id: str, instance: Instance) -> None:
-        """The instance with it, where it was made for this job."""
-        if instance.name == made_name(job_id):
-            self._programs.tell(["brev", "delete", instance.name], hint=LOGIN)
+        """Remove the container, and the instance if it was created for this job."""
+        if instance.name == instance_name(job_id):
+            self._programs.run_checked(["brev", "delete", instance.name], hint=LOGIN)
             return
         done = self._over_ssh(instance.name, shlex.join(["docker", "rm", "--force", "--volumes", job_id]))
         if done.code and not _is_missing(done):
-            raise PlatformError(f"docker rm on {instance.name} failed: {done.said}", f"ssh {instance.name}")
+            raise PlatformError(f"docker rm on {instance.name} failed: {done.summary}", f"ssh {instance.name}")
 
     def _create(self, job: Job, programs: Programs) -> Instance:
-        programs.tell(create_words(job), timeout_s=CREATE_S, hint=LOGIN)
-        programs.tell(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
-        return self._running(made_name(job.id))
+        programs.run_checked(create_words(job), timeout_s=CREATE_S, hint=LOGIN)
+        programs.run_checked(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
+        return self._running(instance_name(job.id))
 
     def _running(self, named: str) -> Instance:
-        found = self._find(named)
-        if found is None:
+        instance = self._find(named)
+        if instance is None:
             raise PlatformError(f"instance_id = {named}: Brev has no such instance", "brev ls")
-        if found.status != "RUNNING":
-            raise PlatformError(f"instance_id = {named} is {found.status}, must be RUNNING", f"brev start {found.name}")
-        return found
+        if instance.status != "RUNNING":
+            raise PlatformError(
+                f"instance_id = {named} is {instance.status}, must be RUNNING", f"brev start {instance.name}"
+            )
+        return instance
 
     def _find(self, named: str) -> Instance | None:
         return next((each for each in self._instances() if named in (each.id, each.name)), None)
 
     def _instances(self) -> list[Instance]:
-        return read_instances(self._programs.tell(["brev", "ls", "--json"], hint=LOGIN))
+        return read_instances(self._programs.run_checked(["brev", "ls", "--json"], hint=LOGIN))
 
     def _over_ssh(
         self, name: str, script: str, programs: Programs | None = None, timeout_s: float = 60.0
-    ) -> Finished:  # fmt: skip
-        return (programs or self._programs).ask([*SSH, name, "bash", "-s"], script + "\n", timeout_s)
+    ) -> CompletedCommand:  # fmt: skip
+        return (programs or self._programs).run([*SSH, name, "bash", "-s"], script + "\n", timeout_s)
 
     def _gpus(self, name: str) -> Gpus:
         done = self._over_ssh(name, WHICH_GPUS)
         return "tegra" if "tegra" in done.out else "requests" if "requests" in done.out else "none"
 
     def _host(self, name: str) -> str:
-        """Where ssh itself would go."""
-        lines = self._programs.tell(["ssh", "-G", "--", name]).splitlines()
+        """Return the host name of ssh's configuration."""
+        lines = self._programs.run_checked(["ssh", "-G", "--", name]).splitlines()
         return next((line.split()[1] for line in lines if line.startswith("hostname ")), name)
 
 
-def made_name(job_id: str) -> str:
+def instance_name(job_id: str) -> str:
     return f"ms-{job_id}"
 
 
 def create_words(job: Job) -> list[str]:
-    """Its command line takes neither of two inputs that its console does: they are refused rather than lost."""
+    """Return the arguments of `brev create`. Raise for two options that only Brev's console supports."""
     for option in ("cloud_cred_id", "workspace_group_id"):
         if job.options.get(option) and not job.options.get("instance_id"):
             said = f"{option} = {job.options[option]}: brev create cannot be told it"
             raise UsageError(said, "create the instance in Brev's console with it, then give --instance-id")
     kind = job.options.get("instance_type", "")
-    return ["brev", "create", made_name(job.id), *(["--type", kind] if kind else ())]
+    return ["brev", "create", instance_name(job.id), *(["--type", kind] if kind else ())]
 
 
 def run_script(job: Job, machine: Machine, environ: Mapping[str, str]) -> str:
-    """Secrets stand in it, and it travels on ssh's standard input alone; docker gets them by name."""
+    """Return the script that starts the container. It has values of secrets, so it is passed by stdin only."""
     names = set_secrets(job, environ)
     words = run_words(job, machine, names)
     return f"{exports({name: environ[name] for name in names})}exec {shlex.join(words)}"
 
 
-def look_script(job_id: str) -> str:
+def status_script(job_id: str) -> str:
     state = shlex.join(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
     return f"{state} && exec {shlex.join(['docker', 'logs', f'--tail={TAIL}', job_id])} 2>&1"
 
 
 def read_instances(text: str) -> list[Instance]:
-    """`brev ls --json`; no instances are printed as null."""
+    """Parse `brev ls --json`, which is null without instances."""
     try:
         rows: list[dict[str, Any]] = json.loads(text).get("workspaces") or []
         return [Instance(str(row["name"]), str(row["id"]), str(row["status"])) for row in rows]
@@ -219,5 +225,5 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _is_missing(done: Finished) -> bool:
+def _is_missing(done: CompletedCommand) -> bool:
     return bool(done.code) and done.code != UNREACHED and "no such" in done.err.lower()

@@ -1,7 +1,7 @@
-"""Containers of this machine's Docker, by its command line: `docker run`, `inspect`, `logs` and `rm`.
+"""Platform docker: containers on this machine by the docker CLI: `run`, `inspect`, `logs` and `rm`.
 
-The container is called as the job is, and publishes its port 8080 as `host_port`. Where a daemon has no bridge, the
-option `network` = host lets it listen on `host_port` itself.
+The container's name is the job id, and its port 8080 is published as `host_port`. With the option `network` = host,
+for daemons without a bridge, it listens on `host_port` itself.
 """
 
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.docker_words import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
 from pilotlight.microservices.platforms.own_predictor import check_free
-from pilotlight.microservices.platforms.programs import Finished, Programs, checked, set_secrets
+from pilotlight.microservices.platforms.programs import CompletedCommand, Programs, set_secrets, validate_job
 
 PULL_S: Final = 3600.0  # an image may have tens of GB
 STOP_S: Final = 10  # what a container gets between SIGTERM and SIGKILL
@@ -42,47 +42,47 @@ class Docker:
         self._programs = Programs(environ)
 
     def preflight(self, job: Job) -> None:
-        checked(job)
-        programs = self._programs.knowing(job)
-        _daemon_answers(programs)
-        _image_can_be_had(programs, job.image)
+        validate_job(job)
+        programs = self._programs.redacting(job)
+        _check_daemon(programs)
+        _check_image(programs, job.image)
         check_free(job)
         run_words(job, self._machine(job), ())
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.knowing(checked(job))
+        programs = self._programs.redacting(validate_job(job))
         words = run_words(job, self._machine(job), set_secrets(job, programs.environ))
-        done = programs.ask(words, timeout_s=PULL_S)
+        done = programs.run(words, timeout_s=PULL_S)
         if done.code:
-            # A container whose start failed (no such device, port taken) was made all the same.
-            programs.ask(["docker", "rm", "--force", "--volumes", job.id])
-            raise PlatformError(f"docker run failed: {done.said}", _hint(done))
+            # A container whose start failed (no such device, port taken) still exists.
+            programs.run(["docker", "rm", "--force", "--volumes", job.id])
+            raise PlatformError(f"docker run failed: {done.summary}", _hint(done))
         started = datetime.now(UTC).isoformat(timespec="seconds")
         return Entry("docker", job.network_arch, f"http://localhost:{job.host_port}", started, job.host_port)
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
-        done = self._programs.ask(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        done = self._programs.run(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
         if _is_missing(done):
-            return Seen("gone", job_id, reason="docker knows no container of this name")
+            return PlatformStatus("gone", job_id, reason="docker knows no container of this name")
         if done.code:
-            raise PlatformError(f"docker inspect failed: {done.said}", DAEMON)
+            raise PlatformError(f"docker inspect failed: {done.summary}", DAEMON)
         return read_state(done.out, job_id, self._tail(job_id))
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        stopped = self._programs.ask(["docker", "stop", f"--time={STOP_S}", job_id], timeout_s=STOP_S + 60)
+        stopped = self._programs.run(["docker", "stop", f"--time={STOP_S}", job_id], timeout_s=STOP_S + 60)
         if stopped.code and not _is_missing(stopped):
-            raise PlatformError(f"docker stop failed: {stopped.said}", DAEMON)
-        removed = self._programs.ask(["docker", "rm", "--force", "--volumes", job_id])
+            raise PlatformError(f"docker stop failed: {stopped.summary}", DAEMON)
+        removed = self._programs.run(["docker", "rm", "--force", "--volumes", job_id])
         if removed.code and not _is_missing(removed):
-            raise PlatformError(f"docker rm failed: {removed.said}", f"docker rm --force {job_id}")
+            raise PlatformError(f"docker rm failed: {removed.summary}", f"docker rm --force {job_id}")
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         yield entry.host_url
 
     def _tail(self, job_id: str) -> tuple[str, ...]:
-        """Both streams as one, in the order in which they were written."""
-        logs = self._programs.ask(["sh", "-c", 'exec docker logs "--tail=$0" "$1" 2>&1', str(TAIL), job_id])
+        """Return the last lines of stdout and stderr, in order."""
+        logs = self._programs.run(["sh", "-c", 'exec docker logs "--tail=$0" "$1" 2>&1', str(TAIL), job_id])
         return tuple(logs.out.splitlines()[-TAIL:])
 
     def _machine(self, job: Job) -> Machine:
@@ -90,7 +90,7 @@ class Docker:
 
 
 def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
-    """Of the daemon's machine. A daemon elsewhere is asked for GPUs in any case: it will say that it has none."""
+    """Return how the daemon's machine provides GPUs. For a remote daemon they are always requested."""
     if environ.get("DOCKER_HOST", "unix:").split(":")[0] not in ("unix", "npipe"):
         return "requests"
     if (root / "etc/nv_tegra_release").exists():
@@ -98,28 +98,28 @@ def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
     return "requests" if any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")) else "none"
 
 
-def _daemon_answers(programs: Programs) -> None:
-    done = programs.ask(["docker", "version", "--format={{json .Server}}"])
+def _check_daemon(programs: Programs) -> None:
+    done = programs.run(["docker", "version", "--format={{json .Server}}"])
     if done.code or not isinstance(json.loads(done.out or "null"), dict):
-        raise PlatformError(f"the Docker daemon does not answer: {done.said}", DAEMON)
+        raise PlatformError(f"the Docker daemon does not answer: {done.summary}", DAEMON)
 
 
-def _image_can_be_had(programs: Programs, image: str) -> None:
-    if programs.ask(["docker", "image", "inspect", "--format={{.Id}}", image]).code == 0:
+def _check_image(programs: Programs, image: str) -> None:
+    if programs.run(["docker", "image", "inspect", "--format={{.Id}}", image]).code == 0:
         return
     asking = Programs({**programs.environ, "DOCKER_CLI_EXPERIMENTAL": "enabled"})  # before Docker 23
-    done = asking.ask(["docker", "manifest", "inspect", image])
+    done = asking.run(["docker", "manifest", "inspect", image])
     if done.code:
         raise PlatformError(
-            f"image = {image} is not on this machine and cannot be pulled: {done.said}", f"docker pull {image}"
+            f"image = {image} is not on this machine and cannot be pulled: {done.summary}", f"docker pull {image}"
         )
 
 
-def _is_missing(done: Finished) -> bool:
+def _is_missing(done: CompletedCommand) -> bool:
     return bool(done.code) and "no such" in done.err.lower()
 
 
-def _hint(done: Finished) -> str:
+def _hint(done: CompletedCommand) -> str:
     if "could not select device driver" in done.err:
         return "install nvidia-container-toolkit, which hands GPUs to containers"
     if "error setting rlimit" in done.err:

@@ -1,19 +1,19 @@
-"""A job as the words of `docker run`, and a container as what is seen of it. Pure: docker.py and brev.py send them."""
+"""Arguments of `docker run` for a job, and status of a container. Pure; used by docker.py and brev.py."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.model import Job, Seen, State
+from pilotlight.microservices.model import Job, PlatformStatus, State
 from pilotlight.microservices.platforms.own_predictor import LOOPBACK, is_own, listening
-from pilotlight.microservices.platforms.programs import listed
+from pilotlight.microservices.platforms.programs import split_list
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 
 TAIL: Final = 50
 LABEL: Final = "dev.pilotlight.microservice"
-# What NVIDIA's images ask for: shared memory for workers, pinned memory and deep stacks without a limit that bites.
+# Requirements of NVIDIA's images: shared memory for workers, unlimited pinned memory, large stacks.
 ULIMITS: Final = "memlock=-1,stack=67108864"
 _STATES: Final[Mapping[str, State]] = {
     "created": "pending", "restarting": "pending", "running": "running", "paused": "running", "removing": "stopped",
@@ -21,19 +21,19 @@ _STATES: Final[Mapping[str, State]] = {
 
 
 class Machine(NamedTuple):
-    """What of the machine shapes the call."""
+    """Properties of the machine that change the arguments."""
 
     gpus: Gpus = "none"
     network: str = ""  # "": the daemon's own bridge
 
 
 def run_words(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[str]:
-    """Values of `secrets` are not among the words: docker reads them from its own environment."""
+    """Return the arguments. They have names of `secrets` only: docker reads values from its environment."""
     env = {**job.env, **_moved(job, machine)}
     return [
         "docker", "run", "--detach", "--name", job.id, "--label", f"{LABEL}={job.network_arch}",
         *_network(job, machine), *_limits(job), *gpu_words(job, machine.gpus),
-        *(word for mount in listed(job.options.get("mounts", "")) for word in ("--volume", mount)),
+        *(word for mount in split_list(job.options.get("mounts", "")) for word in ("--volume", mount)),
         *(word for name, value in env.items() for word in ("--env", f"{name}={value}")),
         *(word for name in secrets for word in ("--env", name)),
         *_command(job),
@@ -41,12 +41,12 @@ def run_words(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[str]
 
 
 def _limits(job: Job) -> list[str]:
-    limits = listed(job.options.get("ulimits", "") or ULIMITS)
+    limits = split_list(job.options.get("ulimits", "") or ULIMITS)
     return ["--shm-size=1g", *(word for limit in limits for word in ("--ulimit", limit))]
 
 
 def gpu_words(job: Job, gpus: Gpus) -> list[str]:
-    """`options.gpus` names devices; otherwise docker takes the first `num_gpus`."""
+    """Return the GPU arguments: devices of `options.gpus`, else the first `num_gpus`."""
     devices = job.options.get("gpus", "")
     if gpus == "none":
         return []
@@ -85,22 +85,22 @@ def _network(job: Job, machine: Machine) -> list[str]:
 
 
 def _command(job: Job) -> list[str]:
-    """The entry point of our own image is the predictor itself; others' prepare the machine and must stay."""
+    """Return image and command. The predictor image's entry point is replaced; those of other images are needed."""
     if is_own(job):
         return ["--entrypoint", "/bin/sh", job.image, "-c", job.command]
     return [job.image, "/bin/sh", "-c", job.command]
 
 
-def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> Seen:
-    """`docker inspect --format '{{json .State}}'` → Seen."""
+def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> PlatformStatus:
+    """Parse `docker inspect --format '{{json .State}}'`."""
     state: dict[str, Any] = json.loads(text)
     word = str(state.get("Status", ""))
     if word in _STATES and not state.get("Error"):
-        return Seen(_STATES[word], name, word, "", tail)
+        return PlatformStatus(_STATES[word], name, word, "", tail)
     code = int(state.get("ExitCode", 0))
     if code == 0 and not state.get("Error"):
-        return Seen("stopped", name, word, "the container ended by itself with exit code 0", tail)
-    return Seen("failed", name, word, _why(state, code), tail)
+        return PlatformStatus("stopped", name, word, "the container ended by itself with exit code 0", tail)
+    return PlatformStatus("failed", name, word, _why(state, code), tail)
 
 
 def _why(state: Mapping[str, Any], code: int) -> str:

@@ -1,8 +1,8 @@
-"""Pods of a cluster: a StatefulSet of one, a Service of type LoadBalancer on 8080, a Secret with what must not be seen.
+"""Platform kubernetes: a StatefulSet of one pod, a Service of type LoadBalancer on 8080, and a Secret.
 
-Of a microservice that the API starts the Service is of type ClusterIP: everybody else goes through the API.
-`way` takes the load balancer's address where it answers, the Service's own inside the cluster, and else a port-forward.
-Which cluster it is, the entry keeps as `instance_id`: the kubeconfig's context may be another one tomorrow.
+For a microservice of the API the Service is of type ClusterIP, since clients go through the API. `open_route` uses the
+load balancer's address if it responds, inside the cluster the Service's own, else a port-forward. The entry stores the
+kubeconfig context as `instance_id`, since the current one may change.
 """
 
 import os
@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms import kubernetes_objects as objects
-from pilotlight.microservices.secrets import redacted
+from pilotlight.microservices.secrets import redact
 from pilotlight.targets.kubernetes import causes, kinds
 from pilotlight.targets.kubernetes.cluster import Cluster
 from pilotlight.targets.kubernetes.connection import connect
 from pilotlight.targets.kubernetes.doors import addresses_of
-from pilotlight.targets.kubernetes.ingress import connects
+from pilotlight.targets.kubernetes.ingress import can_connect
 from pilotlight.targets.kubernetes.port_forward import PortForward
-from pilotlight.targets.kubernetes.rights import allowed, lacking
+from pilotlight.targets.kubernetes.rights import missing_permissions, unless_forbidden
 
 Json = Any
 Document = Mapping[str, Json]
@@ -57,7 +57,7 @@ class Kubernetes:
     )
 
     def __init__(self, environ: Mapping[str, str], connected: "Callable[[str], Cluster] | None" = None) -> None:
-        """`connected` gives the cluster of a context; empty: of the current one."""
+        """`connected` returns the cluster of a context; empty: of the current one."""
         self._environ = environ
         self._connected = connected or (lambda context: Cluster(connect(context)))
         self._clusters: dict[str, Cluster] = {}
@@ -67,15 +67,17 @@ class Kubernetes:
             raise UsageError(f"kubernetes needs image_pull_secret for {job.image}", "--image-pull-secret NAME")
         _seconds(job, self._environ)
         cluster, namespace = self._cluster(job.options.get("context", "")), _namespace(job)
-        denied = lacking(cluster, [(cluster.known(*kind), namespace) for kind in objects.KINDS], ("create", "delete"))
+        denied = missing_permissions(
+            cluster, [(cluster.require_kind(*kind), namespace) for kind in objects.KINDS], ("create", "delete")
+        )
         if denied:
             kind, _, verbs = denied[0]
             raise PlatformError(f"you may not {' or '.join(verbs)} {kind.plural} in the namespace {namespace}")
-        if allowed(lambda: cluster.get("v1", "Namespace", "", namespace), {}) is None:
+        if unless_forbidden(lambda: cluster.get("v1", "Namespace", "", namespace), {}) is None:
             raise UsageError(f"namespace = {namespace}, which the cluster does not have", "--namespace NAME")
         for option, kind_name in (("image_pull_secret", "Secret"), ("volume_claim", "PersistentVolumeClaim")):
-            _check_there(cluster, kind_name, namespace, option, job.options.get(option, ""))
-        if not contract.ours(job.image) and not _has_gpus(cluster):
+            _check_exists(cluster, kind_name, namespace, option, job.options.get(option, ""))
+        if not contract.is_predictor_image(job.image) and not _has_gpus(cluster):
             raise PlatformError(f"no node of the cluster has a GPU, and {job.image} needs {job.num_gpus}")
 
     def start(self, job: Job) -> Entry:
@@ -96,29 +98,29 @@ class Kubernetes:
             job.options.get("context") or self._current_context or None, namespace,
         )  # fmt: skip
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         cluster, namespace = self._of(entry)
         workload = cluster.get(*kinds.STATEFUL_SET, namespace, objects.name_of(job_id))
         if workload is None:
-            return Seen("gone", pod_status="Gone", reason="the cluster has no StatefulSet for it")
+            return PlatformStatus("gone", pod_status="Gone", reason="the cluster has no StatefulSet for it")
         pods = cluster.list(*kinds.POD, namespace, objects.selector(job_id))
         seen = _seen(pods[0], _evidence(cluster, pods[0])) if pods else _without_pod(cluster, workload)
-        tail = tuple(redacted(line, self._environ) for line in seen.tail)
-        return Seen(seen.state, seen.pod_name, seen.pod_status, redacted(seen.reason, self._environ), tail)
+        tail = tuple(redact(line, self._environ) for line in seen.tail)
+        return PlatformStatus(seen.state, seen.pod_name, seen.pod_status, redact(seen.reason, self._environ), tail)
 
     def stop(self, job_id: str, entry: Entry) -> None:
         cluster, namespace = self._of(entry)
         self._remove(cluster, job_id, namespace)
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         cluster, namespace = self._of(entry)
         name = objects.name_of(job_id)
         service = cluster.get("v1", "Service", namespace, name)
         if service is None:
             raise NotFound(f"the cluster has no Service {name} in {namespace}", "platformctl microservice stop")
         for address in addresses_of(service):
-            if connects(address, PORT):
+            if can_connect(address, PORT):
                 yield _url(address)
                 return
         with PortForward(cluster.connection, namespace, f"{name}-0", PORT) as forward:
@@ -160,26 +162,26 @@ def _seconds(job: Job, environ: Mapping[str, str]) -> float:
         raise UsageError(f"address_wait = {text}, must be a number of seconds") from None
 
 
-def _check_there(cluster: Cluster, kind: str, namespace: str, option: str, name: str) -> None:
-    if name and allowed(lambda: cluster.get("v1", kind, namespace, name), {}) is None:
+def _check_exists(cluster: Cluster, kind: str, namespace: str, option: str, name: str) -> None:
+    if name and unless_forbidden(lambda: cluster.get("v1", kind, namespace, name), {}) is None:
         raise UsageError(f"{option} = {name}, but {namespace} has no {kind} of that name")
 
 
 def _has_gpus(cluster: Cluster) -> bool:
-    """Where we may not look at nodes, others' images ask for what they need and ours runs without."""
-    nodes = allowed(lambda: cluster.list("v1", "Node"), ())
+    """Return whether a node has GPUs; False without permission to list nodes."""
+    nodes = unless_forbidden(lambda: cluster.list("v1", "Node"), ())
     return any(str((node["status"].get("allocatable") or {}).get(objects.GPU, "0")) != "0" for node in nodes)
 
 
 def address(cluster: Cluster, job_id: str, namespace: str, seconds: float) -> str:
-    """The load balancer's once it has one; else the name that the Service has inside the cluster."""
+    """Return the load balancer's address, else the Service's DNS name in the cluster."""
     end = time.monotonic() + seconds
     while True:
         service = cluster.get("v1", "Service", namespace, objects.name_of(job_id)) or {}
-        given = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
-        for each in given:
-            if found := each.get("ip") or each.get("hostname"):
-                return _url(str(found))
+        ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+        for each in ingress:
+            if host := each.get("ip") or each.get("hostname"):
+                return _url(str(host))
         if time.monotonic() >= end:
             return f"http://{objects.name_of(job_id)}.{namespace}.svc.cluster.local:{PORT}"
         time.sleep(POLL_S)
@@ -189,48 +191,50 @@ def _url(address: str) -> str:
     return f"http://[{address}]:{PORT}" if ":" in address else f"http://{address}:{PORT}"
 
 
-def _seen(pod: Document, evidence: causes.Evidence) -> Seen:
+def _seen(pod: Document, evidence: causes.Evidence) -> PlatformStatus:
     name, phase = str(pod["metadata"]["name"]), str((pod.get("status") or {}).get("phase") or "Pending")
-    cause = causes.cause(pod, evidence)
+    cause = causes.diagnose(pod, evidence)
     tail = tuple(evidence.logs[-TAIL:])
     if phase == "Running" and (cause is None or not _ended(pod)):
-        return Seen("running", name, phase, cause.sentence if cause else "", tail)
+        return PlatformStatus("running", name, phase, cause.sentence if cause else "", tail)
     if cause is not None:
-        return Seen("failed" if cause.fatal else "pending", name, phase, cause.sentence, tail)
-    return Seen("pending", name, phase, "the pod is being made", tail)
+        return PlatformStatus("failed" if cause.fatal else "pending", name, phase, cause.sentence, tail)
+    return PlatformStatus("pending", name, phase, "the pod is being made", tail)
 
 
 def _ended(pod: Document) -> bool:
-    """Whether its container waits to be started again after it had ended."""
+    """Return whether its container has terminated and waits for a restart."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     return not any("running" in (each.get("state") or {}) for each in states)
 
 
-def _without_pod(cluster: Cluster, workload: Document) -> Seen:
+def _without_pod(cluster: Cluster, workload: Document) -> PlatformStatus:
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
-    refused = causes.refused(_events(cluster, namespace, name))
-    return Seen("failed" if refused else "pending", "", "Pending", refused.sentence if refused else "no pod yet")
+    refused = causes.pod_creation_failure(_events(cluster, namespace, name))
+    return PlatformStatus(
+        "failed" if refused else "pending", "", "Pending", refused.sentence if refused else "no pod yet"
+    )
 
 
 def _evidence(cluster: Cluster, pod: Document) -> causes.Evidence:
     metadata = pod["metadata"]
-    nodes = allowed(lambda: cluster.list("v1", "Node"), ())
+    nodes = unless_forbidden(lambda: cluster.list("v1", "Node"), ())
     events = _events(cluster, metadata["namespace"], metadata["name"])
     return causes.Evidence(events, _log(cluster, pod), nodes)
 
 
 def _events(cluster: Cluster, namespace: str, name: str) -> list[Document]:
-    found = allowed(lambda: cluster.list(*kinds.EVENT, namespace), ())
-    return [each for each in found if (each.get("involvedObject") or {}).get("name") == name]
+    events = unless_forbidden(lambda: cluster.list(*kinds.EVENT, namespace), ())
+    return [each for each in events if (each.get("involvedObject") or {}).get("name") == name]
 
 
 def _log(cluster: Cluster, pod: Document) -> list[str]:
-    """Of the run before this one where that has ended."""
+    """Return the log, of the previous container if that has terminated."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
     query = {"container": causes.main_container(pod), "tailLines": str(TAIL)}
     for previous in ("false", "true"):
         with suppress(PlatformError):
-            if lines := causes.kept(cluster.connection.text(path, query | {"previous": previous})):
+            if lines := causes.without_lost_log(cluster.connection.text(path, query | {"previous": previous})):
                 return lines
     return []

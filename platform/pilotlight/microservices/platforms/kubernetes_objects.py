@@ -1,6 +1,6 @@
-"""A job as objects of a cluster: StatefulSet, Service and Secret, all of one name. Pure: kubernetes.py sends them.
+"""Kubernetes objects of a job: StatefulSet, Service and Secret, all of one name. Pure; kubernetes.py applies them.
 
-The Secret alone holds values; pods read them by reference, so that neither a command nor a pod's description shows one.
+Values of secrets are in the Secret only; the pod refers to them.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ KINDS: Final = (("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "Secret"))
 
 
 def name_of(job_id: str) -> str:
-    """A Service's name begins with a letter, which a uuid may not."""
+    """Return the objects' name, with a prefix: a Service's name must begin with a letter."""
     return f"ims-{job_id}"
 
 
@@ -38,7 +38,7 @@ def selector(job_id: str) -> str:
 
 
 def stateful_set(job: Job, namespace: str, gpus: bool) -> Document:
-    """`gpus`: whether the cluster has any; our own predictor runs without them too."""
+    """Return the StatefulSet. `gpus`: whether the cluster has any; the predictor runs without them too."""
     name = name_of(job.id)
     return {
         "apiVersion": "apps/v1",
@@ -97,22 +97,24 @@ def _variables(job: Job) -> list[Document]:
 
 
 def _resources(job: Job, gpus: bool) -> Document:
-    asked = {name: job.options[name] for name in ("cpu", "memory") if job.options.get(name)}
-    limits = {"memory": asked["memory"]} if "memory" in asked else {}
+    requests = {name: job.options[name] for name in ("cpu", "memory") if job.options.get(name)}
+    limits = {"memory": requests["memory"]} if "memory" in requests else {}
     limits |= {GPU: str(job.num_gpus)} if gpus else {}
-    return {**({"requests": asked} if asked else {}), **({"limits": limits} if limits else {})}
+    return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
 
 
 def _security(job: Job) -> Document:
-    """Ours runs under the strictest standard; of others' images nobody knows which user they need."""
-    if not contract.ours(job.image):
+    """Return the security context: restricted for the predictor; other images may need another user."""
+    if not contract.is_predictor_image(job.image):
         return {"allowPrivilegeEscalation": False}
     return {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
 
 
 def service(job: Job, namespace: str) -> Document:
-    """It leads to the pod from its first moment: what a microservice says while it loads is meant to be read. A load
-    balancer's address is public in most clouds."""
+    """Return the Service. It routes to the pod before it is ready, since clients read its status while it loads.
+
+    A load balancer's address is public in most clouds.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -137,7 +139,7 @@ def secret(job: Job, namespace: str, environ: Mapping[str, str]) -> Document:
 
 
 def owned_by(owner: Document) -> Document:
-    """A merge patch: whoever deletes the StatefulSet, by whatever means, deletes this too."""
+    """Return a merge patch with an owner reference, so that deleting the StatefulSet deletes the object."""
     reference = {
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"],
@@ -146,7 +148,7 @@ def owned_by(owner: Document) -> Document:
 
 
 def parts(job_id: str, namespace: str) -> list[Document]:
-    """All of them, as what is deleted."""
+    """Return all objects of a job, for deletion."""
     return [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name_of(job_id), "namespace": namespace}}
         for version, kind in KINDS

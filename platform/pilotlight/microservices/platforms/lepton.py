@@ -1,7 +1,6 @@
-"""Endpoints of a DGX Cloud Lepton workspace, by its command line `lep endpoint`. Experimental.
+"""Platform lepton: endpoints of a DGX Cloud Lepton workspace, by the CLI `lep endpoint`. Experimental.
 
-Secrets are the workspace's own: an endpoint names them, and their values never pass through here. Which GPUs it gets is
-the resource shape's matter.
+Secrets are those of the workspace, referred to by name. The resource shape determines the GPUs.
 """
 
 import json
@@ -13,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.model import Entry, Job, Seen, State
+from pilotlight.microservices.model import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.programs import Finished, Programs, checked
+from pilotlight.microservices.platforms.programs import CompletedCommand, Programs, validate_job
 
 ADDRESS_S: Final = 60.0
 POLL_S: Final = 1.0
@@ -49,66 +48,66 @@ class Lepton:
         self._programs = Programs({**environ, **PLAIN})
 
     def preflight(self, job: Job) -> None:
-        create_words(checked(job))
-        done = self._programs.ask(["lep", "secret", "list"])
+        create_words(validate_job(job))
+        done = self._programs.run(["lep", "secret", "list"])
         if done.code:
-            raise PlatformError(f"the Lepton workspace does not answer: {done.said}", LOGIN)
+            raise PlatformError(f"the Lepton workspace does not answer: {done.summary}", LOGIN)
         there = set(re.findall(r"[\w-]+", done.out))
         if missing := [name for name in job.secrets if name not in there]:
             said = f"the Lepton workspace has no secret called {missing[0]}"
             raise PlatformError(said, "add it in the workspace's settings: its value is never sent from here")
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.knowing(checked(job))
-        programs.tell(create_words(job), hint=LOGIN)
+        programs = self._programs.redacting(validate_job(job))
+        programs.run_checked(create_words(job), hint=LOGIN)
         name = endpoint_name(job.id)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         return Entry("lepton", job.network_arch, self._address(name), started, platform_job_id=name)
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         name = entry.platform_job_id or endpoint_name(job_id)
         document = self._get(name)
         if document is None:
-            return Seen("gone", name, reason="the Lepton workspace has no such endpoint")
+            return PlatformStatus("gone", name, reason="the Lepton workspace has no such endpoint")
         return seen(document, name, self._tail(name))
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        done = self._programs.ask(
+        done = self._programs.run(
             ["lep", "endpoint", "remove", "--name", entry.platform_job_id or endpoint_name(job_id)]
         )
         if done.code and not _is_missing(done):
-            raise PlatformError(f"lep endpoint remove failed: {done.said}", LOGIN)
+            raise PlatformError(f"lep endpoint remove failed: {done.summary}", LOGIN)
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         url = entry.host_url or self._address(entry.platform_job_id or endpoint_name(job_id))
         if not url:
             raise PlatformError(f"{job_id} has no address yet", f"platformctl microservice status {job_id}")
         yield url
 
     def _address(self, name: str) -> str:
-        """Given soon after it was created; "" where that takes longer."""
+        """Return the endpoint's URL; "" if it is not assigned soon after creation."""
         deadline = time.monotonic() + ADDRESS_S
         while not (url := address(self._get(name) or {})) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return url
 
     def _get(self, name: str) -> dict[str, Any] | None:
-        done = self._programs.ask(["lep", "endpoint", "get", "--name", name])
+        done = self._programs.run(["lep", "endpoint", "get", "--name", name])
         if _is_missing(done):
             return None
         if done.code:
-            raise PlatformError(f"lep endpoint get failed: {done.said}", LOGIN)
+            raise PlatformError(f"lep endpoint get failed: {done.summary}", LOGIN)
         return read_document(done.out)
 
     def _tail(self, name: str) -> tuple[str, ...]:
         words = ["lep", "log", "get", "--endpoint", name, "--limit", str(TAIL), "--without-timestamp"]
-        done = self._programs.ask(words)
+        done = self._programs.run(words)
         return tuple(done.out.splitlines()[-TAIL:]) if done.code == 0 else ()
 
 
 def endpoint_name(job_id: str) -> str:
-    """Names begin with a letter and have at most 36 characters."""
+    """Return the endpoint's name: it begins with a letter and has at most 36 characters."""
     return f"ms-{job_id.replace('-', '')[:32].lower()}"
 
 
@@ -116,9 +115,9 @@ def create_words(job: Job) -> list[str]:
     shape = job.options.get("resource_shape", "")
     if not shape:
         raise UsageError("resource_shape is missing", "give --resource-shape, such as gpu.8xh100-sxm")
-    found = _SHAPE.match(shape)
-    if found and int(found[1] or 1) < job.num_gpus:
-        raise UsageError(f"num_gpus = {job.num_gpus}, but the shape {shape} has {found[1] or 1}")
+    gpus = _SHAPE.match(shape)
+    if gpus and int(gpus[1] or 1) < job.num_gpus:
+        raise UsageError(f"num_gpus = {job.num_gpus}, but the shape {shape} has {gpus[1] or 1}")
     if job.options.get("access", "open") != "open":
         raise UsageError(f"access = {job.options['access']}, must be open or left out")
     named = {"--node-group": "dedicated_node_group", "--image-pull-secrets": "image_pull_secret"}
@@ -134,7 +133,7 @@ def create_words(job: Job) -> list[str]:
 
 
 def read_document(text: str) -> dict[str, Any]:
-    """What `lep endpoint get` prints: one JSON object, perhaps with lines around it."""
+    """Parse `lep endpoint get`: one JSON object, possibly with lines around it."""
     try:
         document = json.loads(text[text.index("{") : text.rindex("}") + 1], strict=False)
     except ValueError:
@@ -147,12 +146,12 @@ def address(document: Mapping[str, Any]) -> str:
     return str(endpoint.get("external_endpoint") or "").rstrip("/")
 
 
-def seen(document: Mapping[str, Any], name: str, tail: tuple[str, ...] = ()) -> Seen:
+def seen(document: Mapping[str, Any], name: str, tail: tuple[str, ...] = ()) -> PlatformStatus:
     word = str((document.get("status") or {}).get("state") or "UNK")
     state = _STATES.get(word, "pending")
     reason = "" if state == "running" else f"Lepton says {word}: lep endpoint events --name {name} tells why"
-    return Seen(state, name, word, reason, tail)
+    return PlatformStatus(state, name, word, reason, tail)
 
 
-def _is_missing(done: Finished) -> bool:
+def _is_missing(done: CompletedCommand) -> bool:
     return bool(done.code) and re.search(r"\b404\b", done.out + done.err) is not None

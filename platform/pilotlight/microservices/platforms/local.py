@@ -1,7 +1,7 @@
-"""Processes of this machine: our own predictor in a session of its own, which goes on when whoever started it ends.
+"""Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
 
-A shim notes how it ends. The registry entry holds number, start and boot of the process, so that another process which
-has its number later is never taken for it. Log and exit status lie in the home folder until it is stopped.
+A shim records its exit status. The registry entry has PID, boot id and start time, against PID reuse. Log and exit
+status are in the home folder until it is stopped.
 """
 
 import os
@@ -21,7 +21,7 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import secrets
 from pilotlight.microservices.inner_command import ENV_PYTHON
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.local_processes import end, within
 from pilotlight.targets.local.home import home
@@ -52,7 +52,7 @@ class Local:
         self._devices = devices
 
     def preflight(self, job: Job) -> None:
-        if not contract.ours(job.image):
+        if not contract.is_predictor_image(job.image):
             message = f"{job.image} is a container image, and the platform local runs processes of our own predictor"
             raise UsageError(message, "use --platform docker or --platform kubernetes")
         if job.model_path.startswith("/"):
@@ -74,43 +74,45 @@ class Local:
             )
         finally:
             os.close(descriptor)
-        # Whoever goes on living must not keep the dead shim as a zombie.
+        # Reap the shim.
         threading.Thread(target=_reap, args=(parent.pid,), daemon=True).start()
-        identity = _identity(parent.output) or Identity(parent.pid, "", 0)  # it ended at once: look tells how
+        identity = _identity(parent.output) or Identity(parent.pid, "", 0)  # it ended at once: status reports how
         try:
-            _await_listening(identity, job.host_port)
-        except BaseException:  # such as Ctrl-C: nobody would know of it
+            _wait_listening(identity, job.host_port)
+        except BaseException:  # such as Ctrl-C: it is not registered yet
             end(identity)
             raise
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         url = f"http://localhost:{job.host_port}"
         return Entry("local", job.network_arch, url, started, job.host_port, ":".join(map(str, identity)))
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         log, exit_file = self._files(job_id)
         identity = _named(entry)
-        alive = identity is not None and identity.alive  # before its log, which is whole once it has ended
-        tail = tuple(secrets.redacted(line, self._environ) for line in _tail(log))
+        alive = identity is not None and identity.alive  # before its log, which is complete once it has ended
+        tail = tuple(secrets.redact(line, self._environ) for line in _tail(log))
         name = f"process-{identity.pid}" if identity else ""
         if alive:
-            return Seen("running", name, "Running", failed_event(tail), tail)
+            return PlatformStatus("running", name, "Running", failed_event(tail), tail)
         if not log.exists():
-            return Seen("gone", name, "Gone", "it was stopped, or started on another machine", tail)
+            return PlatformStatus("gone", name, "Gone", "it was stopped, or started on another machine", tail)
         ended = shim.read_exit(exit_file) or shim.Exit()
         said = last_error(tail)
         how = _how(ended)
-        return Seen("failed", name, "Exited", f"the process {how}: {said}" if said else f"the process {how}", tail)
+        return PlatformStatus(
+            "failed", name, "Exited", f"the process {how}: {said}" if said else f"the process {how}", tail
+        )
 
     def stop(self, job_id: str, entry: Entry) -> None:
         identity, (log, exit_file) = _named(entry) or _orphan(job_id), self._files(job_id)
         if identity and end(identity):
-            # The shim notes the end a moment later, and would leave its note behind.
-            within(shim.SETTLE_S, lambda: shim.read_exit(exit_file) is not None)
+            # The shim writes the exit status a moment later, and would leave that file behind.
+            within(shim.EXIT_FILE_TIMEOUT_S, lambda: shim.read_exit(exit_file) is not None)
         for path in (log, exit_file):
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         yield f"http://{HOST}:{entry.host_port}" if entry.host_port else entry.host_url
 
     @property
@@ -118,13 +120,13 @@ class Local:
         return self._home.root / "microservices"
 
     def _files(self, job_id: str) -> tuple[Path, Path]:
-        """Log and exit status."""
+        """Return the paths of log and exit status."""
         if not _JOB_ID.fullmatch(job_id):
             raise UsageError(f"{job_id!r} is no job id")
         return self._folder / f"{job_id}.log", self._folder / f"{job_id}.exit"
 
     def _variables(self, job: Job) -> dict[str, str]:
-        """This program's own, without secrets that the job does not name and settings that are meant for others."""
+        """Return the inherited environment, without other secrets and settings, and the job's variables."""
         inherited = {
             name: value
             for name, value in self._environ.items()
@@ -139,7 +141,7 @@ class Local:
         return {**inherited, **own, **self._gpus(job), **job.env, "INFERENCE_PORT": str(job.host_port)}
 
     def _gpus(self, job: Job) -> dict[str, str]:
-        """Those that are used least. A machine without any runs the model on its processors."""
+        """Return the variable that selects the least used GPUs; none without GPUs, where the model runs on CPUs."""
         devices = self._devices()
         if not devices or VISIBLE in job.env:
             return {}
@@ -157,14 +159,13 @@ def _check_model(path: Path, folder: bool) -> None:
 
 
 def _identity(output: int) -> Identity | None:
-    """Of the process that the shim has started, once it tells its number."""
+    """Return the identity of the process that the shim has started."""
     select([output], [], [], LISTEN_S)
     return identify(shim.read_pid(output))
 
 
-def _await_listening(identity: Identity, port: int) -> None:
-    """It does so within a tenth of a second, before anything is imported or loaded; or it has ended. Until then nothing
-    but the caller's claim keeps the port."""
+def _wait_listening(identity: Identity, port: int) -> None:
+    """Wait until it listens, within 0.1 s, before imports, or has ended. Until then the port is only claimed."""
     within(LISTEN_S, lambda: _connects(port) or not identity.alive)
 
 
@@ -177,14 +178,14 @@ def _connects(port: int) -> bool:
 
 
 def _named(entry: Entry) -> Identity | None:
-    """From the registry, which anybody who is this user may have written."""
+    """Return the identity in a registry entry; None if invalid."""
     pid, _, rest = (entry.platform_job_id or "").partition(":")
     boot, _, ticks = rest.partition(":")
     return Identity(int(pid), boot, int(ticks)) if pid.isdecimal() and ticks.isdecimal() else None
 
 
 def _orphan(job_id: str) -> Identity | None:
-    """Of a start that was cut off before its number was written down: the job's id is in its environment."""
+    """Find the process of an interrupted start that was not registered, by the job id in its environment."""
     mark = f"TAO_API_JOB_ID={job_id}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ends a process of this machine with its session, for certain, and never another one that has got its number."""
+"""Termination of a process and its session, safe against PID reuse."""
 
 import os
 import signal
@@ -10,13 +10,12 @@ from typing import Final
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.supervisor.process import Identity
 
-STOP_S: Final = 40.0  # a predictor finishes what it has in flight within 30
+STOP_S: Final = 40.0  # a predictor drains within 30
 POLL_S: Final = 0.02
 
 
 def end(identity: Identity) -> bool:
-    """SIGTERM, then SIGKILL to its whole session. The number cannot pass to another between look and signal. False: it
-    had ended already."""
+    """Send SIGTERM, then SIGKILL to its session. A pidfd prevents PID reuse. False: it had already ended."""
     sent = False
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not _send(identity, number):
@@ -28,7 +27,7 @@ def end(identity: Identity) -> bool:
 
 
 def _send(identity: Identity, number: signal.Signals) -> bool:
-    """False: it has ended already."""
+    """Send a signal. False: it has already ended."""
     with suppress(ProcessLookupError):
         held = os.pidfd_open(identity.pid) if hasattr(os, "pidfd_open") else -1
         try:
@@ -48,7 +47,7 @@ def _send(identity: Identity, number: signal.Signals) -> bool:
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Whether it came to hold in that time."""
+    """Poll the condition; return whether it held within `seconds`."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:

@@ -1,7 +1,7 @@
-"""What platforms know of our own predictor: that a job runs it, and how its port is moved.
+"""Port selection of the predictor on platforms with host networking.
 
-Where containers share the network of their machine, two of them cannot both listen on 8080. Our predictor reads its
-port from the environment, so that the command stays the same everywhere; other images listen where they listen.
+Containers that share the host's network cannot all listen on 8080. The predictor reads its port from the environment,
+so that its command is the same everywhere; other images have a fixed port.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def is_own(job: Job) -> bool:
-    """In whatever image."""
+    """Return whether the job runs the predictor, in any image."""
     return MODULE in job.command
 
 
 def listening(job: Job) -> Mapping[str, str]:
-    """On the network of its machine. Its command has gRPC and metrics off, so HTTP is its only port."""
+    """Return the variables of its port on the host's network. HTTP is its only port."""
     return {ENV_PORT: str(job.host_port), **({ENV_HOST: LOOPBACK} if job.closed else {})}
 
 

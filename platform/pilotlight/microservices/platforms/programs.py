@@ -1,7 +1,7 @@
-"""Runs the programs that platforms are asked through: docker, sbatch, ssh, lep, brev.
+"""Execution of platform CLIs: docker, sbatch, ssh, lep, brev.
 
-Never through a shell of ours. What a program says when it fails becomes one sentence, and the values of secrets are
-taken out of it: a daemon may repeat what it was given.
+Never through a shell. The last line of a failed program becomes the error message, with values of secrets redacted,
+since a daemon may repeat its input.
 """
 
 import re
@@ -12,44 +12,44 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.model import Job
-from pilotlight.microservices.secrets import redacted
+from pilotlight.microservices.secrets import redact
 
 TIMEOUT_S: Final = 60.0
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,62}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/:@+#-]*")
 _OPTION: Final = re.compile(r"(?:[A-Za-z0-9_./@][A-Za-z0-9_.:/,@=+ -]*)?")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What follows the last colon of "docker: Error response from daemon: …" matters most; a line is enough of it.
+# The end of "docker: Error response from daemon: …" matters most.
 _LONGEST: Final = 500
 
 
-class Finished(NamedTuple):
+class CompletedCommand(NamedTuple):
     code: int
     out: str
     err: str
 
     @property
-    def said(self) -> str:
-        """Its last words, on one line."""
+    def summary(self) -> str:
+        """Last line of its output, or the exit code."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return (lines[-1] if lines else f"exit code {self.code}")[-_LONGEST:]
 
 
 class Programs:
-    """Runs programs in one environment, which may hold secrets: `names` are those beyond the usual ones."""
+    """Runs programs in one environment. `names`: secrets in it beyond the well-known ones."""
 
     def __init__(self, environ: Mapping[str, str], names: Iterable[str] = ()) -> None:
         self.environ = dict(environ)
         self._names = tuple(names)
 
-    def knowing(self, job: Job) -> "Programs":
-        """The same, with the job's secrets kept out of every answer."""
+    def redacting(self, job: Job) -> "Programs":
+        """Return a runner that redacts the job's secrets too."""
         return Programs(self.environ, job.secrets)
 
-    def ask(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S) -> Finished:
-        """Whatever it answers. Raises only where it cannot be run or does not end."""
+    def run(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S) -> CompletedCommand:
+        """Run a program. Raise only where it cannot be run or times out."""
         try:
-            done = subprocess.run(  # noqa: S603 - words, never a line for a shell
+            done = subprocess.run(  # noqa: S603 - arguments, never a shell line
                 list(words), input=stdin, env=self.environ, capture_output=True, text=True, errors="replace",
                 timeout=timeout_s, check=False,
             )  # fmt: skip
@@ -59,24 +59,24 @@ class Programs:
             ) from None
         except subprocess.TimeoutExpired:
             raise TimedOut(f"{shown(words)} did not answer within {timeout_s:g} s") from None
-        out, err = (redacted(text, self.environ, self._names) for text in (done.stdout, done.stderr))
-        return Finished(done.returncode, out, err)
+        out, err = (redact(text, self.environ, self._names) for text in (done.stdout, done.stderr))
+        return CompletedCommand(done.returncode, out, err)
 
-    def tell(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S, hint: str = "") -> str:
-        """What it printed. Raises where it failed, with its last words."""
-        done = self.ask(words, stdin, timeout_s)
+    def run_checked(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S, hint: str = "") -> str:
+        """Run a program and return its output. Raise where it failed."""
+        done = self.run(words, stdin, timeout_s)
         if done.code:
-            raise PlatformError(f"{shown(words)} failed: {done.said}", hint)
+            raise PlatformError(f"{shown(words)} failed: {done.summary}", hint)
         return done.out
 
 
 def shown(words: Sequence[str]) -> str:
-    """A call as errors name it: program and verb, not the long rest."""
+    """Return program and verb, for error messages."""
     return " ".join(words[:2]) if len(words) > 1 and not words[1].startswith("-") else words[0]
 
 
-def checked(job: Job) -> Job:
-    """The job, nothing of which a program or a shell could take for something else."""
+def validate_job(job: Job) -> Job:
+    """Return the job. Raise for values that a program or a shell could misinterpret."""
     for name in (*job.env, *job.secrets):
         if not _NAME.fullmatch(name):
             raise UsageError(f"env: {name!r} is no name of a variable, must be letters, digits and _")
@@ -94,16 +94,16 @@ def checked(job: Job) -> Job:
     return job
 
 
-def listed(value: str) -> list[str]:
-    """The parts of an option that takes several."""
+def split_list(value: str) -> list[str]:
+    """Split an option with several values."""
     return [part for part in value.split(",") if part]
 
 
 def set_secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of the job's secrets that have a value here; the rest is not needed, or the model will say so."""
+    """Return the job's secrets that are set in the environment."""
     return tuple(name for name in job.secrets if environ.get(name))
 
 
 def exports(env: Mapping[str, str]) -> str:
-    """Lines of a shell script. Each value is one word, whatever it holds."""
+    """Return export lines of a shell script, quoted."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())

@@ -1,7 +1,7 @@
-"""Jobs of a Slurm cluster, by sbatch, squeue, sacct and scancel on a machine from which jobs are submitted.
+"""Platform slurm: jobs by sbatch, squeue, sacct and scancel on a submit host.
 
-A job listens on its node. On this very machine that is `host_port`; on another node a tunnel leads from `host_port`
-there, opened when the job is first asked and held until it is stopped.
+A job listens on its node: on this machine on `host_port`; to another node a tunnel from `host_port` is opened with the
+first request and held until the job is stopped.
 """
 
 import os
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
-from pilotlight.microservices.model import Entry, Job, Seen
+from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.own_predictor import check_free
-from pilotlight.microservices.platforms.programs import Programs, checked, set_secrets
-from pilotlight.microservices.platforms.slurm_script import KEPT, Place, batch_words, port_of, script
+from pilotlight.microservices.platforms.programs import Programs, set_secrets, validate_job
+from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, batch_words, port_of, script
 from pilotlight.microservices.platforms.slurm_states import (
     ACCOUNT,
     PARTITION,
@@ -34,12 +34,12 @@ from pilotlight.microservices.platforms.slurm_states import (
 )
 from pilotlight.microservices.platforms.tunnels import Tunnel, Tunnels
 from pilotlight.microservices.registry import registry
-from pilotlight.microservices.secrets import redacted
+from pilotlight.microservices.secrets import redact
 
 TAIL: Final = 50
 POLL_S: Final = 0.5
-BEGIN_S: Final = 60.0  # what a request waits for a job that is about to begin
-STOP_S: Final = 120.0  # above Slurm's KillWait, which is 30 s where nobody has set it
+BEGIN_S: Final = 60.0  # a request waits this long for a job that is about to start
+STOP_S: Final = 120.0  # above Slurm's KillWait, by default 30 s
 UNKNOWN: Final = "Invalid job id"
 
 
@@ -66,89 +66,99 @@ class Slurm:
         self._logs = Path(state).absolute() / "pilotlight" / "slurm"
 
     def preflight(self, job: Job) -> None:
-        place = self._place(checked(job))
-        script(job, place)
+        target = self._target(validate_job(job))
+        script(job, target)
         check_free(job)
 
     def start(self, job: Job) -> Entry:
-        place = self._place(checked(job))
-        programs = self._programs.knowing(job)
+        target = self._target(validate_job(job))
+        programs = self._programs.redacting(job)
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = [name for name in KEPT if name in programs.environ]
-        names = (*kept, *set_secrets(job, programs.environ))
-        printed = programs.tell(batch_words(job, place, names), script(job, place), hint="sinfo says what there is")
+        inherited = [name for name in INHERITED if name in programs.environ]
+        names = (*inherited, *set_secrets(job, programs.environ))
+        printed = programs.run_checked(
+            batch_words(job, target, names), script(job, target), hint="sinfo says what there is"
+        )
         slurm_id = printed.strip().partition(";")[0]
         started = datetime.now(UTC).isoformat(timespec="seconds")
         url = f"http://localhost:{job.host_port}"
         return Entry("slurm", job.network_arch, url, started, job.host_port, platform_job_id=slurm_id)
 
-    def look(self, job_id: str, entry: Entry) -> Seen:
-        found = self._find(job_id, entry)
-        return seen(found, self._tail(job_id)) if found else Seen("gone", reason="Slurm knows no such job any more")
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        queued = self._find(job_id, entry)
+        return (
+            seen(queued, self._tail(job_id))
+            if queued
+            else PlatformStatus("gone", reason="Slurm knows no such job any more")
+        )
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        """Only a job of this name is cancelled: numbers come again. Returns when its processes have ended."""
+        """Cancel the job, checked by name since Slurm reuses ids, and wait until its processes have ended."""
         words = ["scancel", f"--jobname={job_id}", *filter(None, [entry.platform_job_id])]
-        found, deadline = self._find(job_id, entry), time.monotonic() + STOP_S
-        said = self._programs.ask(words).said if found is not None and not found.over else ""
-        while found is not None and not found.over:
+        queued, deadline = self._find(job_id, entry), time.monotonic() + STOP_S
+        output = self._programs.run(words).summary if queued is not None and not queued.over else ""
+        while queued is not None and not queued.over:
             if time.monotonic() > deadline:
-                raise TimedOut(f"job {entry.platform_job_id or job_id} is still {found.state}: {said}", " ".join(words))
+                raise TimedOut(
+                    f"job {entry.platform_job_id or job_id} is still {queued.state}: {output}", " ".join(words)
+                )
             time.sleep(POLL_S)
-            found = self._find(job_id, entry)
+            queued = self._find(job_id, entry)
         self._tunnels.close(job_id)
         self._log(job_id).unlink(missing_ok=True)
 
     @contextmanager
-    def way(self, job_id: str, entry: Entry) -> Iterator[str]:
-        """Where it runs is known when it has left the queue: waits while Slurm has not said why it does not."""
-        found, deadline = self._find(job_id, entry), time.monotonic() + BEGIN_S
-        while found is not None and found.about_to_begin and time.monotonic() < deadline:
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
+        """Yield the URL. Waits for a job that is about to start, since its node is known only then."""
+        queued, deadline = self._find(job_id, entry), time.monotonic() + BEGIN_S
+        while queued is not None and queued.about_to_begin and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            found = self._find(job_id, entry)
-        if found is None or found.meaning != "running" or not found.host:
-            said = seen(found).reason if found else "Slurm knows no such job any more"
-            raise PlatformError(f"{job_id} cannot be asked: {said}", f"platformctl microservice status {job_id}")
-        here = self._is_here(found.host)
-        port = port_of(found.comment, str(entry.platform_job_id), here)
+            queued = self._find(job_id, entry)
+        if queued is None or queued.meaning != "running" or not queued.host:
+            reason = seen(queued).reason if queued else "Slurm knows no such job any more"
+            raise PlatformError(f"{job_id} cannot be asked: {reason}", f"platformctl microservice status {job_id}")
+        here = self._is_here(queued.host)
+        port = port_of(queued.comment, str(entry.platform_job_id), here)
         if here:
             yield f"http://localhost:{port}"
         else:
-            self._tunnels.open(job_id, Tunnel(entry.host_port or 0, found.host, port))
+            self._tunnels.open(job_id, Tunnel(entry.host_port or 0, queued.host, port))
             yield entry.host_url
 
     def _find(self, job_id: str, entry: Entry) -> Queued | None:
-        """Asks the queue, then the accounts, where a cluster keeps them; a job of another name is not ours. One whose
-        number nobody has noted is found by its name, while it lives: its name may have been another's before it."""
+        """Find the job in the queue, then in the accounting database, checked by name since Slurm reuses ids.
+
+        A job without a recorded id is found by name, in the queue only.
+        """
         number = entry.platform_job_id
         chosen = ["--states=all", f"--jobs={number}"] if number else [f"--name={job_id}"]
-        done = self._programs.ask(["squeue", "--noheader", *chosen, QUEUE])
+        done = self._programs.run(["squeue", "--noheader", *chosen, QUEUE])
         if done.code and UNKNOWN not in done.err:
-            raise PlatformError(f"squeue failed: {done.said}", "scontrol ping says whether the controller answers")
-        found = read_queue(done.out)
-        if found is None and number:
+            raise PlatformError(f"squeue failed: {done.summary}", "scontrol ping says whether the controller answers")
+        queued = read_queue(done.out)
+        if queued is None and number:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}", ACCOUNT]
-            past = self._programs.ask(words)
-            found = read_account(past.out) if past.code == 0 else None
-        return found if found is not None and found.name == job_id else None
+            past = self._programs.run(words)
+            queued = read_account(past.out) if past.code == 0 else None
+        return queued if queued is not None and queued.name == job_id else None
 
     def _is_here(self, node: str) -> bool:
-        """NodeName may be any name; NodeHostName is what the node calls itself."""
-        told = fields(self._programs.tell(["scontrol", "--oneliner", "show", "node", node]))
-        return _short(told.get("NodeHostName", node)) == _short(socket.gethostname())
+        """Return whether the node is this machine, by NodeHostName: NodeName may be any alias."""
+        node_fields = fields(self._programs.run_checked(["scontrol", "--oneliner", "show", "node", node]))
+        return _short(node_fields.get("NodeHostName", node)) == _short(socket.gethostname())
 
-    def _place(self, job: Job) -> Place:
+    def _target(self, job: Job) -> SlurmTarget:
         partition, account = (self._needed(job, option) for option in self.options[:2])
-        printed = self._programs.tell(["sinfo", "--noheader", f"--partition={partition}", PARTITION])
+        printed = self._programs.run_checked(["sinfo", "--noheader", f"--partition={partition}", PARTITION])
         gpus = has_gpus(printed)
         if gpus is None:
-            there = " ".join(self._programs.tell(["sinfo", "--noheader", "--format=%R"]).split())
+            there = " ".join(self._programs.run_checked(["sinfo", "--noheader", "--format=%R"]).split())
             raise UsageError(f"partition = {partition}: the cluster has no such partition", f"there are: {there}")
-        return Place(partition, account, str(self._log(job.id)), gpus, sys.executable)
+        return SlurmTarget(partition, account, str(self._log(job.id)), gpus, sys.executable)
 
     def _needed(self, job: Job, option: Option) -> str:
-        told = (job.options.get(option.name), *(self._programs.environ.get(name) for name in option.variables))
-        value = next(filter(None, told), "")
+        candidates = (job.options.get(option.name), *(self._programs.environ.get(name) for name in option.variables))
+        value = next(filter(None, candidates), "")
         if not value:
             raise UsageError(f"{option.name} is missing", f"give --{option.name}, or set {option.variables[0]}")
         return value
@@ -162,7 +172,7 @@ class Slurm:
                 lines = deque(file, TAIL)
         except OSError:
             return ()
-        return tuple(redacted(line.rstrip("\n"), self._programs.environ) for line in lines)
+        return tuple(redact(line.rstrip("\n"), self._programs.environ) for line in lines)
 
 
 def _short(host: str) -> str:

@@ -1,6 +1,6 @@
-"""A job as the words of `sbatch` and the script on its standard input. Pure: slurm.py sends them.
+"""Arguments of `sbatch` and the batch script for a job. Pure; slurm.py submits them.
 
-Neither holds the value of a secret. `--export` names variables, and Slurm takes their values from sbatch's environment.
+Neither has values of secrets: `--export` names variables, and Slurm takes their values from sbatch's environment.
 """
 
 import shlex
@@ -10,47 +10,47 @@ from typing import Final, NamedTuple
 from pilotlight.errors import UsageError
 from pilotlight.microservices.model import Job
 from pilotlight.microservices.platforms.own_predictor import ENV_HOST, ENV_PORT, LOOPBACK, is_own
-from pilotlight.microservices.platforms.programs import exports, listed
+from pilotlight.microservices.platforms.programs import exports, split_list
 
 # A node's ports, by Slurm's number of the job: two on one node differ. Below those that kernels hand out.
 PORTS: Final = range(20000, 30000)
 # What a program needs to find itself and its files; everything else of the user's environment stays behind.
-KEPT: Final = ("HOME", "LANG", "PATH", "USER")
+INHERITED: Final = ("HOME", "LANG", "PATH", "USER")
 
 
-class Place(NamedTuple):
-    """Where the job goes, and what was found there."""
+class SlurmTarget(NamedTuple):
+    """Partition and options of the job, and what the partition provides."""
 
     partition: str
     account: str
     log: str
     gpus: bool = False  # whether the partition has any
-    python: str = "python"  # runs our predictor where no container does
+    python: str = "python"  # runs the predictor without a container
 
 
-def batch_words(job: Job, place: Place, names: Iterable[str]) -> list[str]:
+def batch_words(job: Job, target: SlurmTarget, names: Iterable[str]) -> list[str]:
     limit = job.options.get("time", "")
     return [
-        "sbatch", "--parsable", f"--job-name={job.id}", f"--partition={place.partition}",
-        f"--account={place.account}", "--nodes=1", "--ntasks=1", f"--output={place.log}", f"--comment={comment(job)}",
-        f"--export={','.join(names)}", *([f"--gres=gpu:{job.num_gpus}"] if place.gpus else ()),
+        "sbatch", "--parsable", f"--job-name={job.id}", f"--partition={target.partition}",
+        f"--account={target.account}", "--nodes=1", "--ntasks=1", f"--output={target.log}", f"--comment={comment(job)}",
+        f"--export={','.join(names)}", *([f"--gres=gpu:{job.num_gpus}"] if target.gpus else ()),
         *([f"--time={limit}"] if limit else ()),
     ]  # fmt: skip
 
 
 def comment(job: Job) -> str:
-    """Read back from the queue to find the port: where it listens on the submitting machine, and elsewhere."""
+    """Return the job's comment with its ports, on the submit host and on other nodes; read back from the queue."""
     return f"port={job.host_port}/job" if is_own(job) else f"port={job.port}/{job.port}"
 
 
-def port_of(said: str, slurm_id: str, here: bool) -> int:
-    """`said` is a comment; 0 where it is not one of ours."""
-    local, _, elsewhere = said.removeprefix("port=").partition("/")
+def port_of(text: str, slurm_id: str, here: bool) -> int:
+    """Return the port in a job's comment; 0 for another comment."""
+    local, _, elsewhere = text.removeprefix("port=").partition("/")
     word = local if here else elsewhere
     return PORTS.start + int(slurm_id) % len(PORTS) if word == "job" else int(word) if word.isdecimal() else 0
 
 
-def script(job: Job, place: Place) -> str:
+def script(job: Job, target: SlurmTarget) -> str:
     return "".join((
         "#!/bin/bash\n",
         f"# microservice {job.id}\n",
@@ -59,7 +59,7 @@ def script(job: Job, place: Place) -> str:
         'if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then\n',
         '  echo "port $port of node $(uname -n) is taken: another job or program listens there" >&2\n  exit 98\nfi\n',
         'echo "node $(uname -n), port $port"\n',
-        container(job)(job, place),
+        container(job)(job, target),
     ))  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _port(job: Job) -> str:
     )
 
 
-def container(job: Job) -> Callable[[Job, Place], str]:
+def container(job: Job) -> Callable[[Job, SlurmTarget], str]:
     name = job.options.get("container", "") or ("none" if is_own(job) else "")
     if name in CONTAINERS and (name != "none" or is_own(job)):
         return CONTAINERS[name]
@@ -81,31 +81,31 @@ def container(job: Job) -> Callable[[Job, Place], str]:
     raise UsageError(f"container = {name or 'missing'}: {job.image} needs one of {known}, as the cluster has it")
 
 
-def _direct(job: Job, place: Place) -> str:
-    """Our predictor as a process of the node: this very installation, which the node sees as this machine does."""
-    return f"export PILOTLIGHT_PYTHON={shlex.quote(place.python)}\nexec {_inner(job)}\n"
+def _direct(job: Job, target: SlurmTarget) -> str:
+    """Run the predictor as a process of the node, from this installation on the shared file system."""
+    return f"export PILOTLIGHT_PYTHON={shlex.quote(target.python)}\nexec {_inner(job)}\n"
 
 
-def _apptainer(job: Job, place: Place, program: str = "apptainer") -> str:
+def _apptainer(job: Job, target: SlurmTarget, program: str = "apptainer") -> str:
     image = job.image if job.image.endswith(".sif") else f"docker://{job.image}"
-    words = [program, "exec", *(["--nv"] if place.gpus else ()), *_each("--bind", _mounts(job)), image]
+    words = [program, "exec", *(["--nv"] if target.gpus else ()), *_each("--bind", _mounts(job)), image]
     return f"exec {shlex.join(words)} {_inner(job)}\n"
 
 
-def _singularity(job: Job, place: Place) -> str:
-    return _apptainer(job, place, "singularity")
+def _singularity(job: Job, target: SlurmTarget) -> str:
+    return _apptainer(job, target, "singularity")
 
 
-def _pyxis(job: Job, place: Place) -> str:
-    # Without --export a step gets what sbatch was told to pass on, and not what this script has set.
+def _pyxis(job: Job, target: SlurmTarget) -> str:
+    # Without --export a step gets sbatch's exports, and not the variables that this script sets.
     words = ["srun", "--export=ALL", "--ntasks=1", f"--container-image={enroot_uri(job.image)}"]
     if mounts := _mounts(job):
         words.append(f"--container-mounts={','.join(mounts)}")
     return f"exec {shlex.join([*words, f'--container-env={_names(job)}'])} {_inner(job)}\n"
 
 
-def _enroot(job: Job, place: Place) -> str:
-    """Unpacked on the node under the job's name, and removed with it."""
+def _enroot(job: Job, target: SlurmTarget) -> str:
+    """Unpack the image on the node under the job's name, and remove it with the job."""
     name, source = shlex.quote(job.id), shlex.quote(f"docker://{enroot_uri(job.image)}")
     start = ["enroot", "start", "--rw", *_each("--env", _names(job).split(",")), *_each("--mount", _mounts(job))]
     return (
@@ -117,7 +117,7 @@ def _enroot(job: Job, place: Place) -> str:
 
 
 def enroot_uri(image: str) -> str:
-    """nvcr.io/nvidia/tao:6 → nvcr.io#nvidia/tao:6: enroot wants the registry apart."""
+    """Return enroot's form of an image: nvcr.io/nvidia/tao:6 → nvcr.io#nvidia/tao:6."""
     first, slash, rest = image.partition("/")
     return f"{first}#{rest}" if slash and (set(first) & {".", ":"} or first == "localhost") else image
 
@@ -135,14 +135,14 @@ def _own(job: Job) -> list[str]:
 
 
 def _mounts(job: Job) -> list[str]:
-    return listed(job.options.get("mounts", ""))
+    return split_list(job.options.get("mounts", ""))
 
 
 def _each(flag: str, values: Iterable[str]) -> list[str]:
     return [word for value in values if value for word in (flag, value)]
 
 
-CONTAINERS: Final[Mapping[str, Callable[[Job, Place], str]]] = {
+CONTAINERS: Final[Mapping[str, Callable[[Job, SlurmTarget], str]]] = {
     "none": _direct,
     "pyxis": _pyxis,
     "enroot": _enroot,

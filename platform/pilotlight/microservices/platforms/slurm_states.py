@@ -1,9 +1,9 @@
-"""What squeue, sacct and sinfo print, as values; states of Slurm as states of ours, with the reason in words. Pure."""
+"""Parsers of squeue, sacct and sinfo, and mapping of Slurm's job states, with reasons. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from pilotlight.microservices.model import Seen, State
+from pilotlight.microservices.model import PlatformStatus, State
 
 QUEUE: Final = "--format=%T|%B|%j|%k|%r"
 ACCOUNT: Final = "--format=State,NodeList,JobName,Comment,ExitCode"
@@ -42,7 +42,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 class Queued(NamedTuple):
     state: str
-    host: str = ""  # "": none was given to it yet
+    host: str = ""  # "": not assigned yet
     name: str = ""
     comment: str = ""
     reason: str = ""
@@ -53,17 +53,17 @@ class Queued(NamedTuple):
 
     @property
     def about_to_begin(self) -> bool:
-        """Slurm gives a reason to every job that it looked at and left in the queue."""
+        """Whether the scheduler has not yet considered it: it gives a reason to every job that it leaves queued."""
         return self.meaning == "pending" and not self.reason
 
     @property
     def over(self) -> bool:
-        """Nothing of it runs or will run. A job that completes may still have processes."""
+        """Whether it has ended; a COMPLETING job may still have processes."""
         return self.meaning not in ("pending", "running") and self.state != "COMPLETING"
 
 
 def read_queue(text: str) -> Queued | None:
-    """The one line that `squeue QUEUE` prints, or none."""
+    """Parse the line of `squeue QUEUE`; None if empty."""
     lines = [line for line in text.splitlines() if "|" in line]
     if not lines:
         return None
@@ -74,30 +74,30 @@ def read_queue(text: str) -> Queued | None:
 
 
 def read_account(text: str) -> Queued | None:
-    """The one line that `sacct ACCOUNT` prints. A state may go on: `CANCELLED by 1000`."""
-    found = read_queue(text)
-    if found is None:
+    """Parse the line of `sacct ACCOUNT`. A state may have a suffix: `CANCELLED by 1000`."""
+    queued = read_queue(text)
+    if queued is None:
         return None
-    code = "" if found.reason.startswith("0:0") else f"exit code {found.reason.partition(':')[0]}"
-    return found._replace(state=found.state.split()[0], reason=code)
+    code = "" if queued.reason.startswith("0:0") else f"exit code {queued.reason.partition(':')[0]}"
+    return queued._replace(state=queued.state.split()[0], reason=code)
 
 
-def seen(queued: Queued, tail: tuple[str, ...] = ()) -> Seen:
-    """The pod's name is that of the node; its status Slurm's word with the reason: PENDING (Resources)."""
+def seen(queued: Queued, tail: tuple[str, ...] = ()) -> PlatformStatus:
+    """Return the platform status: pod_name is the node, pod_status Slurm's state and reason: PENDING (Resources)."""
     status = f"{queued.state} ({queued.reason})" if queued.reason else queued.state
     words = _REASONS.get(queued.reason.split(",")[0], "")
     meaning = queued.meaning
     said = "" if meaning == "running" else f"{status}: {words}" if words else status
-    return Seen(meaning, queued.host, status, said, tail)
+    return PlatformStatus(meaning, queued.host, status, said, tail)
 
 
 def has_gpus(text: str) -> bool | None:
-    """Of `sinfo PARTITION`; None where there is no such partition."""
+    """Parse `sinfo PARTITION`; None: no such partition."""
     lines = [line.partition("|") for line in text.splitlines() if "|" in line]
     return any(gres.startswith("gpu") or ",gpu" in gres for _, _, gres in lines) if lines else None
 
 
 def fields(line: str) -> Mapping[str, str]:
-    """`scontrol --oneliner show node`: words of NAME=VALUE."""
+    """Parse `scontrol --oneliner show node`: NAME=VALUE pairs."""
     pairs = (word.partition("=") for word in line.split())
     return {name: value for name, equals, value in pairs if equals}

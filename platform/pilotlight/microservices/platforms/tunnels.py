@@ -1,7 +1,7 @@
-"""Tunnels to machines that only ssh reaches: each a process that outlives the command, noted in a file of its own.
+"""SSH tunnels: each is a process that outlives the command, recorded in a file.
 
-`localhost:host_port` leads to a port of the other machine until the microservice is stopped. Who it is that holds a
-tunnel is written down with the time it began, so that a number that came again is never taken for it.
+`localhost:host_port` forwards to a port of the other machine until the microservice is stopped. The file has PID and
+start time of the process, against PID reuse.
 """
 
 import json
@@ -27,7 +27,7 @@ KEEP: Final = ("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "S
 
 
 class Tunnel(NamedTuple):
-    """From a port of this machine to a port of `host`, as `host` itself reaches it."""
+    """Tunnel from a port of this machine to an address as seen by `host`."""
 
     local_port: int
     host: str
@@ -40,13 +40,13 @@ def words(tunnel: Tunnel) -> list[str]:
 
 
 class Tunnels:
-    """Notes in `folder`, one per job; made when the first tunnel is, for its owner alone."""
+    """Tunnels of jobs, with one file per job in `folder`, which is created with the first tunnel and private."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder, self._environ = folder, dict(environ)
 
     def open(self, job_id: str, tunnel: Tunnel) -> None:
-        """Returns when a connection can be made; does nothing where the same tunnel stands already."""
+        """Open a tunnel and wait until it accepts connections; no effect if the same one is open."""
         known = self._read(job_id)
         if known is not None:
             if known[0].alive and known[1] == tunnel:
@@ -57,7 +57,7 @@ class Tunnels:
         if (holder := identify(pid)) is not None:
             self._write(job_id, holder, tunnel)
         try:
-            _await_open(tunnel, pid, self._words(job_id))
+            _wait_open(tunnel, pid, self._words(job_id))
         except PlatformError:
             self.close(job_id)
             raise
@@ -70,7 +70,7 @@ class Tunnels:
             path.unlink(missing_ok=True)
 
     def _hold(self, job_id: str, tunnel: Tunnel) -> int:
-        """In a session of its own: what ends the terminal's jobs does not reach it."""
+        """Start ssh in a new session, so that the terminal's signals do not reach it."""
         program = shutil.which("ssh", path=self._environ.get("PATH"))
         if program is None:
             raise PlatformError("ssh is not on the PATH", "install an ssh client: the tunnel needs it")
@@ -82,7 +82,7 @@ class Tunnels:
         return self._folder / f"{job_id}.json"
 
     def _words(self, job_id: str) -> Path:
-        """What ssh says."""
+        """Return the path of ssh's log."""
         return self._folder / f"{job_id}.log"
 
     def _read(self, job_id: str) -> tuple[Identity, Tunnel] | None:
@@ -94,8 +94,8 @@ class Tunnels:
 
     def _own_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self._folder.lstat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o022 or not stat.S_ISDIR(found.st_mode):
+        status = self._folder.lstat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
             raise PlatformError(f"{self._folder} must be a folder that you alone can write to", "remove it")
 
     def _write(self, job_id: str, holder: Identity, tunnel: Tunnel) -> None:
@@ -104,7 +104,7 @@ class Tunnels:
             json.dump({"holder": holder, "tunnel": tunnel}, file)
 
 
-def _await_open(tunnel: Tunnel, pid: int, log: Path) -> None:
+def _wait_open(tunnel: Tunnel, pid: int, log: Path) -> None:
     deadline, hint = time.monotonic() + OPEN_S, f"ssh {tunnel.host} must work without a password"
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -121,7 +121,7 @@ def _await_open(tunnel: Tunnel, pid: int, log: Path) -> None:
 
 
 def _end(holder: Identity) -> None:
-    """By a handle on the very process, so that nobody else can get the signal."""
+    """Terminate the process by a pidfd, against PID reuse."""
     with suppress(ProcessLookupError, PermissionError):
         if not hasattr(os, "pidfd_open"):
             os.kill(holder.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Autoscaling: what is measured and wanted, what runs, what a cold start costs, and why counts changed."""
+"""Dashboard "Autoscaling": signals and targets, replica counts, cold starts, reasons of decisions."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ from pilotlight.contract import (
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
 )
-from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, Query, Row, rate, select
+from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, PanelRow, Query, rate, select
 
 LEGEND: Final = "{{inference_service}}"
 IS_READY: Final = 'state="ready"'
@@ -26,7 +26,7 @@ def _state(state: str) -> Query:
 
 
 def _at_zero() -> str:
-    """1 while no replica answers, averaged over an hour; a service is known by what the gateway tells of it."""
+    """Return the share of the last hour without a ready replica; services at zero are known from the gateway."""
     ready = f"sum by ({BY_SERVICE}) ({select(METRIC_REPLICAS, IS_READY)})"
     answering = f"count by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})"
     known = f"0 * sum by ({BY_SERVICE}) ({select(METRIC_GATEWAY_WAITING)})"
@@ -38,7 +38,7 @@ AUTOSCALING: Final = Dashboard(
     "Pilotlight / Autoscaling",
     "Signals, counts, cold starts and the reasons of decisions.",
     (
-        Row(
+        PanelRow(
             "Counts",
             (
                 Panel(
@@ -99,7 +99,7 @@ AUTOSCALING: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Cold starts",
             (
                 Panel(

@@ -1,7 +1,7 @@
-"""Grafana's dashboards as plain JSON from a few values: panels with their queries, in rows, beside three variables.
+"""Builder of Grafana dashboards as JSON: rows of panels with queries.
 
-Every dashboard is made here, so every one has a data source to choose, a namespace and a service, a unit and a
-description on each panel, and its place in the grid without anybody counting columns.
+Every dashboard has variables for data source, namespace and service; every panel a unit, a description and a computed
+grid position.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,25 @@ from pilotlight.contract import (
     LABEL_REVISION,
     LABEL_SERVICE,
     METRIC_CANARY_WEIGHT,
+    METRIC_GATEWAY_LOST,
     METRIC_GATEWAY_WAITING,
     METRIC_IN_FLIGHT,
     METRIC_REPLICAS,
 )
+from pilotlight.observability.rules import COUNT, FAILED
 
 Json = Any
 Kind = Literal["timeseries", "stat", "bargauge"]
 
 COLUMNS: Final = 24
 HEIGHT: Final = 8
-SCHEMA: Final = 39  # of Grafana 11; later ones take it and bring it up to date
+SCHEMA: Final = 39  # of Grafana 11; later ones migrate it
 SOURCE: Final = {"type": "prometheus", "uid": "$datasource"}
-# Of what the variables name, also while a service is at zero and only the gateway knows of it.
+# Series for the variables; the gateway's exist for a service at zero too.
 KNOWN: Final = f'{{__name__=~"{METRIC_IN_FLIGHT}|{METRIC_GATEWAY_WAITING}|{METRIC_REPLICAS}"}}'
 CHOSEN: Final = f'{LABEL_NAMESPACE}=~"$namespace",{LABEL_SERVICE}=~"$service"'
 BY_SERVICE: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}"
-# Marks on every time axis: name, colour, what is marked, and in which words.
+# Annotations on every time axis: name, colour, expression, title.
 ANNOTATIONS: Final = (
     (
         "Canary steps",
@@ -48,7 +50,7 @@ ANNOTATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`legend` may name labels: `{{revision}}`."""
+    """One query; `legend` may refer to labels: `{{revision}}`."""
 
     expression: str
     legend: str
@@ -56,7 +58,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`description` says what the numbers mean and what to do about bad ones. `gpu`: empty where there is none."""
+    """One panel. `description` explains the numbers and what to do about bad ones. `gpu`: empty without a GPU."""
 
     title: str
     description: str
@@ -66,23 +68,23 @@ class Panel:
     width: int = 8
     stacked: bool = False
     gpu: bool = False
-    thresholds: tuple[tuple[float, str], ...] = ()  # from this value on, this colour
+    thresholds: tuple[tuple[float, str], ...] = ()  # lower bound and colour
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     title: str
     panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """`name` is its file's, and what `platformctl dashboard` knows it by."""
+    """One dashboard; `name` is that of its file and of `platformctl dashboard`."""
 
     name: str
     title: str
     description: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
 
     @property
     def panels(self) -> tuple[Panel, ...]:
@@ -90,7 +92,7 @@ class Dashboard:
 
 
 def select(metric: str, *more: str) -> str:
-    """The series of the chosen services: `select(METRIC, 'state="ready"')`."""
+    """Return a selector for the chosen services: `select(METRIC, 'state="ready"')`."""
     return f"{metric}{{{','.join((CHOSEN, *more))}}}"
 
 
@@ -99,12 +101,23 @@ def rate(metric: str, *more: str) -> str:
 
 
 def quantile(share: float, metric: str, by: str) -> str:
-    """Of a histogram; `by` are labels that it is told apart by."""
+    """Return a quantile of a histogram, grouped by the labels `by`."""
     return f"histogram_quantile({share}, sum by (le, {by}) ({rate(metric + '_bucket')}))"
 
 
-def rendered(dashboard: Dashboard) -> dict[str, Json]:
-    """Editable in Grafana only as a copy: the file is what counts."""
+def error_ratio(by: str) -> str:
+    """Return the error ratio as canary checks compute it: requests lost with their replica are errors.
+
+    It is 0 without errors, instead of no series.
+    """
+    lost = rate(METRIC_GATEWAY_LOST)
+    requests = f"sum by ({by}) ({rate(COUNT)} or {lost})"
+    failed = f"sum by ({by}) ({rate(COUNT, FAILED)} or {lost})"
+    return f"({failed} or 0 * {requests}) / ({requests} > 0)"
+
+
+def render_dashboard(dashboard: Dashboard) -> dict[str, Json]:
+    """Return the JSON of a dashboard; it is read-only in Grafana, since the file is authoritative."""
     return {
         "uid": f"pilotlight-{dashboard.name}",
         "title": dashboard.title,
@@ -120,7 +133,7 @@ def rendered(dashboard: Dashboard) -> dict[str, Json]:
         "annotations": {"list": [_annotation(*each) for each in ANNOTATIONS]},
         "links": [_link()],
         "templating": {"list": _variables()},
-        "panels": list(_placed(dashboard.rows)),
+        "panels": list(_layout(dashboard.rows)),
     }
 
 
@@ -142,7 +155,7 @@ def _variables() -> list[dict[str, Json]]:
 
 
 def _variable(name: str, label: str, query: str) -> dict[str, Json]:
-    """Asked again when the time range changes: services come and go. All of them means any, not a long list."""
+    """Return a variable that is refreshed with the time range; All is `.*` instead of a list of names."""
     return {
         "name": name, "label": label, "type": "query", "datasource": SOURCE, "refresh": 2, "sort": 1, "hide": 0,
         "query": {"query": query, "refId": name}, "definition": query, "regex": "",
@@ -157,32 +170,38 @@ def _link() -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _placed(rows: Sequence[Row]) -> Iterator[dict[str, Json]]:
-    """Left to right, and down when a line is full."""
+def _layout(rows: Sequence[PanelRow]) -> Iterator[dict[str, Json]]:
+    """Yield the panels of all rows with grid positions, left to right and top to bottom."""
     number, top = 1, 0
     for row in rows:
-        yield {"id": number, "type": "row", "title": row.title, "collapsed": False, "gridPos": _place(0, top, 24, 1)}
+        yield {
+            "id": number,
+            "type": "row",
+            "title": row.title,
+            "collapsed": False,
+            "gridPos": _grid_position(0, top, 24, 1),
+        }
         number, top, left = number + 1, top + 1, 0
         for panel in row.panels:
             if left + panel.width > COLUMNS:
                 top, left = top + HEIGHT, 0
-            yield _panel(panel, number, _place(left, top, panel.width, HEIGHT))
+            yield _panel(panel, number, _grid_position(left, top, panel.width, HEIGHT))
             number, left = number + 1, left + panel.width
         top += HEIGHT
 
 
-def _place(x: int, y: int, width: int, height: int) -> dict[str, int]:
+def _grid_position(x: int, y: int, width: int, height: int) -> dict[str, int]:
     return {"x": x, "y": y, "w": width, "h": height}
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Json]:
+def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Json]:
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
         "datasource": SOURCE,
-        "gridPos": place,
+        "gridPos": position,
         "targets": [_target(query, chr(ord("A") + index)) for index, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel.kind),

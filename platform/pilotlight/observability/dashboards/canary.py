@@ -1,4 +1,4 @@
-"""Canary: both sides of one beside each other, what its checks measure, and how far it has come."""
+"""Dashboard "Canary": progress, checks, and a comparison of both variants."""
 
 from typing import Final
 
@@ -7,22 +7,23 @@ from pilotlight.contract import (
     METRIC_CANARY_CHECK,
     METRIC_CANARY_PHASE,
     METRIC_CANARY_WEIGHT,
-    METRIC_GATEWAY_LOST,
     METRIC_REQUEST_DURATION,
 )
-from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, Query, Row, quantile, rate, select
-from pilotlight.observability.rules import FAILED
+from pilotlight.observability.dashboards.builder import (
+    BY_SERVICE,
+    Dashboard,
+    Panel,
+    PanelRow,
+    Query,
+    error_ratio,
+    quantile,
+    rate,
+    select,
+)
 
-SIDES: Final = f"{BY_SERVICE}, {LABEL_REVISION}"
+BY_REVISION: Final = f"{BY_SERVICE}, {LABEL_REVISION}"
 LEGEND: Final = "{{inference_service}} {{revision}}"
 COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
-
-
-def _errors() -> str:
-    """As a canary's own checks count them: a request that a replica took and never answered is one."""
-    asked = f"sum by ({SIDES}) ({rate(COUNT)} or {rate(METRIC_GATEWAY_LOST)})"
-    failed = f"sum by ({SIDES}) ({rate(COUNT, FAILED)} or {rate(METRIC_GATEWAY_LOST)})"
-    return f"({failed} or 0 * {asked}) / ({asked} > 0)"
 
 
 CANARY: Final = Dashboard(
@@ -30,14 +31,18 @@ CANARY: Final = Dashboard(
     "Pilotlight / Canary",
     "Canary and baseline side by side.",
     (
-        Row(
+        PanelRow(
             "Progress",
             (
                 Panel(
                     "Weight",
                     "Share of the requests that each side gets, while a canary runs.",
                     "percent",
-                    (Query(f"max by ({SIDES}, side) ({select(METRIC_CANARY_WEIGHT)})", f"{LEGEND} {{{{side}}}}"),),
+                    (
+                        Query(
+                            f"max by ({BY_REVISION}, side) ({select(METRIC_CANARY_WEIGHT)})", f"{LEGEND} {{{{side}}}}"
+                        ),
+                    ),
                 ),
                 Panel(
                     "Phase",
@@ -64,26 +69,26 @@ CANARY: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Side by side",
             (
                 Panel(
                     "Latency by revision, p99",
                     "Of every revision that answers: the canary beside its baseline.",
                     "s",
-                    (Query(quantile(0.99, METRIC_REQUEST_DURATION, SIDES), LEGEND),),
+                    (Query(quantile(0.99, METRIC_REQUEST_DURATION, BY_REVISION), LEGEND),),
                 ),
                 Panel(
                     "Errors by revision",
                     "Share of the answers that are 5xx, and of requests that a replica took and never answered.",
                     "percentunit",
-                    (Query(_errors(), LEGEND),),
+                    (Query(error_ratio(BY_REVISION), LEGEND),),
                 ),
                 Panel(
                     "Requests by revision",
                     "Enough of them, or a check is inconclusive.",
                     "reqps",
-                    (Query(f"sum by ({SIDES}) ({rate(COUNT)})", LEGEND),),
+                    (Query(f"sum by ({BY_REVISION}) ({rate(COUNT)})", LEGEND),),
                 ),
             ),
         ),

@@ -1,4 +1,4 @@
-"""Model and GPU: where the time of a request goes inside a replica, how batches fill, and what the devices do."""
+"""Dashboard "Model and GPU": request time inside a replica, batches, queues, devices."""
 
 from typing import Final
 
@@ -17,13 +17,13 @@ from pilotlight.contract import (
     METRIC_REQUEST_DURATION,
     METRIC_SUCCESSES,
 )
-from pilotlight.observability.dashboards.builder import Dashboard, Panel, Query, Row, quantile, rate, select
+from pilotlight.observability.dashboards.builder import Dashboard, Panel, PanelRow, Query, quantile, rate, select
 
 LEGEND: Final = "{{model}}"
 
 
 def _part(metric: str, name: str) -> Query:
-    """Mean over requests that were answered; Triton's counters are of microseconds."""
+    """Return the mean time over successful requests; Triton's counters are in microseconds."""
     spent = f"sum({rate(metric)}) / 1e6"
     return Query(f"{spent} / (sum({rate(METRIC_SUCCESSES)}) > 0)", name)
 
@@ -33,7 +33,7 @@ MODEL: Final = Dashboard(
     "Pilotlight / Model and GPU",
     "Inside the replicas: models, batches, queues and devices.",
     (
-        Row(
+        PanelRow(
             "Models",
             (
                 Panel(
@@ -85,7 +85,7 @@ MODEL: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "GPUs",
             (
                 Panel(

@@ -1,10 +1,9 @@
-"""Overview: is anybody asking, are they answered, how fast, by how many replicas, and how much may still go wrong."""
+"""Dashboard "Overview": requests, errors, error budget, latency, replicas."""
 
 from typing import Final
 
 from pilotlight.contract import (
     LABEL_REVISION,
-    METRIC_GATEWAY_LOST,
     METRIC_GATEWAY_REFUSED,
     METRIC_GATEWAY_WAITING,
     METRIC_IN_FLIGHT,
@@ -12,8 +11,18 @@ from pilotlight.contract import (
     METRIC_REPLICAS,
     METRIC_REQUEST_DURATION,
 )
-from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, Query, Row, quantile, rate, select
-from pilotlight.observability.rules import BUDGET, ERROR_BUDGET, FAILED, errors_of, requests_of
+from pilotlight.observability.dashboards.builder import (
+    BY_SERVICE,
+    Dashboard,
+    Panel,
+    PanelRow,
+    Query,
+    error_ratio,
+    quantile,
+    rate,
+    select,
+)
+from pilotlight.observability.rules import BUDGET, ERROR_BUDGET, errors_of, requests_of
 
 LEGEND: Final = "{{inference_service}}"
 COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
@@ -23,21 +32,14 @@ IS_DESIRED: Final = 'state="desired"'
 READY: Final = (
     f"sum by ({BY_SERVICE}) ({select(METRIC_REPLICAS, IS_READY)})"
     f" or count by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})"
-)  # a cluster whose control process nobody scrapes still shows the replicas that answer
-
-
-def _error_share(by: str) -> str:
-    """0 where all is well: a query that finds no error at all would show no line."""
-    asked = f"sum by ({by}) ({rate(COUNT)} or {rate(METRIC_GATEWAY_LOST)})"
-    failed = f"sum by ({by}) ({rate(COUNT, FAILED)} or {rate(METRIC_GATEWAY_LOST)})"
-    return f"({failed} or 0 * {asked}) / ({asked} > 0)"
+)  # falls back to the replicas that export metrics, if the control process is not scraped
 
 
 def _budget_left() -> str:
-    """Over the dashboard's own range; below 0 it is overdrawn."""
-    share = f"({errors_of('$__range', select)} or 0 * {requests_of('$__range', select)})"
-    asked = f"({requests_of('$__range', select)} > 0)"
-    return f"1 - {share} / {asked} / scalar(max({BUDGET}) or vector({ERROR_BUDGET:g}))"
+    """Return the remaining error budget over the dashboard's time range; negative if overspent."""
+    errors = f"({errors_of('$__range', select)} or 0 * {requests_of('$__range', select)})"
+    requests = f"({requests_of('$__range', select)} > 0)"
+    return f"1 - {errors} / {requests} / scalar(max({BUDGET}) or vector({ERROR_BUDGET:g}))"
 
 
 OVERVIEW: Final = Dashboard(
@@ -45,7 +47,7 @@ OVERVIEW: Final = Dashboard(
     "Pilotlight / Overview",
     "Requests, errors, latency and replicas of every service.",
     (
-        Row(
+        PanelRow(
             "Requests",
             (
                 Panel(
@@ -59,7 +61,7 @@ OVERVIEW: Final = Dashboard(
                     "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
                     "follow the error budget, not this line.",
                     "percentunit",
-                    (Query(_error_share(BY_SERVICE), LEGEND),),
+                    (Query(error_ratio(BY_SERVICE), LEGEND),),
                 ),
                 Panel(
                     "Error budget left",
@@ -99,7 +101,7 @@ OVERVIEW: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Latency",
             tuple(
                 Panel(
@@ -112,7 +114,7 @@ OVERVIEW: Final = Dashboard(
                 for share in (0.5, 0.95, 0.99)
             ),
         ),
-        Row(
+        PanelRow(
             "Replicas",
             (
                 Panel(

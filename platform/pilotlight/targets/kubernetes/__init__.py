@@ -1,1 +1,1 @@
-"""A cluster as a target: manifests are applied to it, and what it says of them is told as on one machine."""
+"""Kubernetes target: manifests are applied to a cluster, with the same status as on one machine."""

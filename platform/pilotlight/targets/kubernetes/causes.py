@@ -1,6 +1,6 @@
-"""Why a pod does not serve, in one sentence: from its state, its events and the end of its log. Pure.
+"""Diagnosis of a pod that is not ready, from its state, its events and the end of its log. Pure.
 
-`fatal` tells a start that will not work by waiting longer from one that may.
+`fatal`: it will not become ready by waiting.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,40 +15,40 @@ Document = Mapping[str, Json]
 IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
-CRASHES: Final = 2  # one crash may be an accident
+CRASHES: Final = 2  # restarts from which on a crash is fatal
 LONGEST: Final = 400
-LOST_LOG: Final = "unable to retrieve container logs for "  # said by a node instead of lines, with status 200
+LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class Diagnosis:
     sentence: str
     fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known beside the pod. `logs` are the last lines of its container, of the run before if it ended."""
+    """Facts besides the pod. `logs`: last lines of its container, of the previous run if it has restarted."""
 
     events: Sequence[Document] = ()
     logs: Sequence[str] = ()
     nodes: Sequence[Document] = ()
-    pods: Sequence[Document] = ()  # of all namespaces, as far as they may be seen
-    grows: bool = False  # somebody adds nodes to the cluster when there is need
+    pods: Sequence[Document] = ()  # of all namespaces, as far as permitted
+    has_autoscaler: bool = False  # the cluster may add nodes
 
 
-def cause(pod: Document, evidence: Evidence) -> Cause | None:
-    """None: nothing is wrong with it, or not yet."""
+def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
+    """Return the diagnosis; None: no problem is known."""
     status = pod.get("status") or {}
     if is_ready(pod):
         return None
     if status.get("phase") == "Failed":
-        return Cause(
+        return Diagnosis(
             f"the pod has failed: {status.get('message') or status.get('reason') or 'no reason is told'}", True
         )
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        if (found := _container(pod, container, evidence)) is not None:
-            return found
+        if (diagnosis := _container(pod, container, evidence)) is not None:
+            return diagnosis
     return _unscheduled(pod, evidence) or _from_events(evidence)
 
 
@@ -59,45 +59,45 @@ def is_ready(pod: Document) -> bool:
     )
 
 
-def kept(lines: Iterable[str]) -> list[str]:
-    """Of a log, without what the node says where it has dropped it."""
+def without_lost_log(lines: Iterable[str]) -> list[str]:
+    """Return log lines without a node's message that the log is lost."""
     return [line for line in lines if not line.startswith(LOST_LOG)]
 
 
 def main_container(pod: Document) -> str:
-    """The one whose log says why: no sidecar."""
-    found = [str(each["name"]) for each in pod["spec"].get("containers") or () if each["name"] not in SIDECARS]
-    return found[0] if found else ""
+    """Return the first container that is no sidecar."""
+    names = [str(each["name"]) for each in pod["spec"].get("containers") or () if each["name"] not in SIDECARS]
+    return names[0] if names else ""
 
 
-def _container(pod: Document, container: Document, evidence: Evidence) -> Cause | None:
+def _container(pod: Document, container: Document, evidence: Evidence) -> Diagnosis | None:
     name, state = str(container["name"]), container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason, message = str(waiting.get("reason") or ""), _short(str(waiting.get("message") or ""))
     if reason in IMAGE:
-        return Cause(f"image {container.get('image')} cannot be had: {message or reason}", True)
+        return Diagnosis(f"image {container.get('image')} cannot be had: {message or reason}", True)
     if reason in CONFIG:
-        return Cause(f"container {name} cannot be made: {message or reason}", True)
+        return Diagnosis(f"container {name} cannot be made: {message or reason}", True)
     last = ended or (container.get("lastState") or {}).get("terminated") or {}
     if last and (last.get("exitCode") or int(container.get("restartCount") or 0)):
         return _ended(pod, container, last, reason, evidence)
-    # Knative probes through its sidecar: the container itself counts as ready from its first moment.
+    # Knative probes through its sidecar, so that the container itself is ready from the start.
     if "running" in state and name == main_container(pod):
-        said = failed_event(evidence.logs)
-        return Cause(said, True) if said else None
+        failure = failed_event(evidence.logs)
+        return Diagnosis(failure, True) if failure else None
     return None
 
 
-def _ended(pod: Document, container: Document, last: Document, waiting: str, evidence: Evidence) -> Cause:
+def _ended(pod: Document, container: Document, last: Document, waiting: str, evidence: Evidence) -> Diagnosis:
     name, restarts = str(container["name"]), int(container.get("restartCount") or 0)
     code = last.get("exitCode")
     if last.get("reason") == "OOMKilled":
         limit = _limit(pod, name)
-        return Cause(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
-    said = last_error(evidence.logs) if name == main_container(pod) else str(last.get("message") or "")
+        return Diagnosis(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
+    message = last_error(evidence.logs) if name == main_container(pod) else str(last.get("message") or "")
     again = f", {restarts} restarts" if restarts > 1 else ""
-    sentence = f"container {name} ended with exit code {code}{again}" + (f": {said}" if said else "")
-    return Cause(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")
+    sentence = f"container {name} ended with exit code {code}{again}" + (f": {message}" if message else "")
+    return Diagnosis(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")
 
 
 def _limit(pod: Document, name: str) -> str:
@@ -107,46 +107,48 @@ def _limit(pod: Document, name: str) -> str:
     return ""
 
 
-def _unscheduled(pod: Document, evidence: Evidence) -> Cause | None:
+def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
     for each in (pod.get("status") or {}).get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             message = str(each.get("message") or each.get("reason") or "")
-            short = room.short_of(message)
-            wanting = [room.told(pod, name, evidence.nodes, evidence.pods) for name in short]
-            told = f"the pod {'; '.join(wanting)}" if wanting else _short(message)
-            never = not evidence.grows and any(room.too_large(pod, name, evidence.nodes) for name in short)
-            return Cause(f"no node can take it: {told}", never)
+            resources = room.insufficient_resources(message)
+            shortages = [room.describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
+            problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
+            impossible = not evidence.has_autoscaler and any(
+                room.too_large(pod, name, evidence.nodes) for name in resources
+            )
+            return Diagnosis(f"no node can take it: {problem}", impossible)
     return None
 
 
-def _from_events(evidence: Evidence) -> Cause | None:
-    """Volumes that cannot be mounted, sandboxes that cannot be made, probes that fail; the newest counts."""
-    for event in sorted(evidence.events, key=when, reverse=True):
+def _from_events(evidence: Evidence) -> Diagnosis | None:
+    """Return the diagnosis by the newest event: failed mounts, sandboxes, scheduling, probes."""
+    for event in sorted(evidence.events, key=event_time, reverse=True):
         reason, message = str(event.get("reason")), _short(str(event.get("message") or ""))
         if reason in ("FailedMount", "FailedAttachVolume"):
-            return Cause(f"a volume cannot be mounted: {message}")
+            return Diagnosis(f"a volume cannot be mounted: {message}")
         if reason in ("FailedCreatePodSandBox", "FailedScheduling"):
-            return Cause(message)
+            return Diagnosis(message)
         if reason == "Unhealthy":
-            return Cause(f"it does not answer its probe: {message}")
+            return Diagnosis(f"it does not answer its probe: {message}")
     return None
 
 
-def refused(events: Iterable[Document]) -> Cause | None:
-    """Pods that the cluster will not even make: quota, Pod Security, an admission webhook."""
-    for event in sorted(events, key=when, reverse=True):
+def pod_creation_failure(events: Iterable[Document]) -> Diagnosis | None:
+    """Return why pods are not created: quota, Pod Security, an admission webhook."""
+    for event in sorted(events, key=event_time, reverse=True):
         if event.get("reason") == "FailedCreate":
-            return Cause(pods_refused(str(event.get("message") or "")), True)
+            return Diagnosis(pod_creation_message(str(event.get("message") or "")), True)
     return None
 
 
-def pods_refused(message: str) -> str:
-    """`pods "x-7f" is forbidden: exceeded quota: …` without the name of a pod that is never seen."""
-    told = message.partition("is forbidden: ")[2] or message.partition("denied the request: ")[2] or message
-    return _short(f"the cluster makes no pod of it: {told}")
+def pod_creation_message(message: str) -> str:
+    """Return the message `pods "x-7f" is forbidden: exceeded quota: …` without the pod's name."""
+    reason = message.partition("is forbidden: ")[2] or message.partition("denied the request: ")[2] or message
+    return _short(f"the cluster makes no pod of it: {reason}")
 
 
-def when(event: Document) -> str:
+def event_time(event: Document) -> str:
     series = event.get("series") or {}
     return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
 

@@ -1,6 +1,6 @@
-"""Which Service stands in front of a service's host: its own, a Gateway's, Knative's ingress, or our gateway.
+"""Ingress endpoint of a service's host: its own Service, a Gateway, Knative's ingress, or our gateway.
 
-First half of ingress.py: names and addresses by the cluster's objects alone, nothing is connected to.
+Used by ingress.py; reads cluster objects only, without connections.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import Refused
-from pilotlight.targets.kubernetes.rights import FORBIDDEN, allowed
+from pilotlight.targets.kubernetes.connection import KubeApiError
+from pilotlight.targets.kubernetes.rights import FORBIDDEN, unless_forbidden
 
 Json = Any
 Object = Mapping[str, Json]
@@ -18,7 +18,7 @@ Addresses = tuple[tuple[str, int], ...]
 
 KNATIVE: Final = "knative-serving"
 USUAL_INGRESS: Final = "istio.ingress.networking.knative.dev"
-# By the first part of the ingress class that config-network names.
+# By the first part of the ingress class in config-network.
 INGRESSES: Final = {
     "kourier": ("kourier-system", "kourier"),
     "istio": ("istio-system", "istio-ingressgateway"),
@@ -26,36 +26,37 @@ INGRESSES: Final = {
 }
 OUR_GATEWAY: Final = ("pilotlight-system", "pilotlight-gateway")
 GATEWAY_API: Final = "gateway.networking.k8s.io/v1"
-# By which an implementation marks the Service that it makes for a Gateway: the standard's label, Envoy Gateway's own.
+# Labels of the Service of a Gateway: the standard one, and Envoy Gateway's.
 OWNERS: Final = ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/owning-gateway-name")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """`addresses` in the order in which they are worth a try; `name` is empty where only addresses are known."""
+class IngressEndpoint:
+    """`addresses` in order of preference; `name` of the Service, empty if only addresses are known."""
 
-    told: str
+    description: str
     namespace: str
     name: str
     port_name: str
     addresses: Addresses
 
 
-def door_to(cluster: Cluster, host: str, namespace: str = "") -> Door:
-    """Raises NotFound with what was looked for."""
+def find_endpoint(cluster: Cluster, host: str, namespace: str = "") -> IngressEndpoint:
+    """Return the ingress endpoint of a host. Raises NotFound."""
     own = service_of(host)
     if own:
-        return service_door(cluster, *own)
-    route = _route_of(cluster, host, namespace)
+        return service_endpoint(cluster, *own)
+    routes = cluster.list(GATEWAY_API, "HTTPRoute", namespace or None)
+    route = next((each for each in routes if host in (each["spec"].get("hostnames") or ())), None)
     if route:
         return _gateway_of(cluster, route)
     if cluster.kind("serving.knative.dev/v1", "Service"):
-        return service_door(cluster, *ingress_of(cluster))
-    return service_door(cluster, *OUR_GATEWAY)
+        return service_endpoint(cluster, *ingress_of(cluster))
+    return service_endpoint(cluster, *OUR_GATEWAY)
 
 
 def service_of(host: str) -> tuple[str, str] | None:
-    """Namespace and name where the host is a Service's name in the cluster: `iris.default.svc.cluster.local`."""
+    """Return namespace and name of a Service from its DNS name `iris.default.svc.cluster.local`; None: another host."""
     name, _, rest = host.partition(":")[0].partition(".")
     namespace, _, kind = rest.partition(".")
     inside = kind == "svc" or kind.startswith("svc.")
@@ -63,36 +64,36 @@ def service_of(host: str) -> tuple[str, str] | None:
 
 
 def ingress_of(cluster: Cluster) -> tuple[str, str]:
-    """Of Knative: the Service through which requests from outside come."""
-    told = (cluster.get("v1", "ConfigMap", KNATIVE, "config-network") or {}).get("data") or {}
-    written = str(told.get("ingress-class") or told.get("ingress.class") or USUAL_INGRESS)
-    found = INGRESSES.get(written.partition(".")[0])
-    if found is None:
-        raise NotFound(f"Knative's ingress class {written} is none that is known here", "set PILOTLIGHT_INGRESS")
-    return found
+    """Return namespace and name of Knative's external ingress Service."""
+    config = (cluster.get("v1", "ConfigMap", KNATIVE, "config-network") or {}).get("data") or {}
+    ingress_class = str(config.get("ingress-class") or config.get("ingress.class") or USUAL_INGRESS)
+    ingress = INGRESSES.get(ingress_class.partition(".")[0])
+    if ingress is None:
+        raise NotFound(f"Knative's ingress class {ingress_class} is none that is known here", "set PILOTLIGHT_INGRESS")
+    return ingress
 
 
-def service_door(cluster: Cluster, namespace: str, name: str) -> Door:
-    """An alias is followed to what it stands for."""
+def service_endpoint(cluster: Cluster, namespace: str, name: str) -> IngressEndpoint:
+    """Return the endpoint of a Service; an ExternalName is followed."""
     service = cluster.get("v1", "Service", namespace, name)
     if service is None:
         raise NotFound(f"there is no Service {name} in {namespace}, which requests would come through")
     elsewhere = service_of(str(service["spec"].get("externalName") or ""))
     if elsewhere:
-        return service_door(cluster, *elsewhere)
-    return door_of(service)
+        return service_endpoint(cluster, *elsewhere)
+    return endpoint_of(service)
 
 
-def door_of(service: Object) -> Door:
+def endpoint_of(service: Object) -> IngressEndpoint:
     port = http_port(service["spec"].get("ports") or ())
     metadata = service["metadata"]
     addresses = tuple((address, int(port["port"])) for address in addresses_of(service))
-    told = f"Service {metadata['name']} in {metadata['namespace']}"
-    return Door(told, metadata["namespace"], metadata["name"], port.get("name", ""), addresses)
+    description = f"Service {metadata['name']} in {metadata['namespace']}"
+    return IngressEndpoint(description, metadata["namespace"], metadata["name"], port.get("name", ""), addresses)
 
 
 def addresses_of(service: Object) -> Sequence[str]:
-    """Of load balancers first, then the one that only machines of the cluster reach."""
+    """Return load balancer addresses first, then the ClusterIP."""
     spec = service["spec"]
     balanced = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
     outside = [each.get("ip") or each.get("hostname") for each in balanced] + list(spec.get("externalIPs") or ())
@@ -101,52 +102,47 @@ def addresses_of(service: Object) -> Sequence[str]:
 
 
 def http_port(ports: Sequence[Object]) -> Object:
-    """The one for plain HTTP: port 80, else by its name, else the first."""
-    by_name = ("http", "http2", "http1")
-    found = [each for each in ports if each["port"] == 80] or [each for each in ports if each.get("name") in by_name]
-    return (found or list(ports))[0] if ports else {"port": 80}
+    """Return the port for plain HTTP: 80, else by name, else the first."""
+    names = ("http", "http2", "http1")
+    candidates = [each for each in ports if each["port"] == 80] or [each for each in ports if each.get("name") in names]
+    return (candidates or list(ports))[0] if ports else {"port": 80}
 
 
-def _route_of(cluster: Cluster, host: str, namespace: str) -> Object | None:
-    found = cluster.list(GATEWAY_API, "HTTPRoute", namespace or None)
-    return next((each for each in found if host in (each["spec"].get("hostnames") or ())), None)
-
-
-def _gateway_of(cluster: Cluster, route: Object) -> Door:
-    """What the route hangs on; for who may not look at that, the Service that it leads to."""
+def _gateway_of(cluster: Cluster, route: Object) -> IngressEndpoint:
+    """Return the route's Gateway; without the permission to read it, the route's backend Service."""
     parent = route["spec"]["parentRefs"][0]
     home = route["metadata"]["namespace"]
     where = (parent.get("namespace") or home, parent["name"])
     try:
         gateway = cluster.get(GATEWAY_API, "Gateway", *where)
-    except Refused as refused:
-        if refused.code != FORBIDDEN:
+    except KubeApiError as error:
+        if error.code != FORBIDDEN:
             raise
         backend = route["spec"]["rules"][0]["backendRefs"][0]
-        return service_door(cluster, backend.get("namespace") or home, backend["name"])
+        return service_endpoint(cluster, backend.get("namespace") or home, backend["name"])
     if gateway is None:
         raise NotFound(f"the Gateway {'/'.join(where)}, which the route {route['metadata']['name']} hangs on, is gone")
     return _gateway(cluster, gateway)
 
 
-def _gateway(cluster: Cluster, gateway: Object) -> Door:
-    """Its addresses as its status tells them, and the Service behind them for a port-forward."""
+def _gateway(cluster: Cluster, gateway: Object) -> IngressEndpoint:
+    """Return the addresses of a Gateway's status, and its Service for a port-forward."""
     metadata = gateway["metadata"]
-    told = f"Gateway {metadata['name']} in {metadata['namespace']}"
+    description = f"Gateway {metadata['name']} in {metadata['namespace']}"
     listeners = [each for each in gateway["spec"]["listeners"] if each["protocol"] == "HTTP"]
     port = int(listeners[0]["port"]) if listeners else 80
     own = tuple((str(each["value"]), port) for each in (gateway.get("status") or {}).get("addresses") or ())
-    services = allowed(lambda: cluster.list("v1", "Service"), ())
-    service = behind(services, metadata["name"], [address for address, _ in own], port)
+    services = unless_forbidden(lambda: cluster.list("v1", "Service"), ())
+    service = service_behind(services, metadata["name"], [address for address, _ in own], port)
     if service is None:
-        return Door(told, "", "", "", own)
-    door = door_of(service)
-    name = next((each.get("name", "") for each in service["spec"]["ports"] if each["port"] == port), door.port_name)
-    return Door(told, door.namespace, door.name, name, own or door.addresses)
+        return IngressEndpoint(description, "", "", "", own)
+    endpoint = endpoint_of(service)
+    name = next((each.get("name", "") for each in service["spec"]["ports"] if each["port"] == port), endpoint.port_name)
+    return IngressEndpoint(description, endpoint.namespace, endpoint.name, name, own or endpoint.addresses)
 
 
-def behind(services: Sequence[Object], gateway: str, addresses: Sequence[str], port: int) -> Object | None:
-    """The Service that an implementation made for a Gateway: by its label, else by an address that both have."""
+def service_behind(services: Sequence[Object], gateway: str, addresses: Sequence[str], port: int) -> Object | None:
+    """Return the Service of a Gateway: by its label, else by a common address."""
     open_here = [each for each in services if any(one["port"] == port for one in each["spec"].get("ports") or ())]
     for each in open_here:
         labels = each["metadata"].get("labels") or {}

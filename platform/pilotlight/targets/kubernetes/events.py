@@ -1,6 +1,6 @@
-"""What the cluster noted about a service: core/v1 Events of its objects, also of those that are gone already.
+"""Events of a service: core/v1 Events of its objects, including deleted ones.
 
-An Event names an object and no service. Objects that there are carry our label; a pod or revision that is gone is known
+An Event references an object, not a service. Existing objects have our label; a deleted pod or revision is recognized
 by its name, which begins with its workload's.
 """
 
@@ -13,8 +13,8 @@ from msgspec import json
 from pilotlight import names
 from pilotlight.targets.kubernetes import kinds, presence
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import Refused
-from pilotlight.targets.kubernetes.rights import allowed
+from pilotlight.targets.kubernetes.connection import KubeApiError
+from pilotlight.targets.kubernetes.rights import unless_forbidden
 from pilotlight.targets.target import Event, Key
 
 Json = Any
@@ -26,55 +26,62 @@ OWNING: Final = (
     kinds.HTTP_ROUTE, ("v1", "Service"), ("v1", "PersistentVolumeClaim"),
 )  # fmt: skip
 KEDA_HPA: Final = "keda-hpa-"
-TOO_OLD: Final = 410  # the cluster has forgotten what a watch wants to go on from
+TOO_OLD: Final = 410  # Gone: the resource version is too old to watch from
 WATCH_S: Final = "300"
 
 
 def events(cluster: Cluster, key: Key | None, follow: bool) -> Iterator[Event]:
-    """Oldest first; with `follow` what comes after, until the caller stops asking."""
+    """Yield events, oldest first; with `follow` also new ones, without end."""
     if key is not None:
-        presence.require(cluster, key)
-    return _told(cluster, key, follow)
+        presence.require_service(cluster, key)
+    return _service_events(cluster, key, follow)
 
 
-def _told(cluster: Cluster, key: Key | None, follow: bool) -> Iterator[Event]:
+def _service_events(cluster: Cluster, key: Key | None, follow: bool) -> Iterator[Event]:
     number = 0
-    account = _Account(cluster, key)
-    for document, just_now in _documents(cluster, key, follow):
-        service = account.service_of(document, just_now)
+    owners_cache = _OwnerCache(cluster, key)
+    for document, live in _documents(cluster, key, follow):
+        service = owners_cache.service_of(document, live)
         if service and (key is None or service == key[1]):
             number += 1
             yield as_event(document, service, number)
 
 
-class _Account:
-    """Which service an object belongs to. A busy cluster has many objects of others: each is looked at once at most."""
+class _OwnerCache:
+    """Services by object. Objects of others may be many: each is read at most once."""
 
     def __init__(self, cluster: Cluster, key: Key | None) -> None:
         self._cluster, self._namespace = cluster, key[0] if key else None
         self._owners: dict[tuple[str, str], str] = {}
-        self._strangers: set[tuple[str, str]] = set()
+        self._foreign: set[tuple[str, str]] = set()
         self._listed = False
 
-    def service_of(self, document: Document, just_now: bool) -> str:
-        """What happens just now may be about an object that was not there when all were listed."""
+    def service_of(self, document: Document, live: bool) -> str:
+        """Return the service; a `live` event may be about an object created after the list."""
         about = document.get("involvedObject") or {}
-        met = (str(about.get("namespace") or document["metadata"].get("namespace") or ""), str(about.get("name") or ""))
+        reference = (
+            str(about.get("namespace") or document["metadata"].get("namespace") or ""),
+            str(about.get("name") or ""),
+        )
         if not self._listed:
             self._listed = True
-            self._owners = owners(self._cluster.lists(OWNING, self._namespace, names.LABEL_SERVICE))
-        found = owner(met, self._owners)
-        if not found and just_now and met not in self._strangers:
-            found = self._looked_at(met, str(about.get("apiVersion") or ""), str(about.get("kind") or ""))
-        return found
+            self._owners = owners(self._cluster.list_kinds(OWNING, self._namespace, names.LABEL_SERVICE))
+        service = owner(reference, self._owners)
+        if not service and live and reference not in self._foreign:
+            service = self._read(reference, str(about.get("apiVersion") or ""), str(about.get("kind") or ""))
+        return service
 
-    def _looked_at(self, met: tuple[str, str], api_version: str, kind: str) -> str:
-        seen = allowed(partial(self._cluster.get, api_version, kind, *met), None) if api_version and kind else None
+    def _read(self, reference: tuple[str, str], api_version: str, kind: str) -> str:
+        seen = (
+            unless_forbidden(partial(self._cluster.get, api_version, kind, *reference), None)
+            if api_version and kind
+            else None
+        )
         service = kinds.labels(seen).get(names.LABEL_SERVICE, "") if seen else ""
         if service:
-            self._owners[met] = service
+            self._owners[reference] = service
         else:
-            self._strangers.add(met)
+            self._foreign.add(reference)
         return service
 
 
@@ -85,9 +92,9 @@ def owners(objects: Iterable[Document]) -> dict[tuple[str, str], str]:
     }
 
 
-def owner(met: tuple[str, str], known: Owners) -> str:
-    """By its own name, else by the longest one that its name begins with: `iris-predictor-00001-deployment-7d9…`."""
-    namespace, name = met[0], met[1].removeprefix(KEDA_HPA)
+def owner(reference: tuple[str, str], known: Owners) -> str:
+    """Return the service by the object's name, else by its longest known prefix, such as `iris-predictor-00001`."""
+    namespace, name = reference[0], reference[1].removeprefix(KEDA_HPA)
     if (namespace, name) in known:
         return known[namespace, name]
     while "-" in name:
@@ -108,28 +115,28 @@ def as_event(document: Document, service: str, number: int) -> Event:
 
 
 def at(document: Document) -> str:
-    """When it was seen last, to the second. Which field tells depends on who wrote the event."""
+    """Return the last time of an event, to the second; the field depends on the API version of its writer."""
     series = document.get("series") or {}
-    told = (
+    time = (
         series.get("lastObservedTime") or document.get("lastTimestamp") or document.get("eventTime")
         or document.get("firstTimestamp") or document["metadata"].get("creationTimestamp")
     )  # fmt: skip
-    return str(told)[:19] + "Z" if told else ""
+    return str(time)[:19] + "Z" if time else ""
 
 
 def _documents(cluster: Cluster, key: Key | None, follow: bool) -> Iterator[tuple[Document, bool]]:
-    """Those that there are, then what a watch tells just now. One that fell behind lists anew and repeats nothing."""
-    path = cluster.known(*kinds.EVENT).path(key[0] if key else "")
-    told: set[tuple[str, str]] = set()
+    """Yield listed events, then watched ones (live). After an expired watch it lists again, without repetitions."""
+    path = cluster.require_kind(*kinds.EVENT).path(key[0] if key else "")
+    seen: set[tuple[str, str]] = set()
     while True:
-        answer = cluster.connection.ask("GET", path).document
-        there = sorted(answer.get("items") or (), key=at)
-        before, told = told, set(map(_version, there))
-        yield from ((document, False) for document in there if _version(document) not in before)
+        response = cluster.connection.request("GET", path).document
+        listed = sorted(response.get("items") or (), key=at)
+        before, seen = seen, set(map(_version, listed))
+        yield from ((document, False) for document in listed if _version(document) not in before)
         if not follow:
             return
-        for document in _watched(cluster, path, str(answer["metadata"]["resourceVersion"])):
-            told.add(_version(document))
+        for document in _watched(cluster, path, str(response["metadata"]["resourceVersion"])):
+            seen.add(_version(document))
             yield document, True
 
 
@@ -139,7 +146,7 @@ def _version(document: Document) -> tuple[str, str]:
 
 
 def _watched(cluster: Cluster, path: str, version: str) -> Iterator[Document]:
-    """Until the cluster no longer knows the version that it would have to go on from."""
+    """Watch until the resource version expires or the connection breaks."""
     while True:
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": WATCH_S, "allowWatchBookmarks": "true"}
         try:
@@ -150,9 +157,9 @@ def _watched(cluster: Cluster, path: str, version: str) -> Iterator[Document]:
                 version = str(change["object"]["metadata"]["resourceVersion"])
                 if change["type"] in ("ADDED", "MODIFIED"):
                     yield change["object"]
-        except Refused as refused:
-            if refused.code != TOO_OLD:
+        except KubeApiError as error:
+            if error.code != TOO_OLD:
                 raise
             return
         except OSError:
-            return  # the list that follows waits for a server that restarts
+            return  # the next list retries while the server restarts

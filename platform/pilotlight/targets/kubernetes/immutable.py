@@ -1,8 +1,8 @@
-"""A Knative revision cannot change, and Knative fills in its defaults only once: both ways of reading that. Pure.
+"""Immutable parts of Knative Services: templates of existing revisions, and creator annotations. Pure.
 
-Its webhook writes defaults into a template when the revision's name is new, in our name, and refuses any other text
-under a name that it knows. So a template that is there already is sent as it is there, and shown as it was sent. The
-same webhook notes who made the object, again in our name, and refuses to have that taken away.
+Knative's webhook writes defaults into the template of a new revision, under our field manager, and rejects any other
+template with the same revision name. So the template of an existing revision is sent as it is live, and shown as it was
+sent. The webhook also writes creator annotations, and rejects their removal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,17 +13,17 @@ from pilotlight.targets.kubernetes.overlay import is_knative, revision_of
 
 Json = Any
 Document = Mapping[str, Json]
-AUTHORS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
+CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
 
 
-def sendable(documents: Iterable[Document], there: Iterable[Document]) -> list[Document]:
-    """What can be applied: templates of revisions that exist as the cluster has them."""
-    return [_with_author(_with_template(each, found), found) for each, found in _pairs(documents, there)]
+def with_live_templates(documents: Iterable[Document], live: Iterable[Document]) -> list[Document]:
+    """Return documents to apply: templates of existing revisions as they are live."""
+    return [_with_creators(_with_template(each, existing), existing) for each, existing in _pairs(documents, live)]
 
 
-def as_sent(found: Iterable[Document], written: Sequence[Document]) -> list[Document]:
-    """What was applied, from what is found: templates of the same revision as they were written."""
-    return [_with_template(each, sent) for each, sent in _pairs(found, written)]
+def with_sent_templates(live: Iterable[Document], written: Sequence[Document]) -> list[Document]:
+    """Return live documents with the templates of the same revisions as they were written."""
+    return [_with_template(each, sent) for each, sent in _pairs(live, written)]
 
 
 def _pairs(documents: Iterable[Document], others: Iterable[Document]) -> list[tuple[Document, Document | None]]:
@@ -37,11 +37,13 @@ def _with_template(document: Document, other: Document | None) -> Document:
     return {**document, "spec": {**document["spec"], "template": other["spec"]["template"]}}
 
 
-def _with_author(document: Document, other: Document | None) -> Document:
-    noted = {name: text for name, text in _annotations(other or {"metadata": {}}).items() if name in AUTHORS}
-    if not noted:
+def _with_creators(document: Document, other: Document | None) -> Document:
+    creators = {
+        name: text for name, text in _annotations(other or {"metadata": {}}).items() if name in CREATOR_ANNOTATIONS
+    }
+    if not creators:
         return document
-    annotations = {**_annotations(document), **noted}
+    annotations = {**_annotations(document), **creators}
     return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
 
 

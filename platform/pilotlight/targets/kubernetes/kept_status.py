@@ -1,6 +1,6 @@
-"""A service's status in the words of an InferenceService: what `kubectl get inferenceservice NAME -o yaml` shows. Pure.
+"""Status of a service as that of an InferenceService, for `kubectl get inferenceservice NAME -o yaml`. Pure.
 
-`kept` writes it; the types are in `spec/status_fields`.
+kept.py writes it; the types are in `spec/status_fields`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,15 +10,15 @@ from pilotlight import names
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
 Json = Any
-# Who takes the requests of a service, and whose model is the service's: the first of these that it has.
+# Entry component, and component with the model: the first of these that a service has.
 ENTRIES: Final = ("router", "transformer", "engine", "predictor")
 MODELS: Final = ("engine", "predictor", "decoder")
 PROVEN: Final = ("Loaded", "Standby")
 
 
-def kept_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
-    """`before` is the status that the object has: a condition that stands keeps the time since when it does."""
-    told: dict[str, Json] = {
+def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
+    """Return the status. `before` is the object's: unchanged conditions keep their lastTransitionTime."""
+    fields: dict[str, Json] = {
         "url": status.url,
         "address": _address(status),
         "deploymentMode": status.mode,
@@ -27,43 +27,43 @@ def kept_status(status: ServiceStatus, before: Mapping[str, Json], now: str, gen
         "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
         "modelStatus": _model(status.revisions),
     }
-    return {name: value for name, value in told.items() if value or value == 0}
+    return {name: value for name, value in fields.items() if value or value == 0}
 
 
 def _by_role(revisions: Iterable[RevisionStatus]) -> dict[str, list[RevisionStatus]]:
-    found: dict[str, list[RevisionStatus]] = {}
+    by_role: dict[str, list[RevisionStatus]] = {}
     for each in revisions:
-        found.setdefault(each.role, []).append(each)
-    return found
+        by_role.setdefault(each.role, []).append(each)
+    return by_role
 
 
 def _first(roles: Sequence[str], revisions: Sequence[RevisionStatus]) -> list[RevisionStatus]:
-    """The revisions of the first of these roles that there is, newest first."""
+    """Return the revisions of the first of these roles that exists, newest first."""
     by_role = _by_role(revisions)
     return next((by_role[role] for role in roles if role in by_role), [])
 
 
-def _within(workload: str, namespace: str) -> str:
+def _internal_url(workload: str, namespace: str) -> str:
     return f"http://{workload}.{namespace}.svc.cluster.local"
 
 
 def _address(status: ServiceStatus) -> dict[str, str]:
-    """A serverless service is asked by its entry's own name; the others have a Service of the whole."""
+    """Return the internal address: the entry workload of a serverless service, else the entry Service."""
     entry = _first(ENTRIES, status.revisions)
     if not entry:
         return {}
     name = entry[0].workload if status.mode == "serverless" else names.entry_service(status.name)
-    return {"url": _within(name, status.namespace)}
+    return {"url": _internal_url(name, status.namespace)}
 
 
 def _condition(condition: Condition, before: Mapping[str, Json], now: str) -> dict[str, Json]:
     known: Mapping[str, Json] = next(
         (each for each in before.get("conditions") or () if each.get("type") == condition.type), {}
     )
-    stands = known.get("status") == condition.status
-    since = condition.since or (known.get("lastTransitionTime") if stands else "") or now
-    told = {"type": condition.type, "status": condition.status, "lastTransitionTime": since}
-    return told | {
+    unchanged = known.get("status") == condition.status
+    since = condition.since or (known.get("lastTransitionTime") if unchanged else "") or now
+    fields = {"type": condition.type, "status": condition.status, "lastTransitionTime": since}
+    return fields | {
         name: value for name, value in (("reason", condition.reason), ("message", condition.message)) if value
     }
 
@@ -71,20 +71,20 @@ def _condition(condition: Condition, before: Mapping[str, Json], now: str) -> di
 def _component(status: ServiceStatus, revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
     newest = revisions[0]
     ready = next((each.name for each in revisions if each.model_state in PROVEN), "")
-    told = {
-        "url": _within(newest.workload, status.namespace),
+    fields = {
+        "url": _internal_url(newest.workload, status.namespace),
         "latestCreatedRevision": newest.name,
         "latestReadyRevision": ready,
         "traffic": [_share(each, newest) for each in revisions if each.percent or each.tags],
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _share(revision: RevisionStatus, newest: RevisionStatus) -> dict[str, Json]:
-    told: dict[str, Json] = {"revisionName": revision.name, "percent": revision.percent}
-    told["latestRevision"] = revision is newest
+    fields: dict[str, Json] = {"revisionName": revision.name, "percent": revision.percent}
+    fields["latestRevision"] = revision is newest
     tagged = {"tag": revision.tags[0], "url": revision.url} if revision.tags else {}
-    return told | {name: value for name, value in tagged.items() if value}
+    return fields | {name: value for name, value in tagged.items() if value}
 
 
 def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
@@ -99,12 +99,12 @@ def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
         "totalCopies": sum(each.ready for each in mine),
         "failedCopies": max(target.desired - target.ready, 0) if failed else 0,
     }
-    told: dict[str, Json] = {"transitionStatus": _transition(target), "modelRevisionStates": states}
-    told["modelCopies"] = copies
+    fields: dict[str, Json] = {"transitionStatus": _transition(target), "modelRevisionStates": states}
+    fields["modelCopies"] = copies
     if failed:
-        why = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
-        told["lastFailureInfo"] = {name: value for name, value in why.items() if value}
-    return told
+        failure = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
+        fields["lastFailureInfo"] = {name: value for name, value in failure.items() if value}
+    return fields
 
 
 def _transition(target: RevisionStatus) -> str:

@@ -1,4 +1,4 @@
-"""Every kind of object that a service consists of, as the cluster is asked for them: one table."""
+"""Kinds of objects that a service consists of."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +20,7 @@ EVENT: Final = ("v1", "Event")
 KNATIVE_REVISION: Final = ("serving.knative.dev/v1", "Revision")
 
 WORKLOADS: Final = (KNATIVE_SERVICE, DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_CLUSTER)
-# What render writes and what comes beside a document: whatever has our label among these is ours to prune and delete.
+# Kinds of rendered and additional objects: those with our label are pruned and deleted.
 OWNED: Final = (
     ("v1", "ServiceAccount"), ("v1", "ConfigMap"), ("v1", "PersistentVolumeClaim"), ("v1", "Service"),
     ("networking.k8s.io/v1", "NetworkPolicy"), ("keda.sh/v1alpha1", "TriggerAuthentication"), *WORKLOADS,
@@ -35,12 +35,12 @@ def selector(name: str) -> str:
 
 
 def is_controlled(document: Mapping[str, Json]) -> bool:
-    """Made by a controller from another object, which carries its labels on: not ours to touch."""
+    """Whether a controller owns the object; such objects inherit labels, but are not ours to change."""
     return any(owner.get("controller") for owner in document["metadata"].get("ownerReferences") or ())
 
 
-def takes_requests(endpoint: Mapping[str, Json]) -> bool:
-    """Of an EndpointSlice. Ready unless it says otherwise, as Kubernetes reads it."""
+def is_endpoint_ready(endpoint: Mapping[str, Json]) -> bool:
+    """Whether an endpoint of an EndpointSlice is ready; a missing condition means ready, as in Kubernetes."""
     return (endpoint.get("conditions") or {}).get("ready") is not False
 
 

@@ -1,7 +1,7 @@
-"""What the pods of a service wrote: pod by pod, or all of them as it comes, with the pods that start meanwhile.
+"""Logs of a service's pods: pod by pod, or followed live, including new pods.
 
-`lines` is the target's `logs`. Every line is asked for with its time, so that a stream that was cut goes on where it
-ended and a container that restarted is read from its beginning.
+Lines are requested with timestamps, so that a broken stream continues where it ended and a restarted container is read
+from its beginning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,54 +23,54 @@ from pilotlight.targets.target import Key
 Json = Any
 Document = Mapping[str, Json]
 REVISION_LABELS: Final = ("serving.knative.dev/revision", names.LABEL_REVISION)
-LOOK_S: Final = 1.0  # how soon a pod that starts is seen
+POLL_S: Final = 1.0  # until a new pod is noticed
 ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     pod: str
-    at: str  # fixed width, so that later times are greater texts
+    at: str  # fixed width: compares as text
     text: str
 
 
 def lines(
     cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: str, tail: int
 ) -> Iterator[str]:  # fmt: skip
-    """As `tail` shows several files: a heading where the lines of another pod begin."""
-    found = chosen(_pods(cluster, key), replica)
-    if not found:
-        presence.require(cluster, key)
+    """Yield lines, with headings between pods like `tail` for several files."""
+    pods = select_pods(_pods(cluster, key), replica)
+    if not pods:
+        presence.require_service(cluster, key)
     if follow and not previous:
-        return headed(_followed(cluster, key, replica, tail))
-    return headed(line for pod in found for line in _read(cluster, pod, previous=previous, tail=tail))
+        return with_headings(_follow(cluster, key, replica, tail))
+    return with_headings(line for pod in pods for line in _read(cluster, pod, previous=previous, tail=tail))
 
 
-def headed(found: Iterator[Line]) -> Iterator[str]:
+def with_headings(lines: Iterator[Line]) -> Iterator[str]:
     last = ""
-    for line in found:
+    for line in lines:
         if last and line.pod != last:
             yield f"==> {line.pod} <=="
         last = line.pod
         yield line.text
 
 
-def _means(replica: str, name: str) -> bool:
-    """Verbs take a revision by the end of its name; one made from it, where something was set by hand, counts too."""
+def _matches(replica: str, name: str) -> bool:
+    """Whether a name matches: a revision may be given by the end of its name, and includes those with overrides."""
     return name == replica or name.endswith(f"-{replica}") or name.startswith(f"{replica}-")
 
 
-def chosen(pods: list[Document], replica: str) -> list[Document]:
-    """Newest last. `replica` is the name of a pod, or of a revision; raises NotFound for one that none of them has."""
+def select_pods(pods: list[Document], replica: str) -> list[Document]:
+    """Return the pods of `replica`, a pod or a revision (empty: all), newest last. Raises NotFound."""
     ordered = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
-    found = [pod for pod in ordered if not replica or any(_means(replica, name) for name in _known_as(pod))]
-    if ordered and not found:
-        there = ", ".join(str(pod["metadata"]["name"]) for pod in ordered)
-        raise NotFound(f"no pod or revision with pods is called {replica}; there are {there}")
-    return found
+    selected = [pod for pod in ordered if not replica or any(_matches(replica, name) for name in _pod_names(pod))]
+    if ordered and not selected:
+        names = ", ".join(str(pod["metadata"]["name"]) for pod in ordered)
+        raise NotFound(f"no pod or revision with pods is called {replica}; there are {names}")
+    return selected
 
 
-def _known_as(pod: Document) -> list[str]:
+def _pod_names(pod: Document) -> list[str]:
     return [pod["metadata"]["name"], *(kinds.labels(pod).get(label, "") for label in REVISION_LABELS)]
 
 
@@ -81,35 +81,35 @@ def _pods(cluster: Cluster, key: Key) -> list[Document]:
 def _read(
     cluster: Cluster, pod: Document, *, previous: bool = False, follow: bool = False, tail: int = -1, after: str = ""
 ) -> Iterator[Line]:
-    """What there is, later than `after`. A container that has not started yet has nothing, and that is no error."""
+    """Yield lines later than `after`; nothing if the container has not started yet."""
     metadata = pod["metadata"]
     query = {"container": main_container(pod), "timestamps": "true"}
     query |= {"previous": "true"} if previous else {}
     query |= {"follow": "true"} if follow else {}
     query |= {"sinceTime": after[:19] + "Z"} if after else {"tailLines": str(tail)} if tail >= 0 else {}
-    path = cluster.known(*kinds.POD).path(metadata["namespace"], metadata["name"], "log")
+    path = cluster.require_kind(*kinds.POD).path(metadata["namespace"], metadata["name"], "log")
     with suppress(PlatformError, OSError):
         for written in cluster.connection.lines(path, query):
             line = written.decode(errors="replace")
             at, _, text = line.partition(" ")
-            if at > after and not line.startswith(LOST_LOG):  # which has no time, and would pass for the latest
+            if at > after and not line.startswith(LOST_LOG):  # without a timestamp, it would compare as the latest
                 yield Line(metadata["name"], at, text)
 
 
-def _followed(cluster: Cluster, key: Key, replica: str, tail: int) -> Iterator[Line]:
-    """One thread reads one pod. Those that were there begin with their last lines, later ones with their first."""
+def _follow(cluster: Cluster, key: Key, replica: str, tail: int) -> Iterator[Line]:
+    """Yield lines of all pods, one thread each; existing pods start with their tail, new ones at the beginning."""
     queue: SimpleQueue[Line] = SimpleQueue()
     ended = Signal()
     seen: set[str] = set()
-    begin = tail
+    first_tail = tail
     try:
         while True:
-            for pod in _present(cluster, key, replica):
-                if _identity(pod) not in seen:  # a StatefulSet gives a successor the same name
+            for pod in _current_pods(cluster, key, replica):
+                if _identity(pod) not in seen:  # a StatefulSet reuses pod names
                     seen.add(_identity(pod))
-                    Thread(target=_tell, args=(cluster, pod, begin, queue, ended), daemon=True).start()
-            begin = -1
-            yield from _until(queue, monotonic() + LOOK_S)
+                    Thread(target=_read_into, args=(cluster, pod, first_tail, queue, ended), daemon=True).start()
+            first_tail = -1
+            yield from _until(queue, monotonic() + POLL_S)
     finally:
         ended.set()
 
@@ -124,14 +124,14 @@ def _until(queue: SimpleQueue[Line], deadline: float) -> Iterator[Line]:
             yield queue.get(timeout=left)
 
 
-def _present(cluster: Cluster, key: Key, replica: str) -> list[Document]:
+def _current_pods(cluster: Cluster, key: Key, replica: str) -> list[Document]:
     try:
-        return chosen(_pods(cluster, key), replica)
+        return select_pods(_pods(cluster, key), replica)
     except PlatformError:
-        return []  # its pods may come later, and a cluster that is away for a moment comes back
+        return []  # pods may come later, and the cluster may be unavailable for a moment
 
 
-def _tell(cluster: Cluster, pod: Document, tail: int, queue: SimpleQueue[Line], ended: Signal) -> None:
+def _read_into(cluster: Cluster, pod: Document, tail: int, queue: SimpleQueue[Line], ended: Signal) -> None:
     metadata, after = pod["metadata"], ""
     while not ended.is_set():
         for line in _read(cluster, pod, follow=True, tail=tail, after=after):
@@ -139,12 +139,12 @@ def _tell(cluster: Cluster, pod: Document, tail: int, queue: SimpleQueue[Line], 
             queue.put(line)
             if ended.is_set():
                 return
-        if ended.wait(LOOK_S) or _gone(cluster, metadata["namespace"], metadata["name"]):
+        if ended.wait(POLL_S) or _has_ended(cluster, metadata["namespace"], metadata["name"]):
             return
 
 
-def _gone(cluster: Cluster, namespace: str, name: str) -> bool:
+def _has_ended(cluster: Cluster, namespace: str, name: str) -> bool:
     with suppress(PlatformError):
-        found = cluster.get(*kinds.POD, namespace, name)
-        return found is None or (found.get("status") or {}).get("phase") in ENDED
+        pod = cluster.get(*kinds.POD, namespace, name)
+        return pod is None or (pod.get("status") or {}).get("phase") in ENDED
     return False

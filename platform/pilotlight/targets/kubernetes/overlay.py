@@ -1,8 +1,8 @@
-"""What `scale` and `traffic` have set by hand, laid over the manifests of a release. Pure.
+"""Overrides of `scale` and `traffic`, applied to the manifests of a release. Pure.
 
-The manifests stay as they were planned; an annotation on the workload's object keeps what was set, so that the next
-deploy lays it over again. Bounds change an autoscaler and restart nothing, except on Knative: there they are part of a
-revision, so that a new one is made, named after the planned one.
+An annotation on the workload stores them, so that the next deploy applies them again. Bounds change an autoscaler and
+restart nothing, except on Knative: there they are part of a revision, and a new one is created, named after the planned
+one.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from msgspec import json
 
 from pilotlight import names
 from pilotlight.errors import UsageError
-from pilotlight.manifests import canonical
+from pilotlight.manifests import canonical_json
 
 Json = Any
 Document = Mapping[str, Json]
@@ -26,13 +26,13 @@ BOUNDS: Final = {
 }
 
 
-def overlaid(manifests: Sequence[Document], overrides: Overrides) -> list[dict[str, Json]]:
-    """All of them, changed where something was set by hand."""
+def apply_overrides(manifests: Sequence[Document], overrides: Overrides) -> list[dict[str, Json]]:
+    """Return all manifests with the overrides applied."""
     renamed = _new_revisions(manifests, overrides)
     revisions = {revision_of(each): str(each["metadata"]["name"]) for each in manifests if is_workload(each)}
     shares = _weights(overrides, revisions)
-    made = [_laid(dict(each), overrides, renamed) for each in manifests]
-    return [_shared(each, shares) for each in made] if shares else made
+    documents = [_overridden(dict(each), overrides, renamed) for each in manifests]
+    return [_with_shares(each, shares) for each in documents] if shares else documents
 
 
 def is_knative(document: Document) -> bool:
@@ -44,7 +44,7 @@ def is_workload(document: Document) -> bool:
 
 
 def revision_of(document: Document) -> str:
-    """The revision that a workload's object describes; empty where none is named."""
+    """Return the revision that a workload describes; empty: none is named."""
     spec = document.get("spec") or {}
     template = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate") or {}
     metadata = template.get("metadata") or {}
@@ -57,21 +57,21 @@ def bounds_of(written: Mapping[str, Json]) -> dict[str, int]:
 
 
 def _new_revisions(manifests: Sequence[Document], overrides: Overrides) -> dict[str, str]:
-    """Planned revisions of Knative whose bounds were set by hand, with the names that they have then."""
-    found = {}
+    """Return the new names of planned Knative revisions with overridden bounds."""
+    new_names = {}
     for document in manifests:
         bounds = bounds_of(overrides.get(document["metadata"]["name"]) or {})
         if is_knative(document) and bounds and revision_of(document):
             planned = revision_of(document)
-            digest = hashlib.sha256(canonical({"of": planned, **bounds}).encode()).hexdigest()[:4]
-            found[planned] = f"{planned}-{digest}"
-    return found
+            digest = hashlib.sha256(canonical_json({"of": planned, **bounds}).encode()).hexdigest()[:4]
+            new_names[planned] = f"{planned}-{digest}"
+    return new_names
 
 
-def _laid(document: dict[str, Json], overrides: Overrides, renamed: Mapping[str, str]) -> dict[str, Json]:
+def _overridden(document: dict[str, Json], overrides: Overrides, renamed: Mapping[str, str]) -> dict[str, Json]:
     scaled = str(((document.get("spec") or {}).get("scaleTargetRef") or {}).get("name"))
     if scaled in overrides:
-        return _rescaled(document, bounds_of(overrides[scaled]))
+        return _with_bounds(document, bounds_of(overrides[scaled]))
     written = overrides.get(document["metadata"]["name"])
     if not written or not is_workload(document):
         return document
@@ -82,21 +82,21 @@ def _laid(document: dict[str, Json], overrides: Overrides, renamed: Mapping[str,
     return _annotated(document, names.ANNOTATION_OVERRIDES, json.encode(written, order="sorted").decode())
 
 
-def _rescaled(document: dict[str, Json], bounds: Mapping[str, int]) -> dict[str, Json]:
+def _with_bounds(document: dict[str, Json], bounds: Mapping[str, int]) -> dict[str, Json]:
     keda = document["kind"] == "ScaledObject"
     fields = ("minReplicaCount", "maxReplicaCount") if keda else ("minReplicas", "maxReplicas")
-    given = {field: bounds[name] for field, name in zip(fields, BOUNDS, strict=True) if name in bounds}
-    made = _with_spec(document, given)
-    least, most = (int(made["spec"][field]) for field in fields)
-    if least > most:
-        raise UsageError(f"min is {least}, must be at most max, which is {most}", "give both: --min and --max")
-    if least == 0:
-        _check_wakes(made)
-    return made
+    changes = {field: bounds[name] for field, name in zip(fields, BOUNDS, strict=True) if name in bounds}
+    bounded = _with_spec(document, changes)
+    minimum, maximum = (int(bounded["spec"][field]) for field in fields)
+    if minimum > maximum:
+        raise UsageError(f"min is {minimum}, must be at most max, which is {maximum}", "give both: --min and --max")
+    if minimum == 0:
+        _check_wakes(bounded)
+    return bounded
 
 
 def _check_wakes(document: Document) -> None:
-    """Nothing that runs no more can be slow: only requests that somebody holds wake a service from zero."""
+    """Raise UsageError unless a trigger can wake the service from zero: metrics of its pods are gone by then."""
     name = document["metadata"]["name"]
     if document["kind"] != "ScaledObject":
         raise UsageError(f"{name} is scaled by an HPA, which keeps at least 1", "scale --min 1, or let KEDA scale it")
@@ -111,8 +111,8 @@ def _knative(document: dict[str, Json], written: Mapping[str, Json], renamed: Ma
     template = dict(document["spec"]["template"])
     if revision != planned:
         metadata = dict(template["metadata"])
-        given = {BOUNDS[name]: str(value) for name, value in bounds_of(written).items()}
-        metadata |= {"name": revision, "annotations": {**(metadata.get("annotations") or {}), **given}}
+        changes = {BOUNDS[name]: str(value) for name, value in bounds_of(written).items()}
+        metadata |= {"name": revision, "annotations": {**(metadata.get("annotations") or {}), **changes}}
         template["metadata"] = metadata
     shares = written.get("traffic") or document["spec"].get("traffic") or ()
     traffic = [_share(share, planned, revision) for share in shares]
@@ -120,7 +120,7 @@ def _knative(document: dict[str, Json], written: Mapping[str, Json], renamed: Ma
 
 
 def _share(share: Mapping[str, Json], planned: str, revision: str) -> dict[str, Json]:
-    """Of Knative's own spelling or of ours; `latest` is the revision that the object describes."""
+    """Convert a share in Knative's or our format; `latest` is the revision that the object describes."""
     named = str(share.get("revisionName") or share.get("revision") or "")
     name = revision if named in ("", "latest", planned) else named
     tag = {"tag": share["tag"]} if share.get("tag") else {}
@@ -128,18 +128,18 @@ def _share(share: Mapping[str, Json], planned: str, revision: str) -> dict[str, 
 
 
 def _weights(overrides: Overrides, revisions: Mapping[str, str]) -> dict[str, int]:
-    """Shares between two workloads side by side, by the workload's name; Knative's are in its own object."""
+    """Return the overridden shares of raw workloads, by workload; Knative has its own in the object."""
     written = next((each["traffic"] for each in overrides.values() if each.get("traffic")), ())
     newest = next((name for name, each in overrides.items() if each.get("traffic")), "")
-    found = {}
+    weights = {}
     for share in written:
         latest = share["revision"] in ("", "latest")
-        found[newest if latest else revisions.get(share["revision"], "")] = int(share["percent"])
-    return {name: percent for name, percent in found.items() if name}
+        weights[newest if latest else revisions.get(share["revision"], "")] = int(share["percent"])
+    return {name: percent for name, percent in weights.items() if name}
 
 
-def _shared(document: dict[str, Json], shares: Mapping[str, int]) -> dict[str, Json]:
-    """The route's weights, and the annotation by which our gateway knows them."""
+def _with_shares(document: dict[str, Json], shares: Mapping[str, int]) -> dict[str, Json]:
+    """Set the weights of a route, and the shares annotation for our gateway."""
     if document["kind"] == "HTTPRoute":
         rules = [_split(rule, shares) for rule in document["spec"].get("rules") or ()]
         return _with_spec(document, {"rules": rules})
@@ -150,14 +150,10 @@ def _shared(document: dict[str, Json], shares: Mapping[str, int]) -> dict[str, J
 
 
 def _split(rule: Mapping[str, Json], shares: Mapping[str, int]) -> Mapping[str, Json]:
-    """One side alone has everything, whatever was set while there were two."""
-    sides = rule.get("backendRefs") or ()
-    return {**rule, "backendRefs": [_weighed(side, shares) for side in sides]} if len(sides) > 1 else rule
-
-
-def _weighed(reference: Mapping[str, Json], shares: Mapping[str, int]) -> dict[str, Json]:
-    name = str(reference["name"])
-    return {**reference, **({"weight": shares[name]} if name in shares else {})}
+    """Set the weights of a rule with several backends; a single backend gets everything."""
+    backends = rule.get("backendRefs") or ()
+    weighted = [{**each, "weight": shares[each["name"]]} if each["name"] in shares else each for each in backends]
+    return {**rule, "backendRefs": weighted} if len(backends) > 1 else rule
 
 
 def _with_spec(document: Mapping[str, Json], change: Mapping[str, Json]) -> dict[str, Json]:

@@ -1,7 +1,7 @@
-"""An object as it was applied, cut out of the one that the cluster shows. Pure.
+"""The applied fields of a live object, by `metadata.managedFields`. Pure.
 
-The API server fills in defaults and other tools write beside us, but it keeps the account of who wrote what in
-`metadata.managedFields`. Only what was applied is left here, so that a comparison shows changes of meaning alone.
+Live objects also have defaults of the API server and fields of other managers; without them a diff shows only changes
+of meaning.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,92 +9,92 @@ from typing import Any, Final
 
 from msgspec import json
 
-from pilotlight.quantities import number
+from pilotlight.quantities import quantity_or_zero
 from pilotlight.targets.kubernetes.cluster import MANAGER
 
 Json = Any
-APPLIERS: Final = (MANAGER, "helm")  # a service may have been installed by either
+APPLIERS: Final = (MANAGER, "helm")  # a service may be installed by either
 IDENTITY: Final = ("apiVersion", "kind")
 
 
-def as_applied(document: Mapping[str, Json]) -> dict[str, Json]:
-    """With its identity and `status`; an object that nobody of ours has applied keeps its identity only."""
+def applied_fields(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the applied fields with identity and `status`; only these if none was applied by us."""
     metadata = document["metadata"]
-    accounts = [
+    managed = [
         each.get("fieldsV1") or {}
         for each in metadata.get("managedFields") or ()
         if each.get("manager") in APPLIERS and each.get("subresource") in (None, "")
     ]
-    owned = _cut(document, _merged(accounts)) if accounts else {}
+    owned = _select(document, _merged(managed)) if managed else {}
     named = {name: metadata[name] for name in ("name", "namespace") if name in metadata}
     identity = {name: document[name] for name in IDENTITY}
     own = {name: value for name, value in owned.items() if name not in (*IDENTITY, "metadata", "status")}
-    kept = {name: value for name, value in (owned.get("metadata") or {}).items() if name not in named}
+    own_metadata = {name: value for name, value in (owned.get("metadata") or {}).items() if name not in named}
     status = {"status": document["status"]} if "status" in document else {}
-    return {**identity, "metadata": {**named, **kept}, **own, **status}
+    return {**identity, "metadata": {**named, **own_metadata}, **own, **status}
 
 
-def shown(live: Mapping[str, Json], applied: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
-    """What was applied, spelled as it was sent, and what became of the fields that somebody has taken over since."""
-    return dict(as_written(_with_taken(applied, live, written), written))
+def as_shown(live: Mapping[str, Json], applied: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the applied fields as written, plus live values of fields that another manager has taken over."""
+    return dict(as_written(_with_foreign_changes(applied, live, written), written))
 
 
-def _with_taken(applied: Json, live: Json, written: Json) -> Json:
+def _with_foreign_changes(applied: Json, live: Json, written: Json) -> Json:
     if not all(isinstance(each, Mapping) for each in (applied, live, written)):
         return applied
-    taken = {name: live[name] for name in written if name in live and name not in applied}
-    kept = {name: _with_taken(value, live.get(name), written.get(name)) for name, value in applied.items()}
-    return {**kept, **taken}
+    foreign = {name: live[name] for name in written if name in live and name not in applied}
+    merged = {name: _with_foreign_changes(value, live.get(name), written.get(name)) for name, value in applied.items()}
+    return {**merged, **foreign}
 
 
-def as_written(found: Json, written: Json, key: str = "") -> Json:
-    """The same, spelled as it was sent where that means the same: the server writes `1` for `1000m`.
+def as_written(live: Json, written: Json, key: str = "") -> Json:
+    """Return the value in its written spelling where equal: the server normalizes `1000m` to `1`.
 
-    Lists that are owned as a whole come with the defaults of their items, which nobody sent.
+    Items of atomic lists include defaults, which are dropped.
     """
-    if isinstance(found, Mapping) and isinstance(written, Mapping):
+    if isinstance(live, Mapping) and isinstance(written, Mapping):
         inner = key if key in ("requests", "limits") else ""
-        return {name: as_written(value, written.get(name), inner or name) for name, value in found.items()}
-    if isinstance(found, list) and isinstance(written, list) and len(found) == len(written):
-        return [_item(one, other, key) for one, other in zip(found, written, strict=True)]
-    if isinstance(found, str) and isinstance(written, str) and found != written:
-        return written if key in ("requests", "limits", "sizeLimit") and _same_quantity(found, written) else found
-    return found
+        return {name: as_written(value, written.get(name), inner or name) for name, value in live.items()}
+    if isinstance(live, list) and isinstance(written, list) and len(live) == len(written):
+        return [_item(one, other, key) for one, other in zip(live, written, strict=True)]
+    if isinstance(live, str) and isinstance(written, str) and live != written:
+        return written if key in ("requests", "limits", "sizeLimit") and _same_quantity(live, written) else live
+    return live
 
 
-def _item(found: Json, written: Json, key: str) -> Json:
-    if isinstance(found, Mapping) and isinstance(written, Mapping):
-        found = {name: value for name, value in found.items() if name in written}
-    return as_written(found, written, key)
+def _item(live: Json, written: Json, key: str) -> Json:
+    if isinstance(live, Mapping) and isinstance(written, Mapping):
+        live = {name: value for name, value in live.items() if name in written}
+    return as_written(live, written, key)
 
 
 def _same_quantity(one: str, other: str) -> bool:
-    return number(one) == number(other) != 0
+    return quantity_or_zero(one) == quantity_or_zero(other) != 0
 
 
-def _merged(accounts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+def _merged(managed: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     merged: dict[str, Json] = {}
-    for account in accounts:
-        for name, inner in account.items():
+    for fields in managed:
+        for name, inner in fields.items():
             merged[name] = _merged([merged[name], inner]) if name in merged and inner and merged[name] else inner
     return merged
 
 
-def _cut(value: Json, owned: Mapping[str, Json]) -> Json:
-    """`owned` is a tree: `f:name` fields of a map, `k:{…}`, `v:…` and `i:…` items of a list, `.` the thing itself."""
+def _select(value: Json, owned: Mapping[str, Json]) -> Json:
+    """Select the owned part of a value by fieldsV1: `f:name` a field, `k:{…}`, `v:…`, `i:…` an item, `.` itself."""
     inner = {name: fields for name, fields in owned.items() if name != "."}
     if not inner:
         return value
     if isinstance(value, Mapping):
         fields = {name.removeprefix("f:"): below for name, below in inner.items() if name.startswith("f:")}
-        return {name: _cut(each, fields[name]) for name, each in value.items() if name in fields}
+        return {name: _select(each, fields[name]) for name, each in value.items() if name in fields}
     if isinstance(value, list):
-        return [_cut(item, below) for item in value for below in _accounts(item, inner)]
+        return [_select(item, below) for item in value for below in _item_entries(item, inner)]
     return value
 
 
-def _accounts(item: Json, owned: Mapping[str, Json]) -> Iterable[Mapping[str, Json]]:
-    """What is owned of this item of a list: at most one entry."""
+def _item_entries(item: Json, owned: Mapping[str, Json]) -> Iterable[Mapping[str, Json]]:
+    """Yield the entry for a list item, at most one."""
     for name, below in owned.items():
         kind, _, text = name.partition(":")
         if kind == "k" and isinstance(item, Mapping):

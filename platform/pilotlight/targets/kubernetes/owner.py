@@ -1,6 +1,6 @@
-"""Who owns a service's objects: whoever installed with Helm goes on with Helm, so that no object has two owners. Pure.
+"""Ownership of a service's objects: a service installed by Helm is changed by Helm only. Pure.
 
-Helm marks what it installs, and refuses to take over what it did not. We do the same the other way round.
+Helm labels what it installs and rejects other objects; we do the same the other way round.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from pilotlight.manifests import Manifest
 RELEASE: Final = "meta.helm.sh/release-name"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 CHART: Final = "helm/inference-service"
-# What to type instead; the release's name and namespace are filled in.
+# Equivalent commands; {at} is the release with its namespace.
 INSTEAD: Final[Mapping[str, str]] = {
     "deploy": "platformctl deploy -f FILE --with helm, or: platformctl values -f FILE | helm upgrade {at} {chart} -f -",
     "rollback": "helm rollback {at}",
@@ -21,8 +21,8 @@ INSTEAD: Final[Mapping[str, str]] = {
 UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
 
 
-def owner_of(manifests: Iterable[Manifest]) -> str:
-    """The Helm release that any of these objects belongs to; empty: Helm has installed none of them."""
+def helm_release(manifests: Iterable[Manifest]) -> str:
+    """Return the Helm release of any of these objects; empty: none."""
     for each in manifests:
         metadata = each.document["metadata"]
         release = (metadata.get("annotations") or {}).get(RELEASE)
@@ -31,9 +31,9 @@ def owner_of(manifests: Iterable[Manifest]) -> str:
     return ""
 
 
-def refuse_helms(manifests: Iterable[Manifest], namespace: str, name: str, verb: str) -> None:
-    """Raises UsageError with the line to type instead where a verb would change what Helm has installed."""
-    release = owner_of(manifests)
+def check_not_helm(manifests: Iterable[Manifest], namespace: str, name: str, verb: str) -> None:
+    """Raise UsageError with the equivalent Helm command if Helm owns the objects."""
+    release = helm_release(manifests)
     if release:
         at = f"{release} -n {namespace}"
         instead = INSTEAD.get(verb, UPGRADE).format(at=at, chart=CHART)
@@ -41,9 +41,9 @@ def refuse_helms(manifests: Iterable[Manifest], namespace: str, name: str, verb:
         raise UsageError(message, instead)
 
 
-def point_to_history(manifests: Iterable[Manifest], namespace: str, name: str) -> None:
-    """Raises UsageError for a service whose releases Helm keeps: we have none to go back to."""
-    release = owner_of(manifests)
+def check_history_not_helm(manifests: Iterable[Manifest], namespace: str, name: str) -> None:
+    """Raise UsageError for a service of Helm, which has its release history."""
+    release = helm_release(manifests)
     if release:
         at = f"{release} -n {namespace}"
         message = f"{namespace}/{name} is Helm's, as {release}: its releases are kept there, and it is changed there"

@@ -1,6 +1,6 @@
-"""Which pods manifests would make, and what those pods mention: accounts, secrets, settings, claims, devices. Pure.
+"""Pod templates of manifests and what they reference: accounts, secrets, ConfigMaps, claims, GPUs. Pure.
 
-preflight.py asks the cluster for each of them before anything is written.
+preflight.py checks that each of them exists before anything is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotlight.contract import ENV_PARK_MEMORY
-from pilotlight.quantities import is_gpu, number
+from pilotlight.quantities import is_gpu, quantity_or_zero
 
 Json = Any
 Document = Mapping[str, Json]
@@ -16,43 +16,43 @@ Reference = tuple[str, str]  # kind and name, in the pod's namespace
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
-    """The pod that an object makes; `owner` is written as `Deployment iris-predictor`."""
+class PodTemplate:
+    """Pod template of an object; `owner` is `Deployment iris-predictor`."""
 
     owner: str
     namespace: str
     spec: Document
 
 
-def pods(manifests: Iterable[Document]) -> Iterator[Pod]:
+def pod_templates(manifests: Iterable[Document]) -> Iterator[PodTemplate]:
     for document in manifests:
         metadata, spec = document["metadata"], document.get("spec") or {}
         for template in _templates(spec):
-            found = template.get("spec") or {}
-            if found.get("containers"):
-                yield Pod(f"{document['kind']} {metadata['name']}", metadata.get("namespace", ""), found)
+            pod_spec = template.get("spec") or {}
+            if pod_spec.get("containers"):
+                yield PodTemplate(f"{document['kind']} {metadata['name']}", metadata.get("namespace", ""), pod_spec)
 
 
 def _templates(spec: Document) -> Iterator[Document]:
-    """Of a Deployment, StatefulSet or Knative Service; of a LeaderWorkerSet; of a RayCluster."""
+    """Yield the templates of a Deployment, StatefulSet, Knative Service, LeaderWorkerSet or RayCluster."""
     group = spec.get("leaderWorkerTemplate") or {}
     ray = [spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ())]
     wanted = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
     yield from (each for each in (*wanted, *(part.get("template") for part in ray)) if each)
 
 
-def mentioned(spec: Document) -> Iterator[Reference]:
-    """What must exist before such a pod can start; what it calls optional need not."""
+def referenced_objects(spec: Document) -> Iterator[Reference]:
+    """Yield the objects that must exist before such a pod can start, without optional ones."""
     if spec.get("serviceAccountName"):
         yield "ServiceAccount", spec["serviceAccountName"]
     yield from (("Secret", each["name"]) for each in spec.get("imagePullSecrets") or ())
     for volume in spec.get("volumes") or ():
-        yield from _in_volume(volume)
+        yield from _volume_references(volume)
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        yield from _in_container(container)
+        yield from _container_references(container)
 
 
-def _in_volume(volume: Document) -> Iterator[Reference]:
+def _volume_references(volume: Document) -> Iterator[Reference]:
     if claim := volume.get("persistentVolumeClaim"):
         yield "PersistentVolumeClaim", claim["claimName"]
     for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
@@ -60,7 +60,7 @@ def _in_volume(volume: Document) -> Iterator[Reference]:
         yield from _needed("ConfigMap", source.get("configMap"))
 
 
-def _in_container(container: Document) -> Iterator[Reference]:
+def _container_references(container: Document) -> Iterator[Reference]:
     for source in container.get("envFrom") or ():
         yield from _needed("Secret", source.get("secretRef"))
         yield from _needed("ConfigMap", source.get("configMapRef"))
@@ -71,20 +71,20 @@ def _in_container(container: Document) -> Iterator[Reference]:
 
 
 def _needed(kind: str, written: Document | None) -> Iterator[Reference]:
-    """A volume spells the name of its Secret otherwise than everybody else."""
+    """Yield a non-optional reference; volumes use `secretName` instead of `name`."""
     name = (written or {}).get("secretName") or (written or {}).get("name")
     if written and name and not written.get("optional"):
         yield kind, str(name)
 
 
-def devices(spec: Document) -> set[str]:
-    """Kinds of GPUs that it asks for."""
+def gpu_resources(spec: Document) -> set[str]:
+    """Return the GPU resources that the pod requests."""
     resources = [container.get("resources") or {} for container in spec["containers"]]
-    asked = [part.get(kind) or {} for part in resources for kind in ("limits", "requests")]
-    return {name for each in asked for name, count in each.items() if is_gpu(name) and number(count) > 0}
+    amounts = [part.get(kind) or {} for part in resources for kind in ("limits", "requests")]
+    return {name for each in amounts for name, count in each.items() if is_gpu(name) and quantity_or_zero(count) > 0}
 
 
 def parks(spec: Document) -> bool:
-    """Whether its predictor gives GPU memory back while nobody asks."""
+    """Whether its predictor parks: frees GPU memory while it gets no requests."""
     variables = [each for container in spec["containers"] for each in container.get("env") or ()]
     return any(each["name"] == ENV_PARK_MEMORY and each.get("value") not in (None, "", "0", "0%") for each in variables)

@@ -1,8 +1,7 @@
-"""A port of this machine that leads to a port of a pod, through the API server, where no address can be reached.
+"""Port-forward from this machine to a pod through the API server; ingress.py uses it if no address is reachable.
 
-ingress.py opens one when nothing else leads to a service. Each connection gets a websocket of its own, as kubectl's do,
-and a thread that carries bytes both ways. In a websocket of the API the first byte of a message names its channel: 0 is
-data, 1 tells errors, and the first message of either only repeats the number of the port.
+Each connection has a websocket of its own, as with kubectl, and a thread that relays both directions. The first byte of
+a websocket message is its channel: 0 is data, 1 errors; the first message of either only repeats the port number.
 """
 
 import socket
@@ -13,7 +12,7 @@ from select import select
 from typing import Any, Final, Self
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.kubernetes.connection import Connection
+from pilotlight.targets.kubernetes.connection import KubeConnection
 
 PIECE: Final = 65536
 DATA: Final = b"\x00"
@@ -21,9 +20,9 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 
 
 class PortForward:
-    """Listens from the moment it is made until `close`; connections that are open then are cut."""
+    """Listens from its creation until `close`, which also closes open connections."""
 
-    def __init__(self, connection: Connection, namespace: str, pod: str, port: int) -> None:
+    def __init__(self, connection: KubeConnection, namespace: str, pod: str, port: int) -> None:
         self._connection = connection
         self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}"
         self._closed = threading.Event()
@@ -38,17 +37,17 @@ class PortForward:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def try_once(self) -> None:
-        """Raises PlatformError where the API server will not carry anything: later nobody could be told."""
-        with dialled(self._connection, self._path):
+    def check(self) -> None:
+        """Open and close a websocket. Raises PlatformError; errors of later connections cannot be reported."""
+        with open_websocket(self._connection, self._path):
             return
 
     def close(self) -> None:
         self._closed.set()
-        for held in (self._listener, *self._open):
-            # Wakes whoever blocks on it; closing alone would not.
+        for open_socket in (self._listener, *self._open):
+            # Wakes the threads that block on it; close alone would not.
             with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -62,40 +61,40 @@ class PortForward:
     def _serve(self, local: socket.socket) -> None:
         self._open.add(local)
         with local:
-            # A client whose connection ends without an answer reports it; there is nobody else to tell.
-            with suppress(OSError, PlatformError), dialled(self._connection, self._path) as remote:
-                carry(local, remote)
+            # Not reported: the client sees that its connection ends without a response.
+            with suppress(OSError, PlatformError), open_websocket(self._connection, self._path) as remote:
+                relay(local, remote)
             self._open.discard(local)
 
 
 @contextmanager
-def dialled(connection: Connection, path: str) -> Iterator[Any]:
-    """A websocket to the API server, with the credentials of the connection."""
+def open_websocket(connection: KubeConnection, path: str) -> Iterator[Any]:
+    """Open a websocket to the API server, with the credentials of the connection."""
     from kubernetes.stream import ws_client
     from websocket import WebSocketException
 
-    made: Any = ws_client
+    library: Any = ws_client
     configuration = connection.api.configuration
     headers = {each["key"]: each["value"] for each in configuration.auth_settings().values() if each["value"]}
     headers["sec-websocket-protocol"] = PROTOCOL
     try:
-        remote = made.create_websocket(configuration, made.get_websocket_url(configuration.host + path), headers)
+        remote = library.create_websocket(configuration, library.get_websocket_url(configuration.host + path), headers)
     except WebSocketException as error:
         raise PlatformError(f"no port-forward to {path}: {error}") from error
     try:
         yield remote
     finally:
-        # `close` would wait for an answer, and leaves the socket open where the other side has ended first.
+        # `close` would wait for a reply, and leaves the socket open if the other side closed first.
         with suppress(OSError, WebSocketException):
             remote.send_close()
         remote.shutdown()
 
 
-def carry(local: socket.socket, remote: Any) -> None:
-    """Until either side ends. One thread for both ways: a TLS connection must not be read and written at once."""
+def relay(local: socket.socket, remote: Any) -> None:
+    """Relay until either side ends. One thread: a TLS connection must not be read and written concurrently."""
     from websocket import WebSocketException
 
-    begun: set[int] = set()
+    started: set[int] = set()
     while True:
         ready, _, _ = select([local, remote.sock], [], [])
         try:
@@ -104,14 +103,14 @@ def carry(local: socket.socket, remote: Any) -> None:
                 if not sent:
                     return
                 remote.send_binary(DATA + sent)
-            if remote.sock in ready and not _deliver(local, remote, begun):
+            if remote.sock in ready and not _deliver(local, remote, started):
                 return
         except WebSocketException:
             return
 
 
-def _deliver(local: socket.socket, remote: Any, begun: set[int]) -> bool:
-    """What has arrived, up to the last byte that TLS has decrypted already; False: the pod's side has ended."""
+def _deliver(local: socket.socket, remote: Any, started: set[int]) -> bool:
+    """Forward received data, including what TLS has already decrypted; False: the pod's side has ended."""
     from websocket import ABNF
 
     while True:
@@ -120,8 +119,8 @@ def _deliver(local: socket.socket, remote: Any, begun: set[int]) -> bool:
             return False
         if opcode == ABNF.OPCODE_BINARY and frame.data:
             channel, data = frame.data[0], frame.data[1:]
-            if channel not in begun:
-                begun.add(channel)
+            if channel not in started:
+                started.add(channel)
             elif channel != DATA[0]:
                 return False
             else:

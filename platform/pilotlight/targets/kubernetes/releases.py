@@ -1,10 +1,10 @@
-"""Releases kept in the cluster: one `ControllerRevision` each, so that any machine can go back to any of the last ten.
+"""Releases stored as ControllerRevisions, so that any machine can roll back to any of the last ten.
 
-Secrets that came with a document are applied and not kept: whoever may read releases need not read those.
+Secrets of a document are applied, but not stored: reading releases must not require reading secrets.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight import names
@@ -14,17 +14,17 @@ from pilotlight.targets.target import Key, Release, ServiceStatus
 
 Json = Any
 API: Final = ("apps/v1", "ControllerRevision")
-KEPT: Final = 10
+HISTORY_LIMIT: Final = 10
 LABEL: Final = f"{names.DOMAIN}/release"
-FAILED: Final = f"{names.DOMAIN}/failed"  # revisions that were seen not to start: nobody goes back to them unasked
+FAILED: Final = f"{names.DOMAIN}/failed"  # revisions that failed to start: no automatic rollback to them
 _SECRET: Final = re.compile(r"^kind:\s*[\"']?Secret\b", re.MULTILINE)
 
 
 def stored(cluster: Cluster, key: Key) -> list[Release]:
-    """Newest first."""
+    """Return the stored releases, newest first."""
     namespace, name = key
-    found = cluster.list(*API, namespace, f"{names.LABEL_SERVICE}={name},{LABEL}")
-    return sorted(map(read, found), key=lambda release: -release.generation)
+    documents = cluster.list(*API, namespace, f"{names.LABEL_SERVICE}={name},{LABEL}")
+    return sorted(map(read, documents), key=lambda release: -release.generation)
 
 
 def read(document: Mapping[str, Json]) -> Release:
@@ -37,47 +37,47 @@ def read(document: Mapping[str, Json]) -> Release:
 
 
 def same(one: Release, other: Release) -> bool:
-    """Whether applying it would change nothing that was asked for."""
-    kept = written(one, 0, "")["data"], written(other, 0, "")["data"]
-    return all(kept[0][field] == kept[1][field] for field in ("document", "manifests", "catalogue"))
+    """Whether document, manifests and catalogue are equal."""
+    first, second = to_object(one, 0, "")["data"], to_object(other, 0, "")["data"]
+    return all(first[field] == second[field] for field in ("document", "manifests", "catalogue"))
 
 
-def keep(cluster: Cluster, release: Release, generation: int, at: str) -> None:
-    """Raises Conflict when somebody else has just made this generation. What is too old goes."""
-    document = written(release, generation, at)
+def save(cluster: Cluster, release: Release, generation: int, at: str) -> None:
+    """Store a release. Raises Conflict if another deploy has created this generation."""
+    document = to_object(release, generation, at)
     try:
         cluster.create(document)
     except Conflict:
-        there = cluster.get(*API, release.namespace, document["metadata"]["name"])
-        if there is None or not same(read(there), release):  # ours, sent twice because the first answer was lost
+        existing = cluster.get(*API, release.namespace, document["metadata"]["name"])
+        if existing is None or not same(read(existing), release):  # else: our own retry after a lost response
             message = f"another deploy of {release.namespace}/{release.name} was quicker"
             raise Conflict(message, "deploy again") from None
 
 
-def remember(cluster: Cluster, status: ServiceStatus) -> None:
-    """Which revisions of the newest release do not start; one that does by now is taken off."""
-    found = stored(cluster, (status.namespace, status.name))
+def record_failures(cluster: Cluster, status: ServiceStatus) -> None:
+    """Record which revisions of the newest release fail to start; recovered ones are removed."""
+    releases = stored(cluster, (status.namespace, status.name))
     failed = tuple(sorted(row.name for row in status.revisions if row.model_state == "FailedToLoad"))
-    if found and found[0].failed != failed:
-        document = written(found[0], found[0].generation, found[0].at)
+    if releases and releases[0].failed != failed:
+        document = to_object(releases[0], releases[0].generation, releases[0].at)
         cluster.merge(document, {"metadata": {"annotations": {FAILED: ",".join(failed) or None}}})
 
 
 def prune(cluster: Cluster, key: Key, spared: int = 0) -> None:
-    """All but the last ten, and the generation that somebody still needs."""
-    for old in stored(cluster, key)[KEPT:]:
+    """Delete all but the last ten, sparing the generation that a canary needs."""
+    for old in stored(cluster, key)[HISTORY_LIMIT:]:
         if old.generation == spared:
             continue
-        cluster.delete(written(old, old.generation, old.at))
+        cluster.delete(to_object(old, old.generation, old.at))
 
 
-def written(release: Release, generation: int, at: str) -> dict[str, Json]:
-    """The object. Its name is unique to the generation: that two cannot make the same is what the cluster decides."""
+def to_object(release: Release, generation: int, at: str) -> dict[str, Json]:
+    """Return the object. Its name includes the generation, so that of two concurrent deploys one fails."""
     return {
         "apiVersion": API[0],
         "kind": API[1],
         "metadata": {
-            "name": names.fit(f"{release.name}-release-{generation}"),
+            "name": names.truncate(f"{release.name}-release-{generation}"),
             "namespace": release.namespace,
             "labels": {
                 "app.kubernetes.io/name": release.name,
@@ -89,7 +89,7 @@ def written(release: Release, generation: int, at: str) -> dict[str, Json]:
         "revision": generation,
         "data": {
             "document": release.document,
-            "manifests": list(_public(release.manifests)),
+            "manifests": [each for each in release.manifests if each.get("kind") != "Secret"],
             "catalogue": [text for text in release.catalogue if not _SECRET.search(text)],
             "note": release.note,
             "at": at,
@@ -97,20 +97,15 @@ def written(release: Release, generation: int, at: str) -> dict[str, Json]:
     }
 
 
-def _public(manifests: Iterable[Mapping[str, Json]]) -> Iterable[Mapping[str, Json]]:
-    return (each for each in manifests if each.get("kind") != "Secret")
-
-
 def newest(releases: Sequence[Release]) -> int:
-    """The generation that runs; 0: none."""
+    """Return the newest generation; 0: none."""
     return releases[0].generation if releases else 0
 
 
-def following(found: Sequence[Release], release: Release) -> int:
-    """The generation that it makes. Raises Conflict where another was kept since it was planned, however late that is
-    seen: what a cluster is asked in between takes its time."""
-    there = newest(found)
-    if release.expected is not None and there > release.expected:
+def next_generation(releases: Sequence[Release], release: Release) -> int:
+    """Return the generation of a new release. Raises Conflict if another was stored since it was planned."""
+    latest = newest(releases)
+    if release.expected is not None and latest > release.expected:
         label = f"{release.namespace}/{release.name}"
-        raise Conflict(f"{label} is at generation {there}, not {release.expected}", "look at it, and try again")
-    return max(there, release.expected or 0) + 1
+        raise Conflict(f"{label} is at generation {latest}, not {release.expected}", "look at it, and try again")
+    return max(latest, release.expected or 0) + 1

@@ -1,18 +1,25 @@
-"""The revisions of a service as a person is told of them: one row each, from what the cluster shows. Pure."""
+"""Status rows of a service's revisions, from a snapshot. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight import names
 from pilotlight.targets.kubernetes import kinds
-from pilotlight.targets.kubernetes.causes import Cause, Evidence, cause, is_ready, pods_refused, refused
+from pilotlight.targets.kubernetes.causes import (
+    Diagnosis,
+    Evidence,
+    diagnose,
+    is_ready,
+    pod_creation_failure,
+    pod_creation_message,
+)
 from pilotlight.targets.kubernetes.overlay import is_knative, revision_of
 from pilotlight.targets.kubernetes.snapshot import Snapshot, is_ending
 from pilotlight.targets.target import ModelState, RevisionStatus
 
 Json = Any
 Document = Mapping[str, Json]
-ENTRIES: Final = ("router", "transformer", "engine", "predictor")  # as requests pass them
+ENTRIES: Final = ("router", "transformer", "engine", "predictor")  # in the order of a request
 KNATIVE_REVISION_LABEL: Final = "serving.knative.dev/revision"
 KNATIVE_SERVICE_LABEL: Final = "serving.knative.dev/service"
 
@@ -22,27 +29,23 @@ def role_of(workload: Document) -> str:
 
 
 def entries(workloads: Sequence[Document]) -> list[Document]:
-    """Those that receive the service's requests: one, or the two sides of a canary."""
+    """Return the workloads that receive requests: one, or the two variants of a canary."""
     for role in ENTRIES:
-        found = [each for each in workloads if role_of(each) == role]
-        if found:
-            return found
+        matching = [each for each in workloads if role_of(each) == role]
+        if matching:
+            return matching
     return list(workloads)
 
 
-def rows(snapshot: Snapshot) -> list[RevisionStatus]:
-    """Newest first within each workload, entries first."""
+def revision_rows(snapshot: Snapshot) -> list[RevisionStatus]:
+    """Return a row per revision: entry workloads first, newest revisions first."""
     first = entries(snapshot.workloads)
     ordered = [*first, *(each for each in snapshot.workloads if each not in first)]
-    return [row for workload in ordered for row in _of(snapshot, workload)]
-
-
-def _of(snapshot: Snapshot, workload: Document) -> Iterator[RevisionStatus]:
-    yield from _knative(snapshot, workload) if is_knative(workload) else _raw(snapshot, workload)
+    return [row for each in ordered for row in (_knative if is_knative(each) else _raw)(snapshot, each)]
 
 
 def latest_of(workload: Document) -> str:
-    """The revision that the workload's object describes now."""
+    """Return the revision that the workload describes."""
     created = (workload.get("status") or {}).get("latestCreatedRevisionName")
     return revision_of(workload) or str(created or "")
 
@@ -74,7 +77,7 @@ def _knative_row(
     pods = [pod for pod in snapshot.pods if kinds.labels(pod).get(KNATIVE_REVISION_LABEL) == name]
     ready = sum(is_ready(pod) for pod in pods if not is_ending(pod))
     starting = sum(not is_ready(pod) for pod in pods if not is_ending(pod))
-    state, reason = _knative_state(revision, ready, _cause(snapshot, pods))
+    state, reason = _knative_state(revision, ready, _diagnosis(snapshot, pods))
     tags = tuple(str(each["tag"]) for each in shares if each.get("tag"))
     percent = sum(int(each.get("percent") or 0) for each in shares)
     return RevisionStatus(
@@ -84,28 +87,32 @@ def _knative_row(
     )  # fmt: skip
 
 
-def _knative_state(revision: Document, ready: int, why: Cause | None) -> tuple[ModelState, str]:
-    told, said = condition(revision, "Ready"), condition_text(revision, "Ready")
-    if told == "True":
+def _knative_state(revision: Document, ready: int, diagnosis: Diagnosis | None) -> tuple[ModelState, str]:
+    status, message = condition(revision, "Ready"), condition_text(revision, "Ready")
+    if status == "True":
         if ready:
             return "Loaded", ""
-        return ("Standby", "") if condition(revision, "Active") == "False" else ("Loading", why.sentence if why else "")
-    # Without room Knative says False too, and takes it back once there is some.
-    hopeless = told == "False" and _condition_reason(revision, "Ready") != "Unschedulable"
-    if hopeless or (why is not None and why.fatal):
-        return "FailedToLoad", why.sentence if why else said
-    return "Pending", why.sentence if why else said
+        return (
+            ("Standby", "")
+            if condition(revision, "Active") == "False"
+            else ("Loading", diagnosis.sentence if diagnosis else "")
+        )
+    # Knative reports False also for an unschedulable pod, and recovers once there is capacity.
+    failed = status == "False" and _condition_reason(revision, "Ready") != "Unschedulable"
+    if failed or (diagnosis is not None and diagnosis.fatal):
+        return "FailedToLoad", diagnosis.sentence if diagnosis else message
+    return "Pending", diagnosis.sentence if diagnosis else message
 
 
 def _raw(snapshot: Snapshot, workload: Document) -> Iterator[RevisionStatus]:
-    """Pods of an earlier revision have a row while they are there: a rolling update has both for a while."""
+    """Yield the rows of a raw workload: the latest revision, and earlier ones while they have pods."""
     name, latest = str(workload["metadata"]["name"]), latest_of(workload)
     pods = [pod for pod in snapshot.pods if kinds.labels(pod).get(names.LABEL_WORKLOAD) == name and not is_ending(pod)]
     by_revision: dict[str, list[Document]] = {latest: []}
     for pod in pods:
         by_revision.setdefault(kinds.labels(pod).get(names.LABEL_REVISION, latest), []).append(pod)
     ready = {revision: sum(map(is_ready, mine)) for revision, mine in by_revision.items()}
-    share = weight(snapshot, name)
+    share = traffic_percent(snapshot, name)
     for revision, mine in by_revision.items():
         part = ready[revision] / sum(ready.values()) if any(ready.values()) else float(revision == latest)
         yield _raw_row(snapshot, workload, revision, mine, round(share * part))
@@ -116,26 +123,28 @@ def _raw_row(
 ) -> RevisionStatus:
     name, wanted = str(workload["metadata"]["name"]), int(workload["spec"].get("replicas") or 0)
     newest, ready = revision == latest_of(workload), sum(map(is_ready, pods))
-    why = _cause(snapshot, pods) or (_workload_cause(snapshot, workload) if newest else None)
-    late = newest and _condition_reason(workload, "Progressing") == "ProgressDeadlineExceeded"
-    waiting: ModelState = "Loading" if pods and why is None else "Pending"  # what is in its way has not begun either
+    diagnosis = _diagnosis(snapshot, pods) or (_workload_diagnosis(snapshot, workload) if newest else None)
+    overdue = newest and _condition_reason(workload, "Progressing") == "ProgressDeadlineExceeded"
+    waiting: ModelState = (
+        "Loading" if pods and diagnosis is None else "Pending"
+    )  # with a diagnosis, loading has not begun
     state: ModelState = "Loaded" if ready else "Standby" if not wanted and newest else waiting
-    if state not in ("Loaded", "Standby") and ((why is not None and why.fatal) or late):
+    if state not in ("Loaded", "Standby") and ((diagnosis is not None and diagnosis.fatal) or overdue):
         state = "FailedToLoad"
-    reason = why.sentence if why else condition_text(workload, "Progressing") if late else ""
+    reason = diagnosis.sentence if diagnosis else condition_text(workload, "Progressing") if overdue else ""
     return RevisionStatus(
         revision, name, role_of(workload), percent, (), ready, len(pods) - ready,
         wanted if newest else 0, state, reason, decision=_decision(snapshot, name) if newest else "",
     )  # fmt: skip
 
 
-def weight(snapshot: Snapshot, workload: str) -> int:
-    """Its share of the requests, as the route or our gateway is told."""
+def traffic_percent(snapshot: Snapshot, workload: str) -> int:
+    """Return the workload's traffic share, by the annotation for our gateway or the HTTPRoute."""
     for service in snapshot.of(("v1", "Service")):
         text = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_SHARES, "")
-        found = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-        if found.get(workload, "").isdigit():
-            return int(found[workload])
+        shares = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+        if shares.get(workload, "").isdigit():
+            return int(shares[workload])
     for route in snapshot.of(kinds.HTTP_ROUTE):
         for rule in route["spec"].get("rules") or ():
             for reference in rule.get("backendRefs") or ():
@@ -144,40 +153,40 @@ def weight(snapshot: Snapshot, workload: str) -> int:
     return 100
 
 
-def _cause(snapshot: Snapshot, pods: Sequence[Document]) -> Cause | None:
-    """Of the pods that are not ready; one that will not become so is told before one that may."""
+def _diagnosis(snapshot: Snapshot, pods: Sequence[Document]) -> Diagnosis | None:
+    """Return the diagnosis of the pods that are not ready, a fatal one first."""
     waiting = [pod for pod in pods if not is_ready(pod) and not is_ending(pod)]
-    found = [
+    diagnoses = [
         known
         for pod in waiting
-        if (known := cause(pod, snapshot.evidence.get(pod["metadata"]["name"], Evidence()))) is not None
+        if (known := diagnose(pod, snapshot.evidence.get(pod["metadata"]["name"], Evidence()))) is not None
     ]
-    return next((each for each in found if each.fatal), found[0] if found else None)
+    return next((each for each in diagnoses if each.fatal), diagnoses[0] if diagnoses else None)
 
 
-def _workload_cause(snapshot: Snapshot, workload: Document) -> Cause | None:
-    """Pods that are never made: the Deployment says so, or its events."""
+def _workload_diagnosis(snapshot: Snapshot, workload: Document) -> Diagnosis | None:
+    """Return why pods are not created, by the Deployment's condition or its events."""
     if condition(workload, "ReplicaFailure") == "True":
-        return Cause(pods_refused(_condition_message(workload, "ReplicaFailure")), True)
+        return Diagnosis(pod_creation_message(_condition_message(workload, "ReplicaFailure")), True)
     name = str(workload["metadata"]["name"])
     mine = [
         each for each in snapshot.events if str((each.get("involvedObject") or {}).get("name", "")).startswith(name)
     ]
     ready = int((workload.get("status") or {}).get("readyReplicas") or 0)
-    return refused(mine) if ready < int(workload["spec"].get("replicas") or 0) else None
+    return pod_creation_failure(mine) if ready < int(workload["spec"].get("replicas") or 0) else None
 
 
 def _decision(snapshot: Snapshot, workload: str) -> str:
-    """What the autoscaler decided last, in its own words."""
+    """Return the last decision of the HPA, with its message."""
     for scaler in snapshot.of(kinds.HPA):
         if (scaler["spec"].get("scaleTargetRef") or {}).get("name") == workload:
             status = scaler.get("status") or {}
             if _condition_reason(scaler, "ScalingActive") == "ScalingDisabled":
-                return ""  # at zero KEDA decides, and the HPA rests
+                return ""  # at zero the HPA is disabled by KEDA
             if condition(scaler, "ScalingActive") == "False":
                 return f"none, since its metrics cannot be read: {_condition_message(scaler, 'ScalingActive')}"
-            said = _condition_message(scaler, "ScalingLimited") or _condition_message(scaler, "AbleToScale")
-            return f"{status.get('desiredReplicas', 0)} replicas: {said}" if said else ""
+            message = _condition_message(scaler, "ScalingLimited") or _condition_message(scaler, "AbleToScale")
+            return f"{status.get('desiredReplicas', 0)} replicas: {message}" if message else ""
     return ""
 
 
@@ -186,8 +195,8 @@ def condition(document: Document, kind: str) -> str:
 
 
 def _condition(document: Document, kind: str) -> Mapping[str, Json]:
-    found = (document.get("status") or {}).get("conditions") or ()
-    return next((each for each in found if each.get("type") == kind), {})
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
 
 
 def _condition_reason(document: Document, kind: str) -> str:

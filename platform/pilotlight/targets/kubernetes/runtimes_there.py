@@ -1,18 +1,18 @@
-"""The runtimes, models, weights and accelerators that a cluster has itself, as documents for the catalogue.
+"""Runtimes, models, weights and accelerators of the cluster, as catalogue documents.
 
-They are read and never written, after -f and --catalog and before the built-in ones. Each says where it is from:
-`explain` shows `cluster: ClusterServingRuntime vllm`.
+Read only; they rank after -f and --catalog and before the built-in ones. `explain` shows their origin:
+`cluster: ClusterServingRuntime vllm`.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from pilotlight.manifests import without_noise
+from pilotlight.manifests import without_server_fields
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import Refused
+from pilotlight.targets.kubernetes.rights import unless_forbidden
 
 Json = Any
-FORBIDDEN: Final = 403
 OME: Final = "ome.io/v1beta1"
 KSERVE: Final = "serving.kserve.io/v1alpha1"
 CATALOGUE: Final = (
@@ -22,43 +22,37 @@ CATALOGUE: Final = (
 )  # fmt: skip
 
 
-class There(NamedTuple):
-    """One document with where it is from."""
+class CatalogueEntry(NamedTuple):
+    """One document with its origin."""
 
     origin: str
     document: Mapping[str, Json]
 
 
-class Found(NamedTuple):
-    documents: tuple[There, ...]
+class ClusterCatalogue(NamedTuple):
+    documents: tuple[CatalogueEntry, ...]
     warnings: tuple[str, ...] = ()
 
 
-def runtimes_there(cluster: Cluster, namespaces: Iterable[str]) -> Found:
-    """Of the whole cluster, and of these namespaces. What may not be read is passed over, and said."""
-    documents: list[There] = []
-    unread: list[str] = []
-    for version, kind, namespace in _places(cluster, tuple(namespaces)):
-        try:
-            documents += [There(origin(each), cleaned(each)) for each in cluster.list(version, kind, namespace)]
-        except Refused as refused:
-            if refused.code != FORBIDDEN:
-                raise
-            unread.append(kind)
-    return Found(tuple(documents), tuple(_unread(unread)))
+def cluster_catalogue(cluster: Cluster, namespaces: Iterable[str]) -> ClusterCatalogue:
+    """Return the documents of the cluster and of these namespaces; warn about kinds that may not be read."""
+    documents: list[CatalogueEntry] = []
+    forbidden: list[str] = []
+    for version, kind, namespace in _locations(cluster, tuple(namespaces)):
+        listed = unless_forbidden(partial(cluster.list, version, kind, namespace), None)
+        if listed is None:
+            forbidden.append(kind)
+        documents += [CatalogueEntry(origin(each), without_cluster_fields(each)) for each in listed or ()]
+    named = ", ".join(dict.fromkeys(forbidden))
+    warning = f"the cluster's {named} may not be read with your rights: nothing is chosen from them"
+    return ClusterCatalogue(tuple(documents), (warning,) if forbidden else ())
 
 
-def _places(cluster: Cluster, namespaces: tuple[str, ...]) -> Iterable[tuple[str, str, str | None]]:
+def _locations(cluster: Cluster, namespaces: tuple[str, ...]) -> Iterable[tuple[str, str, str | None]]:
     for version, name in CATALOGUE:
         kind = cluster.kind(version, name)
         for namespace in () if kind is None else namespaces if kind.namespaced else (None,):
             yield version, name, namespace
-
-
-def _unread(kinds: list[str]) -> Iterable[str]:
-    if kinds:
-        named = ", ".join(dict.fromkeys(kinds))
-        yield f"the cluster's {named} may not be read with your rights: nothing is chosen from them"
 
 
 def origin(document: Mapping[str, Json]) -> str:
@@ -67,9 +61,9 @@ def origin(document: Mapping[str, Json]) -> str:
     return f"cluster: {document['kind']} {named}"
 
 
-def cleaned(document: Mapping[str, Json]) -> dict[str, Json]:
-    """As somebody wrote it: neither status nor what the API server added."""
-    kept = without_noise(document)
-    unwritten = ("finalizers", "ownerReferences")
-    kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in unwritten}
-    return kept
+def without_cluster_fields(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the document without status and fields that the API server or controllers add."""
+    cleaned = without_server_fields(document)
+    dropped = ("finalizers", "ownerReferences")
+    cleaned["metadata"] = {name: value for name, value in cleaned["metadata"].items() if name not in dropped}
+    return cleaned

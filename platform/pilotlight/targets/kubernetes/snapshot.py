@@ -1,6 +1,6 @@
-"""Everything that the cluster shows of services at one moment: read here, judged in rows.py and statuses.py.
+"""Snapshot of all objects of services; rows.py and statuses.py derive the status from it.
 
-What only explains a failure (events, logs, nodes) is read where something is not ready.
+Events, logs and nodes, which only explain a failure, are read if something is not ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ from typing import Any, Final
 from pilotlight import names
 from pilotlight.errors import PlatformError
 from pilotlight.targets.kubernetes import kinds, releases
-from pilotlight.targets.kubernetes.causes import Evidence, is_ready, kept, main_container
+from pilotlight.targets.kubernetes.causes import Evidence, is_ready, main_container, without_lost_log
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.preflight import grows
+from pilotlight.targets.kubernetes.preflight import has_autoscaler
 from pilotlight.targets.target import Key
 
 Json = Any
@@ -22,13 +22,13 @@ READ: Final = (
     *kinds.WORKLOADS, kinds.SCALED_OBJECT, kinds.HPA, kinds.HTTP_ROUTE, ("v1", "Service"), kinds.KNATIVE_REVISION,
     kinds.POD, ("apps/v1", "ReplicaSet"), releases.API,
 )  # fmt: skip
-EXPLAINED: Final = 3  # pods of a service whose logs are read
+EXPLAINED: Final = 3  # pods per service whose logs are read
 LINES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One service. `evidence` by the pod's name; `events` are those of all its objects."""
+    """Objects of one service. `evidence` by pod; `events` of all its objects."""
 
     key: Key
     objects: tuple[Document, ...] = ()
@@ -40,8 +40,8 @@ class Snapshot:
 
     @property
     def workloads(self) -> list[Document]:
-        found = [each for kind in kinds.WORKLOADS for each in self.of(kind)]
-        return [each for each in found if not kinds.is_controlled(each)]
+        workloads = [each for kind in kinds.WORKLOADS for each in self.of(kind)]
+        return [each for each in workloads if not kinds.is_controlled(each)]
 
     @property
     def pods(self) -> list[Document]:
@@ -52,28 +52,28 @@ class Snapshot:
 
     @property
     def generation(self) -> int:
-        """The newest release; 1 for objects that came here by another way, such as Helm; 0: nothing is there."""
-        kept = [int(each["revision"]) for each in self.of(releases.API) if releases.LABEL in kinds.labels(each)]
-        return max([*kept, 1 if self.workloads else 0])
+        """The newest release; 1 for objects without releases, such as Helm's; 0: no objects."""
+        generations = [int(each["revision"]) for each in self.of(releases.API) if releases.LABEL in kinds.labels(each)]
+        return max([*generations, 1 if self.workloads else 0])
 
 
 def take(cluster: Cluster, namespace: str | None, name: str = "") -> dict[Key, Snapshot]:
-    """By service; one name, or all of a namespace, or all that there are."""
+    """Return snapshots by service: of one name, of a namespace, or of the cluster."""
     selector = kinds.selector(name) if name else names.LABEL_SERVICE
-    found: dict[Key, list[Document]] = {}
-    for each in cluster.lists(READ, namespace, selector):
+    by_service: dict[Key, list[Document]] = {}
+    for each in cluster.list_kinds(READ, namespace, selector):
         service = kinds.labels(each)[names.LABEL_SERVICE]
-        found.setdefault((each["metadata"]["namespace"], service), []).append(each)
-    return {key: _explained(cluster, Snapshot(key, tuple(objects))) for key, objects in sorted(found.items())}
+        by_service.setdefault((each["metadata"]["namespace"], service), []).append(each)
+    return {key: _with_evidence(cluster, Snapshot(key, tuple(objects))) for key, objects in sorted(by_service.items())}
 
 
-def _explained(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
+def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
     waiting = [pod for pod in snapshot.pods if not is_ready(pod) and not is_ending(pod)]
     if not waiting and not any(_short(each) for each in snapshot.workloads):
         return snapshot
     events = _events(cluster, snapshot)
     nodes, others = _nodes(cluster, waiting)
-    grown = bool(nodes) and grows(cluster)
+    grown = bool(nodes) and has_autoscaler(cluster)
     evidence = {
         str(pod["metadata"]["name"]): Evidence(
             [each for each in events if (each.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]],
@@ -89,7 +89,7 @@ def is_ending(pod: Document) -> bool:
 
 
 def _short(workload: Document) -> bool:
-    """Fewer pods than it wants: perhaps the cluster will not make them."""
+    """Whether fewer pods are ready than desired: their creation may have failed."""
     wanted = (workload.get("spec") or {}).get("replicas")
     return wanted is not None and int((workload.get("status") or {}).get("readyReplicas") or 0) < wanted
 
@@ -100,12 +100,12 @@ def _created(document: Document) -> str:
 
 def _events(cluster: Cluster, snapshot: Snapshot) -> list[Document]:
     own = {str(each["metadata"]["name"]) for each in snapshot.objects}
-    found = cluster.list(*kinds.EVENT, snapshot.key[0])
-    return [each for each in found if (each.get("involvedObject") or {}).get("name") in own]
+    events = cluster.list(*kinds.EVENT, snapshot.key[0])
+    return [each for each in events if (each.get("involvedObject") or {}).get("name") in own]
 
 
 def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
-    """Nodes and all their pods, when some pod finds no place; nothing where we may not look."""
+    """Return nodes and all pods if a pod is unschedulable; nothing without permission."""
     if not any(_unscheduled(pod) for pod in waiting):
         return (), ()
     try:
@@ -120,7 +120,7 @@ def _unscheduled(pod: Document) -> bool:
 
 
 def _log(cluster: Cluster, pod: Document) -> list[str]:
-    """The end of what its container says, of the run before this one where that has ended."""
+    """Return the last lines of the container's log, of the previous run if it has restarted."""
     name = main_container(pod)
     states = [each for each in (pod.get("status") or {}).get("containerStatuses") or () if each["name"] == name]
     if not states or not (states[0].get("state") or {}).keys() & {"running", "terminated", "waiting"}:
@@ -135,6 +135,6 @@ def _log(cluster: Cluster, pod: Document) -> list[str]:
             lines = cluster.connection.text(path, query | {"previous": previous})
         except PlatformError:
             continue
-        if found := kept(lines):
-            return found
+        if readable := without_lost_log(lines):
+            return readable
     return []

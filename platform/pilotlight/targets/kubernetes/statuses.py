@@ -1,4 +1,4 @@
-"""What a person is told about a service on a cluster: phase, conditions, addresses. Pure; rows.py has its revisions."""
+"""Status of a service on a cluster: phase, conditions, addresses. Pure; rows.py has the revisions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from msgspec import DecodeError, json
 from pilotlight import names
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.overlay import is_knative
-from pilotlight.targets.kubernetes.rows import condition, condition_text, entries, latest_of, role_of, rows
+from pilotlight.targets.kubernetes.rows import condition, condition_text, entries, latest_of, revision_rows, role_of
 from pilotlight.targets.kubernetes.snapshot import Snapshot, is_ending
 from pilotlight.targets.target import Condition, Phase, RevisionStatus, ServiceStatus
 
@@ -26,74 +26,78 @@ MODES: Final = {
 
 
 def status_of(snapshot: Snapshot, warnings: Sequence[str] = ()) -> ServiceStatus:
-    found = rows(snapshot)
-    phase, message = phase_of(snapshot, found)
+    revisions = revision_rows(snapshot)
+    phase, message = phase_of(snapshot, revisions)
     urls = addresses(snapshot)
     return ServiceStatus(
         *snapshot.key, snapshot.generation, phase, urls.get("http", ""),
         mode="/".join(sorted({MODES[each["kind"]] for each in snapshot.workloads})), urls=urls,
-        conditions=tuple(_conditions(snapshot, phase, message, found)), revisions=tuple(found), message=message,
-        overrides=overrides_of(snapshot.workloads), warnings=(*warnings, *_remarks(snapshot)),
+        conditions=tuple(_conditions(snapshot, phase, message, revisions)), revisions=tuple(revisions), message=message,
+        overrides=read_overrides(snapshot.workloads), warnings=(*warnings, *_warnings(snapshot)),
     )  # fmt: skip
 
 
-def overrides_of(workloads: Sequence[Document]) -> dict[str, Mapping[str, Json]]:
-    """What was set by hand, from the annotation in which it is kept."""
-    found: dict[str, Mapping[str, Json]] = {}
+def read_overrides(workloads: Sequence[Document]) -> dict[str, Mapping[str, Json]]:
+    """Return the overrides, from the annotations of workloads."""
+    revisions: dict[str, Mapping[str, Json]] = {}
     for each in workloads:
         text = (each["metadata"].get("annotations") or {}).get(names.ANNOTATION_OVERRIDES)
-        with suppress(DecodeError):  # what a person has spoilt is told when the next deploy reads it
-            found |= {str(each["metadata"]["name"]): json.decode(text, type=dict[str, Json])} if text else {}
-    return found
+        with suppress(DecodeError):  # invalid edits are reported by the next deploy
+            revisions |= {str(each["metadata"]["name"]): json.decode(text, type=dict[str, Json])} if text else {}
+    return revisions
 
 
-def phase_of(snapshot: Snapshot, found: Sequence[RevisionStatus]) -> tuple[Phase, str]:
-    """In one word, and one sentence where not everything is well."""
+def phase_of(snapshot: Snapshot, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
+    """Return the phase, and a sentence if it is not Ready."""
     workloads = snapshot.workloads
     if not workloads or any("deletionTimestamp" in each["metadata"] for each in workloads):
         ending = sum(map(is_ending, snapshot.pods))
         return "Stopping", f"{ending} pods finish what they have" if ending else "its objects are being deleted"
     newest = {latest_of(each) for each in workloads}
-    latest = [row for row in found if row.name in newest]
+    latest = [row for row in revisions if row.name in newest]
     failed = next((row for row in latest if row.model_state == "FailedToLoad"), None)
     if failed is not None:
-        told = f"{failed.name}: {failed.reason or 'its model cannot be loaded'}"
-        others = [row.name for row in found if row.percent and row is not failed and row.model_state in PROVEN]
-        return ("Degraded", f"{told}; {', '.join(others)} keeps serving") if others else ("Failed", told)
+        problem = f"{failed.name}: {failed.reason or 'its model cannot be loaded'}"
+        others = [row.name for row in revisions if row.percent and row is not failed and row.model_state in PROVEN]
+        return ("Degraded", f"{problem}; {', '.join(others)} keeps serving") if others else ("Failed", problem)
     starting = next((row for row in latest if row.model_state not in PROVEN), None)
     if starting is not None:
         return "Progressing", f"{starting.name} is starting" + (f": {starting.reason}" if starting.reason else "")
-    behind = next((text for each in workloads if (text := _behind(snapshot, each))), "")
+    behind = next((text for each in workloads if (text := _unreconciled(snapshot, each))), "")
     if behind:
         return "Progressing", behind
-    asked = [row for row in found if row.percent]
-    if any(row.ready for row in asked):
-        short = next((row for row in asked if row.ready < row.desired and row.reason), None)
+    serving = [row for row in revisions if row.percent]
+    if any(row.ready for row in serving):
+        short = next((row for row in serving if row.ready < row.desired and row.reason), None)
         return ("Degraded", f"{short.name}: {short.reason}") if short else ("Ready", "")
-    return ("Progressing", "a replica is starting") if any(row.desired for row in asked) else ("Standby", "")
+    return ("Progressing", "a replica is starting") if any(row.desired for row in serving) else ("Standby", "")
 
 
-def _behind(snapshot: Snapshot, workload: Document) -> str:
-    """What a controller has not done yet of what was asked; empty: it is up to date."""
+def _unreconciled(snapshot: Snapshot, workload: Document) -> str:
+    """Return what a controller has not reconciled yet; empty: up to date."""
     name, status = workload["metadata"]["name"], workload.get("status") or {}
     if int(status.get("observedGeneration") or 0) < int(workload["metadata"].get("generation") or 0):
         return f"{name} has not been taken up yet"
     if is_knative(workload):
         if condition(workload, "Ready") == "True":
             return ""
-        said = condition_text(workload, "Ready")
-        # It answers already; what Knative says of its revision is from a moment before that.
-        return said if said and latest_of(workload) not in said else f"requests are being led to {latest_of(workload)}"
+        message = condition_text(workload, "Ready")
+        # The revision is ready already; Knative's message about it is outdated.
+        return (
+            message
+            if message and latest_of(workload) not in message
+            else f"requests are being led to {latest_of(workload)}"
+        )
     wanted, updated = int(workload["spec"].get("replicas") or 0), status.get("updatedReplicas")
     if workload["kind"] in ("Deployment", "StatefulSet") and int(updated or 0) < wanted:
         return f"{name}: {updated or 0} of {wanted} pods are of the new revision"
     if workload["kind"] == "Deployment" and int(status.get("replicas") or 0) > int(updated or 0):
         return f"{name}: {int(status['replicas']) - int(updated or 0)} pods of the old revision finish what they have"
-    return _unrouted(snapshot)
+    return _route_problem(snapshot)
 
 
-def _unrouted(snapshot: Snapshot) -> str:
-    """Why the route of a raw service does not lead anywhere yet."""
+def _route_problem(snapshot: Snapshot) -> str:
+    """Return why the route of a raw service is not accepted; empty: it is."""
     for route in snapshot.of(kinds.HTTP_ROUTE):
         parents = (route.get("status") or {}).get("parents") or ()
         for parent in parents:
@@ -104,7 +108,7 @@ def _unrouted(snapshot: Snapshot) -> str:
 
 
 def addresses(snapshot: Snapshot) -> dict[str, str]:
-    """`http` is the one for clients; `cluster` works inside."""
+    """Return the URLs: `http` for clients, `cluster` for use inside."""
     namespace, name = snapshot.key
     for workload in entries(snapshot.workloads)[:1]:
         if is_knative(workload):
@@ -121,27 +125,29 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
     return {"http": f"http://{hosts[0]}" if hosts else inside, "cluster": inside}
 
 
-def _conditions(snapshot: Snapshot, phase: Phase, message: str, found: Sequence[RevisionStatus]) -> Iterator[Condition]:
-    """As `kubectl get` shows them too: the service as a whole, its ingress, each of its components."""
+def _conditions(
+    snapshot: Snapshot, phase: Phase, message: str, revisions: Sequence[RevisionStatus]
+) -> Iterator[Condition]:
+    """Yield the conditions: Ready, IngressReady, and one per component."""
     good = phase in ("Ready", "Standby", "Degraded")
     yield Condition("Ready", "True" if good else "False" if phase == "Failed" else "Unknown", phase, message)
-    routed = any(row.percent for row in found) and not _unrouted(snapshot)
-    yield Condition("IngressReady", "True" if routed else "Unknown", "", _unrouted(snapshot))
+    routed = any(row.percent for row in revisions) and not _route_problem(snapshot)
+    yield Condition("IngressReady", "True" if routed else "Unknown", "", _route_problem(snapshot))
     for role in dict.fromkeys(map(role_of, snapshot.workloads)):
-        mine = [row for row in found if row.role == role]
+        mine = [row for row in revisions if row.role == role]
         proven = any(row.model_state in PROVEN for row in mine)
         reason = "" if proven else next((row.reason for row in mine if row.reason), "")
         yield Condition(f"{role.capitalize()}Ready", "True" if proven else "False", "", reason)
 
 
-def _remarks(snapshot: Snapshot) -> Iterator[str]:
-    """What a scaler is doing that nobody would guess from replica counts."""
+def _warnings(snapshot: Snapshot) -> Iterator[str]:
+    """Yield warnings about autoscalers: fallback, paused, not ready."""
     for scaled in snapshot.of(kinds.SCALED_OBJECT):
         name = scaled["metadata"]["name"]
         if condition(scaled, "Fallback") == "True":
-            asked = [each["metadata"].get("serverAddress") for each in scaled["spec"]["triggers"]]
-            whom = f"; does {asked[-1]} scrape its pods?" if asked and asked[-1] else ""
-            yield f"{name}: KEDA cannot read its metrics and holds the replicas{whom}"
+            servers = [each["metadata"].get("serverAddress") for each in scaled["spec"]["triggers"]]
+            hint = f"; does {servers[-1]} scrape its pods?" if servers and servers[-1] else ""
+            yield f"{name}: KEDA cannot read its metrics and holds the replicas{hint}"
         if condition(scaled, "Paused") == "True":
             yield f"{name}: scaling is paused by an annotation"
         if condition(scaled, "Ready") == "False":

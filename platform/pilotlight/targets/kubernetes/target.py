@@ -1,6 +1,6 @@
-"""A cluster as a target: the same verbs as on one machine. Knative and KEDA are the engines that scale; we never do.
+"""Kubernetes target: the same verbs as on one machine. Scaling is left to Knative and KEDA.
 
-Every method reads what is there, decides with pure functions (overlay, rows, statuses) and writes by server-side apply.
+Every method reads the objects, decides with pure functions (overlay, rows, statuses) and writes by server-side apply.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +27,17 @@ from pilotlight.targets.kubernetes import (
     snapshot,
 )
 from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import Refused, connect
-from pilotlight.targets.kubernetes.immutable import as_sent, sendable
-from pilotlight.targets.kubernetes.ingress import NoRight, probe, reach
-from pilotlight.targets.kubernetes.moving import Move
-from pilotlight.targets.kubernetes.overlay import Overrides, overlaid
-from pilotlight.targets.kubernetes.owned_fields import as_applied, shown
-from pilotlight.targets.kubernetes.owner import point_to_history, refuse_helms
-from pilotlight.targets.kubernetes.rights import allowed
-from pilotlight.targets.kubernetes.runtimes_there import runtimes_there
-from pilotlight.targets.kubernetes.statuses import overrides_of, status_of
-from pilotlight.targets.target import Event, KeptCanary, Key, Release, Sample, ServiceStatus, Share, Way
+from pilotlight.targets.kubernetes.connection import KubeApiError, connect
+from pilotlight.targets.kubernetes.immutable import with_live_templates, with_sent_templates
+from pilotlight.targets.kubernetes.ingress import NotPermitted, open_route, probe
+from pilotlight.targets.kubernetes.moving import Rollout
+from pilotlight.targets.kubernetes.overlay import Overrides, apply_overrides
+from pilotlight.targets.kubernetes.owned_fields import applied_fields, as_shown
+from pilotlight.targets.kubernetes.owner import check_history_not_helm, check_not_helm
+from pilotlight.targets.kubernetes.rights import unless_forbidden
+from pilotlight.targets.kubernetes.runtimes_there import cluster_catalogue
+from pilotlight.targets.kubernetes.statuses import read_overrides, status_of
+from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
 
 Json = Any
 Document = Mapping[str, Json]
@@ -47,8 +47,10 @@ FORBIDDEN: Final = 403
 
 
 class KubernetesTarget:
-    """Implements `targets.target.Target`. `force`: fields that others manage are taken over. `prometheus`: the URL of
-    the one that is asked; empty: the cluster's own."""
+    """Implements `targets.target.Target`.
+
+    `force`: take over fields of other managers. `prometheus`: URL of a Prometheus; empty: the cluster's own.
+    """
 
     name = "kubernetes"
     poll_s = POLL_S
@@ -61,125 +63,121 @@ class KubernetesTarget:
     def connect(cls, context: str = "", *, force: bool = False, prometheus: str = "") -> "KubernetesTarget":
         return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
 
-    def offers(self) -> Mapping[str, Json]:
-        return offers.offers(self.cluster)
+    def capabilities(self) -> Mapping[str, Json]:
+        return offers.discover(self.cluster)
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
-        return runtimes_there(self.cluster, namespaces)
+        return cluster_catalogue(self.cluster, namespaces)
 
     def live(self, key: Key) -> list[Manifest]:
-        """As they were applied, as far as nobody changed them since, with their status."""
-        found = applying.owned(self.cluster, key)
-        laid = self._laid(key, found)
-        written = {Manifest(each).key: each for each in laid}
-        sent = {Manifest(each).key: as_sent([as_applied(each)], laid)[0] for each in found}
-        return [Manifest(shown(each, sent[Manifest(each).key], written.get(Manifest(each).key, {}))) for each in found]
-
-    def _laid(self, key: Key, found: Sequence[Document]) -> list[dict[str, Json]]:
-        kept_releases = releases.stored(self.cluster, key)
-        return overlaid(kept_releases[0].manifests, overrides_of(found)) if kept_releases else []
+        """Return the objects as applied, with later changes of other managers, and with their status."""
+        objects = applying.owned(self.cluster, key)
+        stored = releases.stored(self.cluster, key)
+        desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
+        written = {Manifest(each).key: each for each in desired}
+        sent = {Manifest(each).key: with_sent_templates([applied_fields(each)], desired)[0] for each in objects}
+        return [
+            Manifest(as_shown(each, sent[Manifest(each).key], written.get(Manifest(each).key, {}))) for each in objects
+        ]
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
         key = (release.namespace, release.name)
-        there = self._snapshot(key)
-        self._check_owner(there, key, "deploy")
-        if release.expected not in (None, there.generation):
-            raise Conflict(f"{'/'.join(key)} is at generation {there.generation}, not {release.expected}")
-        wanted = overlaid(release.manifests, {} if reset else overrides_of(there.workloads))
-        known, remarks = preflight.optional(self.cluster, wanted)
-        documents = sendable(known, there.workloads)
-        self._check_needs(key, documents)
-        remarks = [*remarks, *applying.checked(self.cluster, documents, force=self._force)]
+        current = self._snapshot(key)
+        self._check_owner(current, key, "deploy")
+        if release.expected not in (None, current.generation):
+            raise Conflict(f"{'/'.join(key)} is at generation {current.generation}, not {release.expected}")
+        manifests = apply_overrides(release.manifests, {} if reset else read_overrides(current.workloads))
+        known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
+        documents = with_live_templates(known, current.workloads)
+        self._check_requirements(key, documents)
+        warnings = [*warnings, *applying.dry_run(self.cluster, documents, force=self._force)]
         if dry_run:
-            return self._dry(there, key, remarks)
-        self._keep(release)
-        self._written(there, documents)
+            return (
+                status_of(current, warnings)
+                if current.workloads
+                else ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
+            )
+        stored = releases.stored(self.cluster, key)
+        generation = releases.next_generation(stored, release)
+        if not stored or not releases.same(stored[0], release):
+            releases.save(self.cluster, release, generation, _now())
+        self._roll_out(current, documents)
         releases.prune(self.cluster, key, canaries.stable_generation(self.cluster, key))
-        status = self._status(key, remarks)
-        told = kept.keep(self.cluster, release, status, _now())
-        return replace(status, warnings=(*status.warnings, told)) if told else status
+        status = self._status(key, warnings)
+        warning = kept.save(self.cluster, release, status, _now())
+        return replace(status, warnings=(*status.warnings, warning)) if warning else status
 
-    def _check_needs(self, key: Key, documents: Sequence[Document]) -> None:
-        missing = [*preflight.missing(self.cluster, documents), *applying.foreign(self.cluster, key, documents)]
+    def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
+        missing = [*preflight.missing(self.cluster, documents), *applying.not_owned(self.cluster, key, documents)]
         if missing:
             lines = [f"the cluster lacks what {'/'.join(key)} needs; nothing was written", *missing]
             raise PlatformError("\n  ".join(lines), "platformctl doctor --target kubernetes")
 
-    def _check_owner(self, there: snapshot.Snapshot, key: Key, verb: str) -> None:
-        refuse_helms(map(Manifest, there.workloads), *key, verb)
+    def _check_owner(self, current: snapshot.Snapshot, key: Key, verb: str) -> None:
+        check_not_helm(map(Manifest, current.workloads), *key, verb)
 
-    def _keep(self, release: Release) -> None:
-        """A new generation, unless the newest one says the same."""
-        found = releases.stored(self.cluster, (release.namespace, release.name))
-        following = releases.following(found, release)
-        if not found or not releases.same(found[0], release):
-            releases.keep(self.cluster, release, following, _now())
-
-    def _written(self, there: snapshot.Snapshot, documents: Sequence[Document]) -> None:
-        """In an order in which no request is lost; that may take as long as the side of a canary needs to start."""
+    def _roll_out(self, current: snapshot.Snapshot, documents: Sequence[Document]) -> None:
+        """Apply in an order in which no request is lost; blocks while a canary's variant starts."""
 
         def failed() -> str:
-            status = self._status(there.key)
+            status = self._status(current.key)
             return status.message if any(row.model_state == "FailedToLoad" for row in status.revisions) else ""
 
-        Move(self.cluster, there.key, failed, force=self._force).make(documents, there.objects)
-
-    def _dry(self, there: snapshot.Snapshot, key: Key, remarks: Sequence[str]) -> ServiceStatus:
-        if there.workloads:
-            return status_of(there, remarks)
-        return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(remarks))
+        Rollout(self.cluster, current.key, failed, force=self._force).apply(documents, current.objects)
 
     def status(self, key: Key) -> ServiceStatus:
         return self._status(key)
 
-    def note(self, status: ServiceStatus) -> None:
-        """In the object that kubectl shows, and what failed in the release that it belongs to."""
+    def record_status(self, status: ServiceStatus) -> None:
+        """Update the status of the InferenceService and the failed revisions of the release."""
         with suppress(PlatformError):
-            kept.refresh(self.cluster, status, _now())
-            releases.remember(self.cluster, status)
+            kept.update_status(self.cluster, status, _now())
+            releases.record_failures(self.cluster, status)
 
     def _status(self, key: Key, warnings: Sequence[str] = ()) -> ServiceStatus:
-        return status_of(self._found(key), warnings)
+        return status_of(self._existing_snapshot(key), warnings)
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
         try:
             return [status_of(each) for each in snapshot.take(self.cluster, namespace).values()]
-        except Refused as error:
+        except KubeApiError as error:
             if namespace is None and error.code == FORBIDDEN:
                 raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
             raise
 
     def releases(self, key: Key) -> Sequence[Release]:
-        found = releases.stored(self.cluster, key)
-        if not found:
-            point_to_history(map(Manifest, self._snapshot(key).workloads), *key)
-        return found
+        stored = releases.stored(self.cluster, key)
+        if not stored:
+            check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
+        return stored
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        there = self._changeable(key, "scale")
-        return self._overridden(there, *by_hand.scaled(there, bounds))
+        current = self._changeable(key, "scale")
+        return self._apply_overridden(current, *by_hand.scale_overrides(current, bounds))
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
-        there = self._changeable(key, "traffic")
-        return self._overridden(there, by_hand.split(there, shares))
+        current = self._changeable(key, "traffic")
+        return self._apply_overridden(current, by_hand.traffic_overrides(current, shares))
 
     def _changeable(self, key: Key, verb: str) -> snapshot.Snapshot:
-        there = self._found(key)
-        self._check_owner(there, key, verb)
-        by_hand.check_whole(there)
-        return there
+        current = self._existing_snapshot(key)
+        self._check_owner(current, key, verb)
+        by_hand.check_deployed(current)
+        return current
 
-    def _overridden(self, there: snapshot.Snapshot, overrides: Overrides, told: Sequence[str] = ()) -> ServiceStatus:
-        """The newest release once more, with other things set by hand."""
-        found = releases.stored(self.cluster, there.key)
-        if not found:
+    def _apply_overridden(
+        self, current: snapshot.Snapshot, overrides: Overrides, warnings: Sequence[str] = ()
+    ) -> ServiceStatus:
+        """Apply the newest release again, with other overrides."""
+        stored = releases.stored(self.cluster, current.key)
+        if not stored:
             hint = "give its document: platformctl deploy -f FILE"
-            raise NotFound(f"no release of {'/'.join(there.key)} is kept", hint)
-        known, _ = preflight.optional(self.cluster, overlaid(found[0].manifests, overrides))
-        if releases.newest(releases.stored(self.cluster, there.key)) != found[0].generation:
-            raise Conflict(f"{'/'.join(there.key)} was deployed anew meanwhile", "look at it, and try again")
-        self._written(there, sendable(known, there.workloads))
-        return self._status(there.key, told)
+            raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
+        known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
+        if releases.newest(releases.stored(self.cluster, current.key)) != stored[0].generation:
+            raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
+        self._roll_out(current, with_live_templates(known, current.workloads))
+        return self._status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         return logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
@@ -188,42 +186,42 @@ class KubernetesTarget:
         return events.events(self.cluster, key, follow)
 
     def delete(self, key: Key) -> None:
-        """Objects first, the account of releases last: what was interrupted is still known as a service."""
-        there = self._found(key)
-        self._check_owner(there, key, "delete")
-        canaries.forget(self.cluster, key)
-        applying.removed(self.cluster, applying.owned(self.cluster, key))
-        kept.forget(self.cluster, key)
-        applying.removed(self.cluster, there.of(releases.API))
+        """Delete the objects, then the releases: after an interruption the service is still listed."""
+        current = self._existing_snapshot(key)
+        self._check_owner(current, key, "delete")
+        canaries.delete(self.cluster, key)
+        applying.delete(self.cluster, applying.owned(self.cluster, key))
+        kept.delete(self.cluster, key)
+        applying.delete(self.cluster, current.of(releases.API))
 
-    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
-        return canaries.listed(self.cluster, namespace)
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return canaries.list_canaries(self.cluster, namespace)
 
-    def canary(self, key: Key) -> KeptCanary | None:
-        """None also for who may not look at Leases: a deploy must not need that."""
-        return allowed(lambda: canaries.one(self.cluster, key), None)
+    def canary(self, key: Key) -> CanaryRecord | None:
+        """Return the record; None also without the permission to read Leases, which a deploy must not need."""
+        return unless_forbidden(lambda: canaries.get(self.cluster, key), None)
 
-    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        return canaries.keep(self.cluster, key, state, version)
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        return canaries.save(self.cluster, key, state, version)
 
     def query(self, promql: str) -> Sequence[Sample]:
         return metrics.query(self.cluster, promql, self._prometheus)
 
     @contextmanager
-    def way(self, status: ServiceStatus) -> Iterator[Way]:
-        opened = reach(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
+    def open_route(self, status: ServiceStatus) -> Iterator[ServiceRoute]:
+        opened = open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
         try:
-            yield Way(opened.url, opened.headers)
+            yield ServiceRoute(opened.url, opened.headers)
         finally:
             opened.close()
 
     def probe(self, status: ServiceStatus) -> str:
         if status.phase != "Ready":
-            return ""  # asking would wake what is at rest
+            return ""  # a request would wake a service at zero
         try:
-            opened = reach(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
-        except NoRight:
-            return ""  # the cluster says that it is ready, and this account may not ask itself
+            opened = open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
+        except NotPermitted:
+            return ""  # ready according to the cluster; this account may not send a request
         except PlatformError as error:
             return str(error)
         try:
@@ -234,11 +232,11 @@ class KubernetesTarget:
     def _snapshot(self, key: Key) -> snapshot.Snapshot:
         return snapshot.take(self.cluster, *key).get(key) or snapshot.Snapshot(key)
 
-    def _found(self, key: Key) -> snapshot.Snapshot:
-        found = self._snapshot(key)
-        if not found.objects:
+    def _existing_snapshot(self, key: Key) -> snapshot.Snapshot:
+        current = self._snapshot(key)
+        if not current.objects:
             raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
-        return found
+        return current
 
 
 def _now() -> str:

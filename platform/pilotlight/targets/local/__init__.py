@@ -1,1 +1,1 @@
-"""The embedded target: the manifests that a cluster would get, brought to life as processes of one machine."""
+"""Embedded target: runs the manifests of a cluster as processes of one machine."""

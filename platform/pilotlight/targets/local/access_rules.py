@@ -1,10 +1,10 @@
-"""Who may ask a service, and how often: the annotations of its manifests → what the gateway asks of each request. Pure.
+"""Access rules and rate limits of a route, from the annotations of its manifests. Pure.
 
-Whoever writes such an annotation wants a closed door: one that means nothing is refused, never read as "everybody".
+An invalid annotation is refused: it must never mean open access.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
@@ -24,11 +24,11 @@ _JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_
 _RATE: Final = re.compile(r"(\d{1,9})/(\d{0,6})(s|m|h)", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-SHOWN: Final = 40  # characters of a value: a key set is long, and a token that was not hashed is a secret
+SHOWN: Final = 40  # characters of a value in errors: a key set is long, and an unhashed token is a secret
 
 
 def access(annotations: Mapping[str, str]) -> Access | None:
-    """None: nobody asked for a token."""
+    """Return the access rules; None: no token is required."""
     tokens = _tokens(annotations)
     keys = annotations.get(ANNOTATION_JWT_KEYS, "")
     issuer, audience, scope = (annotations.get(name, "") for name in _JWT_RULES)
@@ -37,30 +37,26 @@ def access(annotations: Mapping[str, str]) -> Access | None:
 
 
 def rate(annotations: Mapping[str, str]) -> Rate | None:
-    """`100/1m`: a hundred requests a minute for each client."""
+    """Return the rate limit per client, such as `100/1m`: 100 requests per minute."""
     if ANNOTATION_RATE not in annotations:
         return None
     written = annotations[ANNOTATION_RATE]
     matched = _RATE.fullmatch(written)
     requests, time = (int(matched[1]), int(matched[2] or 1)) if matched else (0, 0)
     if matched is None or not requests or not time:
-        raise _wrong(ANNOTATION_RATE, written, "must be requests per time such as 100/1m")
+        raise _invalid(ANNOTATION_RATE, written, "must be requests per time such as 100/1m")
     return Rate(requests, float(time * _SECONDS[matched[3]]))
 
 
 def check(annotations: Mapping[str, str]) -> None:
-    """Raises PlatformError when they make no sense: before anything is stored."""
-    _check_names(annotations)
-    _check_tokens(annotations)
-    _check_jwt(annotations)
-    rate(annotations)
-
-
-def _check_names(annotations: Mapping[str, str]) -> None:
+    """Raise PlatformError for invalid annotations, before anything is stored."""
     unknown = [name for name in annotations if name not in ACCESS_ANNOTATIONS]
     if unknown:
         known = ", ".join(ACCESS_ANNOTATIONS)
         raise PlatformError(f"annotation {unknown[0]} is none of those that say who may ask and how often: {known}")
+    _check_tokens(annotations)
+    _check_jwt(annotations)
+    rate(annotations)
 
 
 def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,9 +65,9 @@ def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 def _check_tokens(annotations: Mapping[str, str]) -> None:
     tokens = _tokens(annotations)
-    wrong = [token for token in tokens if not _DIGEST.fullmatch(token)]
-    if ANNOTATION_TOKENS in annotations and (wrong or not tokens):
-        # What stands there may be the token itself, so it is not repeated.
+    invalid = [token for token in tokens if not _DIGEST.fullmatch(token)]
+    if ANNOTATION_TOKENS in annotations and (invalid or not tokens):
+        # The value may be the token itself, so it is not repeated.
         hint = "printf %s TOKEN | sha256sum"
         message = f"annotation {ANNOTATION_TOKENS} must be SHA-256 in hex of each token, separated by commas"
         raise PlatformError(message, hint)
@@ -88,18 +84,14 @@ def _check_jwt(annotations: Mapping[str, str]) -> None:
             f"annotation {ANNOTATION_JWT_KEYS}: this gateway cannot check JWTs; install pilotlight[auth]"
         )
     written = annotations[ANNOTATION_JWT_KEYS]
-    _parsed(written, lambda: _wrong(ANNOTATION_JWT_KEYS, written, 'must be a JWKS document, {"keys": […]}'))
-
-
-def _parsed(document: str, wrong: Callable[[], PlatformError]) -> None:
     import jwt
 
     try:
-        jwt.PyJWKSet.from_json(document)
+        jwt.PyJWKSet.from_json(written)
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise wrong() from error
+        raise _invalid(ANNOTATION_JWT_KEYS, written, 'must be a JWKS document, {"keys": […]}') from error
 
 
-def _wrong(name: str, written: str, must: str) -> PlatformError:
+def _invalid(name: str, written: str, must: str) -> PlatformError:
     shown = written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
     return PlatformError(f"annotation {name} = {shown}, {must}")

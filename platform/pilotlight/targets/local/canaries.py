@@ -1,54 +1,57 @@
-"""Canaries of the embedded platform: kept in the store, told as events, their services' metrics read meanwhile.
+"""Canary records of the embedded platform: stored, reported as events, their services' metrics scraped.
 
-The control process only keeps them. Who runs them is a thread beside it (pilotlight.canary.loop), which hears of every
-change through `rung` and asks like anybody else.
+The control process only stores them. The canary controller (pilotlight.canary.loop) runs in a thread of its own, is
+notified through `on_change`, and uses the control API like any client.
 """
 
 from collections.abc import Callable, Sequence
 
 from pilotlight.canary import keeping
-from pilotlight.canary.telling import told
+from pilotlight.canary.telling import canary_events
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.target import KeptCanary, Key
+from pilotlight.targets.target import CanaryRecord, Key
 
-Tell = Callable[..., None]  # chronicle.Chronicle.tell
+RecordEvent = Callable[..., None]  # EventRecorder.record
 
 
-class Canaries:
-    """`tried`: the services whose replicas' metrics are read, brought up to date with every change."""
+class CanaryRecords:
+    """`services` is updated in place: those with a running canary, whose replicas are scraped."""
 
-    def __init__(self, store: Store, tell: Tell, tried: set[Key]) -> None:
-        self._store, self._tell, self._tried = store, tell, tried
-        self.rung: Callable[[], None] = lambda: None  # called after every change
-        for kept in store.canaries():
-            self._follow(kept)
+    def __init__(self, store: Store, record_event: RecordEvent, services: set[Key]) -> None:
+        self._store, self._record_event, self._services = store, record_event, services
+        self.on_change: Callable[[], None] = lambda: None  # called after every change
+        for record in store.canaries():
+            self._track(record)
 
     @property
-    def running(self) -> bool:
-        """Whether anybody has to look after one."""
-        return bool(self._tried)
+    def any_running(self) -> bool:
+        """Whether a canary is in progress."""
+        return bool(self._services)
 
-    def kept(self, namespace: str | None) -> Sequence[KeptCanary]:
+    def list(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return [each for each in self._store.canaries() if namespace in (None, each.namespace)]
 
-    def of(self, key: Key) -> KeptCanary | None:
+    def get(self, key: Key) -> CanaryRecord | None:
         return self._store.canary(key)
 
-    def keep(self, key: Key, state: str, version: str) -> KeptCanary:
-        """Raises Conflict when it is not at that version, NotFound without such a service."""
-        before, after = keeping.read(self.of(key)), keeping.read(KeptCanary(*key, state, version))
-        kept = self._store.keep_canary(key, state, version)
-        for each in told(before, after):
-            self._tell(key, f"Revision/{each.revision}", each.reason, each.message, each.type)
-        self._follow(kept)
-        self.rung()
-        return kept
+    def save(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Store a canary. Raise Conflict if it is not at `version`, NotFound without such a service."""
+        before, after = (
+            keeping.decode_history(self.get(key)),
+            keeping.decode_history(CanaryRecord(*key, state, version)),
+        )
+        record = self._store.save_canary(key, state, version)
+        for event in canary_events(before, after):
+            self._record_event(key, f"Revision/{event.revision}", event.reason, event.message, event.type)
+        self._track(record)
+        self.on_change()
+        return record
 
-    def _follow(self, kept: KeptCanary) -> None:
-        """What cannot be read is nobody's canary any more."""
+    def _track(self, record: CanaryRecord) -> None:
+        """Scrape the service while its canary runs; an unreadable record counts as none."""
         try:
-            runs = keeping.running(keeping.read(kept)) is not None
+            runs = keeping.running_canary(keeping.decode_history(record)) is not None
         except PlatformError:
             runs = False
-        (self._tried.add if runs else self._tried.discard)(kept.key)
+        (self._services.add if runs else self._services.discard)(record.key)

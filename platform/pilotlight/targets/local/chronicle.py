@@ -1,4 +1,4 @@
-"""What happened, told for `platformctl events`: one line for each thing that a person may wonder about."""
+"""Recorder of the events that `platformctl events` shows."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -9,17 +9,17 @@ from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import Event, Key
 
 
-class Chronicle:
-    """Events inform; a full disk must not stop what they are about."""
+class EventRecorder:
+    """Writes events to the store; a failed write, such as on a full disk, is ignored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def tell(
-        self, key: Key, thing: str, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    def record(
+        self, key: Key, subject: str, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
     ) -> None:
         with suppress(PlatformError):
-            self._store.add_event(Event(utc(), *key, thing, kind, reason, message))
+            self._store.add_event(Event(utc(), *key, subject, kind, reason, message))
 
 
 def utc() -> str:

@@ -1,6 +1,6 @@
-"""The embedded platform as a target: the control API asked over HTTP. What `platformctl` knows of the local machine.
+"""Target of the embedded platform: client of the control API.
 
-Standard library only on the wire: it is loopback, and a verb must not wait for a client library to be imported.
+Uses http.client only: the API is on loopback, and importing a client library would delay every command.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,27 +24,27 @@ from pilotlight.errors import (
 )
 from pilotlight.manifests import Manifest
 from pilotlight.targets.local.launching import Address
-from pilotlight.targets.target import Event, KeptCanary, Key, Release, Sample, ServiceStatus, Share, Way
+from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
 
 Json = Any
 T = TypeVar("T")
 
-ANSWER_S: Final = 30.0
+REQUEST_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
-SILENCE_S: Final = 60.0  # a stream that is followed says something every ten seconds
+STREAM_TIMEOUT_S: Final = 60.0  # followed streams send a line at least every 10 s
 BY_EXIT_CODE: Final[Mapping[int, type[PlatformError]]] = {
     kind.exit_code: kind for kind in (PlatformError, UsageError, NotFound, TimedOut, RolledBack, InternalError)
 }
 
 
-class Refusal(Struct, frozen=True):
+class ErrorBody(Struct, frozen=True):
     error: str
     hint: str = ""
     exit_code: int = 1
 
 
 class Ticket(Struct, frozen=True):
-    """What logs a browser in to the console once."""
+    """One-time login of a browser to the console."""
 
     ticket: str
     path: str
@@ -56,8 +56,8 @@ class LogLine(Struct, frozen=True):
     line: str
 
 
-class Told(Struct, frozen=True):
-    """A sample, whose value is a text on the wire: JSON has no word for NaN."""
+class SampleRow(Struct, frozen=True):
+    """Sample on the wire; the value is a text, since JSON has no NaN."""
 
     labels: dict[str, str]
     value: str
@@ -65,7 +65,7 @@ class Told(Struct, frozen=True):
 
 
 class LocalTarget:
-    """Implements `targets.target.Target`. Every call is a connection of its own."""
+    """Implements `targets.target.Target`; one connection per call."""
 
     name = "local"
     poll_s = POLL_S
@@ -73,21 +73,21 @@ class LocalTarget:
     def __init__(self, address: Address) -> None:
         self.address = address
 
-    def offers(self) -> Mapping[str, Json]:
+    def capabilities(self) -> Mapping[str, Json]:
         return {}
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()
 
-    def way(self, status: ServiceStatus) -> AbstractContextManager[Way]:
-        return nullcontext(Way(status.url))
+    def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
+        return nullcontext(ServiceRoute(status.url))
 
     def probe(self, status: ServiceStatus) -> str:
-        """Asked by the control process itself: a service is ready once the gateway has confirmed its shares."""
+        """Return no problem: the control process reports Ready only after the gateway has applied the routes."""
         return ""
 
-    def note(self, status: ServiceStatus) -> None:
-        """The control process knows it already."""
+    def record_status(self, status: ServiceStatus) -> None:
+        """Do nothing: the control process records status itself."""
 
     def live(self, key: Key) -> list[Manifest]:
         try:
@@ -97,8 +97,8 @@ class LocalTarget:
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
         where = path((release.namespace, release.name))
-        asked = query(reset=reset, dry_run=dry_run)
-        return self._ask("PUT", where + asked, ServiceStatus, release)
+        parameters = query(reset=reset, dry_run=dry_run)
+        return self._request("PUT", where + parameters, ServiceStatus, release)
 
     def status(self, key: Key) -> ServiceStatus:
         return self._get(path(key), ServiceStatus)
@@ -110,68 +110,68 @@ class LocalTarget:
         return self._get(f"{path(key)}/releases", tuple[Release, ...])
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        return self._ask("PUT", f"{path(key)}/scale", ServiceStatus, bounds)
+        return self._request("PUT", f"{path(key)}/scale", ServiceStatus, bounds)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
-        return self._ask("PUT", f"{path(key)}/traffic", ServiceStatus, shares)
+        return self._request("PUT", f"{path(key)}/traffic", ServiceStatus, shares)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        """As `tail` shows several files: a heading where the lines of another replica begin."""
-        asked = query(follow=follow, previous=previous, replica=replica, tail=tail)
+        """Yield log lines, with a heading like `tail` where another replica's lines begin."""
+        parameters = query(follow=follow, previous=previous, replica=replica, tail=tail)
         last = ""
-        for found in self._lines(f"{path(key)}/logs{asked}", LogLine):
-            if last and found.replica != last:
-                yield f"==> {found.replica} <=="
-            last = found.replica
-            yield found.line
+        for entry in self._lines(f"{path(key)}/logs{parameters}", LogLine):
+            if last and entry.replica != last:
+                yield f"==> {entry.replica} <=="
+            last = entry.replica
+            yield entry.line
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
         where = f"{path(key)}/events" if key else "/api/v1/events"
         return self._lines(where + query(follow=follow), Event)
 
     def delete(self, key: Key) -> None:
-        self._ask("DELETE", path(key), dict[str, Json])
+        self._request("DELETE", path(key), dict[str, Json])
 
-    def canaries(self, namespace: str | None) -> Sequence[KeptCanary]:
-        return self._get("/api/v1/canaries" + query(namespace=namespace), tuple[KeptCanary, ...])
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return self._get("/api/v1/canaries" + query(namespace=namespace), tuple[CanaryRecord, ...])
 
-    def canary(self, key: Key) -> KeptCanary | None:
-        found = self._get(f"{path(key)}/canary", list[KeptCanary])
-        return found[0] if found else None
+    def canary(self, key: Key) -> CanaryRecord | None:
+        records = self._get(f"{path(key)}/canary", list[CanaryRecord])
+        return records[0] if records else None
 
-    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        return self._ask("PUT", f"{path(key)}/canary", KeptCanary, {"state": state, "version": version})
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        return self._request("PUT", f"{path(key)}/canary", CanaryRecord, {"state": state, "version": version})
 
     def query(self, promql: str) -> Sequence[Sample]:
-        found = self._ask("POST", "/api/v1/query", tuple[Told, ...], {"query": promql})
-        return [Sample(each.labels, float(each.value), each.at) for each in found]
+        rows = self._request("POST", "/api/v1/query", tuple[SampleRow, ...], {"query": promql})
+        return [Sample(row.labels, float(row.value), row.at) for row in rows]
 
     def console(self) -> Ticket:
-        return self._ask("POST", "/api/v1/console/tickets", Ticket)
+        return self._request("POST", "/api/v1/console/tickets", Ticket)
 
     def shutdown(self, drain_s: float) -> None:
-        """Asked of any version: it is how an older control process is replaced."""
-        self._ask("POST", "/api/v1/shutdown", dict[str, Json], {"drain_s": drain_s}, any_version=True)
+        """Stop the control process, of any version: an upgrade stops an older one."""
+        self._request("POST", "/api/v1/shutdown", dict[str, Json], {"drain_s": drain_s}, any_version=True)
 
     def _get(self, where: str, kind: type[T]) -> T:
-        return self._ask("GET", where, kind)
+        return self._request("GET", where, kind)
 
-    def _ask(self, method: str, where: str, kind: type[T], body: Json = None, *, any_version: bool = False) -> T:
+    def _request(self, method: str, where: str, kind: type[T], body: Json = None, *, any_version: bool = False) -> T:
         sent = json.encode(body) if method in ("PUT", "POST") else None
-        with self._answer(method, where, sent, ANSWER_S, any_version) as answer:
+        with self._response(method, where, sent, REQUEST_TIMEOUT_S, any_version) as answer:
             return _decoded(answer.read(), kind)
 
     def _lines(self, where: str, kind: type[T]) -> Iterator[T]:
-        with self._answer("GET", where, None, SILENCE_S, False) as answer:
+        with self._response("GET", where, None, STREAM_TIMEOUT_S, False) as answer:
             while line := answer.readline():
                 if line.strip():
                     yield _decoded(line, kind)
 
     @contextmanager
-    def _answer(
+    def _response(
         self, method: str, where: str, body: bytes | None, timeout: float, any_version: bool
     ) -> Iterator[HTTPResponse]:
-        """The reply to one request; whatever is not a success is raised as the error that it tells of."""
+        """Send one request; raise the error of a response that is no success."""
         connection = HTTPConnection(self.address.host, self.address.port, timeout=timeout)
         headers = {"Authorization": f"Bearer {self.address.token}", HEADER_VERSION: __version__}
         try:
@@ -193,12 +193,12 @@ def path(key: Key) -> str:
     return f"/api/v1/namespaces/{namespace}/services/{name}"
 
 
-def query(**asked: bool | int | str | None) -> str:
-    """Without what is False, empty or None."""
-    nothing = (None, False, "")
-    given = {name: value for name, value in asked.items() if not any(value is each for each in nothing)}
-    given = {name: "true" if value is True else value for name, value in given.items()}
-    return f"?{urlencode(given)}" if given else ""
+def query(**parameters: bool | int | str | None) -> str:
+    """Return a query string without parameters that are False, empty or None."""
+    omitted = (None, False, "")  # by identity: 0 is a value
+    present = {name: value for name, value in parameters.items() if not any(value is each for each in omitted)}
+    present = {name: "true" if value is True else value for name, value in present.items()}
+    return f"?{urlencode(present)}" if present else ""
 
 
 def _check_version(theirs: str) -> None:
@@ -209,12 +209,12 @@ def _check_version(theirs: str) -> None:
 
 def _error(status: int, body: bytes) -> PlatformError:
     try:
-        told = json.decode(body, type=Refusal)
+        error = json.decode(body, type=ErrorBody)
     except (DecodeError, ValidationError):
         return InternalError(f"the control process answered {status}: {body[:200]!r}")
     if status == 409:
-        return Conflict(told.error, told.hint)
-    return BY_EXIT_CODE.get(told.exit_code, PlatformError)(told.error, told.hint)
+        return Conflict(error.error, error.hint)
+    return BY_EXIT_CODE.get(error.exit_code, PlatformError)(error.error, error.hint)
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

@@ -1,7 +1,7 @@
-"""Which replicas each component behind another one has, as files: how a router learns where its requests may go.
+"""Endpoint files of internal workloads, from which a router component learns its upstream replicas.
 
-`<folder>/<namespace>/<workload>.json` is a list of the gateway's `Replica`. It is written with the table that the
-gateway gets, so that both know the same. Files are replaced whole; a reader never sees half of one.
+`<folder>/<namespace>/<workload>.json` is a list of the gateway's `Replica`, written together with each routing table.
+Files are replaced atomically.
 """
 
 import logging
@@ -12,12 +12,12 @@ from msgspec import json
 
 from pilotlight.gateway.table import Replica, Route
 
-Place = tuple[str, str]  # namespace and workload
+WorkloadKey = tuple[str, str]  # namespace and workload
 log = logging.getLogger(__name__)
 
 
-def endpoints_of(routes: Iterable[Route]) -> dict[Place, tuple[Replica, ...]]:
-    """Of the workloads that only other components ask: a service of one component needs no file."""
+def endpoints_of(routes: Iterable[Route]) -> dict[WorkloadKey, tuple[Replica, ...]]:
+    """Return the replicas of workloads that only other components call."""
     return {
         (route.namespace, route.name): tuple(replica for backend in route.backends for replica in backend.replicas)
         for route in routes
@@ -25,42 +25,42 @@ def endpoints_of(routes: Iterable[Route]) -> dict[Place, tuple[Replica, ...]]:
     }
 
 
-class Endpoints:
-    """Remembers what it wrote. What lies there from an earlier control process goes with the first update."""
+class EndpointFiles:
+    """Writes changed files only. The first update removes files of an earlier control process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: dict[Place, tuple[Replica, ...]] | None = None
+        self._written: dict[WorkloadKey, tuple[Replica, ...]] | None = None
 
     def update(self, routes: Iterable[Route]) -> None:
-        """Files are a copy of what is known: a disk that takes none of them must not stop the requests."""
-        wanted = endpoints_of(routes)
+        """Write the endpoints of a routing table; a failed write is logged and retried with the next table."""
+        endpoints = endpoints_of(routes)
         try:
-            known = self._found() if self._written is None else self._written
-            self._write(wanted, known)
-            self._written = wanted
+            known = self._existing() if self._written is None else self._written
+            self._write(endpoints, known)
+            self._written = endpoints
         except OSError as error:
             log.warning("cannot write %s: %s", self._folder, error)
             self._written = None
 
-    def _found(self) -> dict[Place, tuple[Replica, ...]]:
-        """Of unknown content, so that each is written anew or removed."""
-        nobody = (Replica("", 0),)
-        return {(file.parent.name, file.stem): nobody for file in self._folder.glob("*/*.json")}
+    def _existing(self) -> dict[WorkloadKey, tuple[Replica, ...]]:
+        """Return the files present, with an impossible content so that each is rewritten or removed."""
+        unknown = (Replica("", 0),)
+        return {(file.parent.name, file.stem): unknown for file in self._folder.glob("*/*.json")}
 
     def _write(
-        self, wanted: Mapping[Place, tuple[Replica, ...]], known: Mapping[Place, tuple[Replica, ...]]
+        self, wanted: Mapping[WorkloadKey, tuple[Replica, ...]], known: Mapping[WorkloadKey, tuple[Replica, ...]]
     ) -> None:  # fmt: skip
-        for place, replicas in wanted.items():
-            if known.get(place) != replicas:
-                file = self._file(place)
+        for key, replicas in wanted.items():
+            if known.get(key) != replicas:
+                file = self._file(key)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 fresh = file.with_suffix(".new")
                 fresh.write_bytes(json.encode(replicas))
                 fresh.replace(file)
-        for place in known.keys() - wanted.keys():
-            self._file(place).unlink(missing_ok=True)
+        for key in known.keys() - wanted.keys():
+            self._file(key).unlink(missing_ok=True)
 
-    def _file(self, place: Place) -> Path:
-        namespace, workload = place
+    def _file(self, key: WorkloadKey) -> Path:
+        namespace, workload = key
         return self._folder / namespace / f"{workload}.json"

@@ -1,4 +1,4 @@
-"""Which workloads receive a service's own requests, and with which weight. Pure; a part of interpret.py."""
+"""Entry workloads of a service: which ones receive its requests, with which weight. Pure; part of interpret.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,22 +10,22 @@ from pilotlight.targets.local.objects import Objects, at
 Json = Any
 Entry = tuple[tuple[str, int], ...]
 
-# A component in front of another one is asked first; roles that are missing here are never asked from outside.
+# A component in front of another one comes first; roles not listed never receive requests from outside.
 ORDER: Final = ("router", "transformer", "engine", "predictor")
 
 
 def entry_of(
     service: str, objects: Objects, workloads: Sequence[WorkloadSpec], overrides: Mapping[str, Mapping[str, Json]]
 ) -> Entry:
-    """By the route, else by the Service that bears the service's name, else by role."""
-    found = _routed(objects, {workload.name for workload in workloads}) or _addressed(service, objects)
-    if not found and workloads:
-        found = ((_first(workloads).name, 100),)
-    return _by_hand(found, workloads, overrides)
+    """Return the entry by the HTTPRoute, else by the Service with the service's name, else by role."""
+    entry = _routed(objects, {workload.name for workload in workloads}) or _addressed(service, objects)
+    if not entry and workloads:
+        entry = ((_first(workloads).name, 100),)
+    return _apply_overrides(entry, workloads, overrides)
 
 
 def _routed(objects: Objects, known: set[str]) -> Entry:
-    """A route that leads to a gateway of the cluster names no workload, and says nothing here."""
+    """Return the backends of HTTPRoutes that are workloads; one to a cluster's ingress gateway names none."""
     backends = [
         (str(backend.get("name")), int(backend.get("weight", 1)))
         for route in objects.of_kind("HTTPRoute")
@@ -42,21 +42,22 @@ def _addressed(service: str, objects: Objects) -> Entry:
 
 
 def _first(workloads: Sequence[WorkloadSpec]) -> WorkloadSpec:
-    """A canary has a word more in its name than the workload that it stands beside."""
 
     def rank(workload: WorkloadSpec) -> tuple[int, int]:
-        place = ORDER.index(workload.role) if workload.role in ORDER else len(ORDER)
-        return place, len(workload.name)
+        role = ORDER.index(workload.role) if workload.role in ORDER else len(ORDER)
+        return role, len(workload.name)  # a canary has a longer name than its stable workload
 
     return min(workloads, key=rank)
 
 
-def _by_hand(found: Entry, workloads: Sequence[WorkloadSpec], overrides: Mapping[str, Mapping[str, Json]]) -> Entry:
-    """Shares between two Deployments, set by `traffic`: `latest` is the canary, which has the longer name."""
-    written = (overrides.get(found[0][0]) or {}).get("traffic") if len(found) > 1 else None
-    if not written:
-        return found
-    sides = {workload.revision.name: workload.name for workload in workloads if workload.name in dict(found)}
-    last = max((name for name, _ in found), key=len)
-    weights = {sides.get(str(share["revision"]), last): int(share["percent"]) for share in written}
-    return tuple((name, weights.get(name, 0)) for name, _ in found)
+def _apply_overrides(
+    entry: Entry, workloads: Sequence[WorkloadSpec], overrides: Mapping[str, Mapping[str, Json]]
+) -> Entry:
+    """Apply shares set by `traffic` between two Deployments; `latest` is the canary, which has the longer name."""
+    shares = (overrides.get(entry[0][0]) or {}).get("traffic") if len(entry) > 1 else None
+    if not shares:
+        return entry
+    workload_of = {workload.revision.name: workload.name for workload in workloads if workload.name in dict(entry)}
+    last = max((name for name, _ in entry), key=len)
+    weights = {workload_of.get(str(share["revision"]), last): int(share["percent"]) for share in shares}
+    return tuple((name, weights.get(name, 0)) for name, _ in entry)

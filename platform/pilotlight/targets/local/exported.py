@@ -1,6 +1,6 @@
-"""What the control process of one machine exports of its scaling: bounds, signals, decisions; and whom to scrape.
+"""Scaling metrics of the control process (bounds, signals, decisions), and scrape targets for service discovery.
 
-Made of what runs at the moment that somebody scrapes the control API.
+Computed from run-time state when the control API is scraped.
 """
 
 from collections import Counter
@@ -21,13 +21,13 @@ from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.model import Hpa, Kpa, Scaling
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.replica import Replica
-from pilotlight.targets.local.units import Unit, least
+from pilotlight.targets.local.units import Unit, min_replicas
 from pilotlight.targets.target import Key, ServiceStatus
 
 Json = Any
-# Told as 0 before they happen: a counter that is born with 1 has not risen, as Prometheus sees it.
-USUAL: Final = ("activation", "stable", "panic", "zero", "more", "fewer", "cooldown", "fallback", "yield")
-SCRAPED: Final = frozenset({"starting", "ready", "unready", "parking", "parked", "draining"})
+# Exported as 0 before they occur: Prometheus' increase() ignores a counter that appears with 1.
+SCALING_RULES: Final = ("activation", "stable", "panic", "zero", "more", "fewer", "cooldown", "fallback", "yield")
+SCRAPED_STATES: Final = frozenset({"starting", "ready", "unready", "parking", "parked", "draining"})
 HOST: Final = "127.0.0.1"
 
 
@@ -36,58 +36,58 @@ def scaling(runs: Sequence[ServiceRun], statuses: Sequence[ServiceStatus], now: 
 
 
 def decisions(runs: Iterable[ServiceRun]) -> Family:
-    """Summed over the units of a workload; those of revisions that are forgotten are forgotten with them."""
+    """Return decisions summed over the units of a workload; expired revisions no longer count."""
     counted: Counter[tuple[Key, str, str]] = Counter()
     for run in runs:
         for unit in run.units.values():
-            for rule, number in {**dict.fromkeys(USUAL, 0), **unit.decisions}.items():
+            for rule, number in {**dict.fromkeys(SCALING_RULES, 0), **unit.decisions}.items():
                 counted[run.key, workload_of(run, unit), rule or "other"] += number
     return families.decisions(counted)
 
 
 def limits(runs: Iterable[ServiceRun], statuses: Iterable[ServiceStatus], now: float) -> Family:
-    """One that has no upper bound, or is fixed, has no `max` that it could be held against."""
-    made, by_key = families.family(METRIC_REPLICA_LIMITS), {run.key: run for run in runs}
+    """Return the bounds by revision; without an upper bound there is no `max` sample."""
+    family, by_key = families.new_family(METRIC_REPLICA_LIMITS), {run.key: run for run in runs}
     for status in statuses:
         run = by_key[status.namespace, status.name]
         for row in status.revisions:
             unit = run.unit_of(run.revisions[row.name], now)
-            held = unit.bounded(run.override_of(unit.name))
-            whose = {**families.of(run.key), "workload": row.workload, LABEL_REVISION: row.name}
-            made.add(least(held), **whose, bound="min")
-            if most(held):
-                made.add(most(held), **whose, bound="max")
-    return made
+            bounded = unit.bounded(run.override_of(unit.name))
+            labels = {**families.service_labels(run.key), "workload": row.workload, LABEL_REVISION: row.name}
+            family.add(min_replicas(bounded), **labels, bound="min")
+            if max_replicas(bounded):
+                family.add(max_replicas(bounded), **labels, bound="max")
+    return family
 
 
-def most(held: Scaling) -> int:
-    """0: no limit, or nothing that scales."""
-    return held.max_scale if isinstance(held, Kpa) else held.max_replicas if isinstance(held, Hpa) else 0
+def max_replicas(scaling: Scaling) -> int:
+    """Return the upper bound; 0: none."""
+    return scaling.max_scale if isinstance(scaling, Kpa) else scaling.max_replicas if isinstance(scaling, Hpa) else 0
 
 
 def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:
-    """A target whose signal is missing is one that nobody could tell."""
-    measured, wanted = families.family(METRIC_SCALE_SIGNAL), families.family(METRIC_SCALE_TARGET)
+    """Return measured values and targets; a target without a value could not be measured."""
+    measured, targets = families.new_family(METRIC_SCALE_SIGNAL), families.new_family(METRIC_SCALE_TARGET)
     for run in runs:
         for unit in run.units.values():
             for metric, value, target in compared(unit, now) if unit.desired else ():
-                whose = {**families.of(run.key), "workload": workload_of(run, unit), "unit": unit.name}
-                wanted.add(target, **whose, metric=metric)
+                labels = {**families.service_labels(run.key), "workload": workload_of(run, unit), "unit": unit.name}
+                targets.add(target, **labels, metric=metric)
                 if value is not None:
-                    measured.add(value, **whose, metric=metric)
-    return measured, wanted
+                    measured.add(value, **labels, metric=metric)
+    return measured, targets
 
 
 def compared(unit: Unit, now: float) -> Iterator[tuple[str, float | None, float]]:
-    """(metric, what was measured, what it is held against), both as the autoscaler compares them."""
+    """Yield (metric, measured value, target) as the autoscaler compares them."""
     rules = unit.scaling
     if isinstance(rules, Kpa):
-        seen = [each for each in unit.traffic.samples if each.at > now - rules.window_s]
-        loads = [each.requests if rules.metric == "rps" else each.concurrency for each in seen]
+        samples = [each for each in unit.traffic.samples if each.at > now - rules.window_s]
+        loads = [each.requests if rules.metric == "rps" else each.concurrency for each in samples]
         yield rules.metric, sum(loads) / len(loads) / unit.desired if loads else 0.0, kpa.target(rules)
     elif isinstance(rules, Hpa):
         for metric in rules.metrics:
-            if metric.source == "requests":  # read off the samples by the decision itself
+            if metric.source == "requests":  # not in unit.metrics: the decision reads it from the samples
                 load = float(unit.traffic.waiting + unit.traffic.in_flight)
                 yield metric.name, load / unit.desired if metric.kind == "AverageValue" else load, metric.target
                 continue
@@ -97,20 +97,20 @@ def compared(unit: Unit, now: float) -> Iterator[tuple[str, float | None, float]
 
 
 def workload_of(run: ServiceRun, unit: Unit) -> str:
-    """A unit is a revision of it, or the workload itself."""
+    """Return the workload of a unit, which is one of its revisions or the workload itself."""
     revision = run.revisions.get(unit.name)
     return revision.spec.workload if revision else unit.name
 
 
 def targets(replicas: Iterable[Replica], gateway_port: int, api: str) -> list[dict[str, Json]]:
-    """As Prometheus' HTTP service discovery wants them. `api` is where the control API itself answers."""
-    found = [_target(api, job="pilotlight-control"), _target(f"{HOST}:{gateway_port}", job="pilotlight-gateway")]
-    return found + [_replica(each) for each in replicas if each.state in SCRAPED and each.port]
+    """Return targets in the format of Prometheus' HTTP service discovery. `api` is the control API's address."""
+    platform = [_target(api, job="pilotlight-control"), _target(f"{HOST}:{gateway_port}", job="pilotlight-gateway")]
+    return platform + [_replica(each) for each in replicas if each.state in SCRAPED_STATES and each.port]
 
 
 def _replica(replica: Replica) -> dict[str, Json]:
-    whose = {LABEL_NAMESPACE: replica.namespace, LABEL_SERVICE: replica.service, LABEL_REVISION: replica.revision}
-    return _target(f"{HOST}:{replica.port}", job="pilotlight-predictor", pod=replica.id, **whose)
+    labels = {LABEL_NAMESPACE: replica.namespace, LABEL_SERVICE: replica.service, LABEL_REVISION: replica.revision}
+    return _target(f"{HOST}:{replica.port}", job="pilotlight-predictor", pod=replica.id, **labels)
 
 
 def _target(address: str, **labels: str) -> dict[str, Json]:

@@ -1,7 +1,7 @@
-"""Brings the replicas of a service to what is wanted: starts what is missing, retires what is too much.
+"""Replica controller of the embedded platform: starts missing replicas, retires surplus ones.
 
-Called whenever something may have changed; doing nothing is its most frequent outcome. It decides by `reconcile` and
-acts through the supervisor (starting) and the publisher (retiring, once no request can come).
+Decisions come from reconcile.py; effects go through the supervisor (start) and the publisher (retire, once the gateway
+routes nothing to a replica). Called on every event; most calls change nothing.
 """
 
 import secrets
@@ -10,146 +10,155 @@ from dataclasses import replace
 from typing import Final
 
 from pilotlight.targets.local.model import WorkloadSpec
-from pilotlight.targets.local.peers import Peers, drain_of
+from pilotlight.targets.local.peers import Peers, drain_env
 from pilotlight.targets.local.publishing import Publisher
-from pilotlight.targets.local.reconcile import counts, rolling, to_stop
+from pilotlight.targets.local.reconcile import counts, rolling_update, select_for_removal
 from pilotlight.targets.local.service import ServiceRun
 from pilotlight.targets.local.supervisor.backoff import crashes_after, delay
-from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
-from pilotlight.targets.local.units import Revision, initial
+from pilotlight.targets.local.units import Revision, initial_replicas
 
-ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, no word
+ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
 
 
-class Fleet:
-    """`later` calls back after some seconds: a crashed revision is looked at again when its pause is over."""
+class ReplicaSet:
+    """Replicas of all services. `requeue_after` reconciles a service again after some seconds of backoff."""
 
     def __init__(
         self,
         supervisor: Supervisor,
         publisher: Publisher,
-        started: Callable[[Replica], None],
-        later: Callable[[float, ServiceRun], None],
+        on_start: Callable[[Replica], None],
+        requeue_after: Callable[[float, ServiceRun], None],
         peers: Peers,
     ) -> None:
         self.supervisor = supervisor
         self.publisher = publisher
-        self._started = started
-        self._later = later
+        self._on_start = on_start
+        self._requeue_after = requeue_after
         self._peers = peers
 
     def living(self, run: ServiceRun) -> list[Replica]:
-        """Those of the service that have not ended."""
+        """Return the service's replicas that have not exited."""
         return [
             replica
             for replica in self.supervisor.replicas()
             if (replica.namespace, replica.service) == run.key and replica.state != "exited"
         ]
 
-    def staying(self, run: ServiceRun) -> list[Replica]:
-        """Those that are not on their way out."""
-        leaving = self.publisher.retiring
-        return [found for found in self.living(run) if found.state != "draining" and found.id not in leaving]
+    def active(self, run: ServiceRun) -> list[Replica]:
+        """Return the service's replicas that are neither draining nor being retired."""
+        retiring = self.publisher.retiring
+        return [each for each in self.living(run) if each.state != "draining" and each.id not in retiring]
 
-    def adjust(self, run: ServiceRun, now: float) -> None:
-        staying = self.staying(run)
+    def reconcile(self, run: ServiceRun, now: float) -> None:
+        active = self.active(run)
         if run.deleting:
-            self._retire(staying)
+            self._retire(active)
             return
         for workload in run.spec.workloads:
-            mine = [replica for replica in staying if replica.workload == workload.name]
+            replicas = [replica for replica in active if replica.workload == workload.name]
             if workload.mode == "serverless":
-                self._each_revision(run, workload, mine, now)
+                self._reconcile_revisions(run, workload, replicas, now)
             else:
-                self._rolling(run, workload, mine, now)
+                self._rolling_update(run, workload, replicas, now)
         known = {workload.name for workload in run.spec.workloads}
-        self._retire(replica for replica in staying if replica.workload not in known)
+        self._retire(replica for replica in active if replica.workload not in known)
 
-    def _each_revision(self, run: ServiceRun, workload: WorkloadSpec, mine: Sequence[Replica], now: float) -> None:
-        needed = run.needed(workload)
+    def _reconcile_revisions(
+        self, run: ServiceRun, workload: WorkloadSpec, replicas: Sequence[Replica], now: float
+    ) -> None:
+        required = run.required_revisions(workload)
         for name in run.revisions_of(workload.name):
             revision = run.revisions[name]
-            own = [replica for replica in mine if replica.revision == name]
-            if name in needed:
-                self._scale(run, revision, own, self.wanted(run, revision, now), now)
+            own = [replica for replica in replicas if replica.revision == name]
+            if name in required:
+                self._scale(run, revision, own, self.desired(run, revision, now), now)
             else:
                 self._retire(own)
 
-    def _rolling(self, run: ServiceRun, workload: WorkloadSpec, mine: Sequence[Replica], now: float) -> None:
+    def _rolling_update(self, run: ServiceRun, workload: WorkloadSpec, replicas: Sequence[Replica], now: float) -> None:
         latest = run.revisions[workload.revision.name]
-        new = [replica for replica in mine if replica.revision == latest.name]
-        old = [replica for replica in mine if replica.revision != latest.name]
+        new = [replica for replica in replicas if replica.revision == latest.name]
+        old = [replica for replica in replicas if replica.revision != latest.name]
         desired = run.unit_of(latest, now).desired
-        stable = self._stable(run, workload)
+        stable = self._last_ready(run, workload)
         if stable is not None and not latest.ready_once and (workload.surge or workload.unavailable):
-            self._scale(run, stable, [found for found in old if found.revision == stable.name], desired, now)
-            self._scale(run, latest, new, self.wanted(run, latest, now) and 1, now)
+            # A template that has never become ready gets a single replica: a broken release must not replace
+            # the ones that serve, however large the surge is.
+            self._scale(run, stable, [each for each in old if each.revision == stable.name], desired, now)
+            self._scale(run, latest, new, self.desired(run, latest, now) and 1, now)
             return
-        wanted_new, kept_old = rolling(
-            self.wanted(run, latest, now), counts(new), counts(old), workload.surge, workload.unavailable
+        desired_new, desired_old = rolling_update(
+            self.desired(run, latest, now), counts(new), counts(old), workload.surge, workload.unavailable
         )
-        self._retire(to_stop(old, len(old) - kept_old))
-        self._scale(run, latest, new, wanted_new, now)
+        self._retire(select_for_removal(old, len(old) - desired_old))
+        self._scale(run, latest, new, desired_new, now)
 
-    def _stable(self, run: ServiceRun, workload: WorkloadSpec) -> Revision | None:
-        """The revision that served before the one that has not answered yet."""
+    def _last_ready(self, run: ServiceRun, workload: WorkloadSpec) -> Revision | None:
+        """Return the newest revision before the current one that has been ready."""
         others = [run.revisions[name] for name in run.revisions_of(workload.name) if name != workload.revision.name]
-        return max((found for found in others if found.ready_once), key=lambda found: found.created_at, default=None)
+        return max((each for each in others if each.ready_once), key=lambda each: each.created_at, default=None)
 
-    def wanted(self, run: ServiceRun, revision: Revision, now: float) -> int:
-        """As its autoscaler says; a revision that never answered is started to see whether it does."""
+    def desired(self, run: ServiceRun, revision: Revision, now: float) -> int:
+        """Return the autoscaler's count; a revision that has never been ready gets at least one replica to prove it."""
         unit = run.unit_of(revision, now)
         if revision.ready_once:
             return unit.desired
-        return 0 if revision.given_up else max(1, min(unit.desired, initial(unit.scaling)))
+        return 0 if revision.deadline_exceeded else max(1, min(unit.desired, initial_replicas(unit.scaling)))
 
-    def _scale(self, run: ServiceRun, revision: Revision, mine: Sequence[Replica], wanted: int, now: float) -> None:
-        parked = [replica for replica in mine if replica.state in AWAY]
-        here = [replica for replica in mine if replica.state not in AWAY]
-        if len(here) > wanted:
-            self._retire(to_stop(here, len(here) - wanted))
-        missing = max(0, wanted - len(here))
-        for place, replica in enumerate(parked):
-            (self.supervisor.call_back if place < missing else self.supervisor.let_be)(replica.id)
+    def _scale(
+        self, run: ServiceRun, revision: Revision, replicas: Sequence[Replica], desired: int, now: float
+    ) -> None:
+        parked = [replica for replica in replicas if replica.state in PARKED_STATES]
+        running = [replica for replica in replicas if replica.state not in PARKED_STATES]
+        if len(running) > desired:
+            self._retire(select_for_removal(running, len(running) - desired))
+        missing = max(0, desired - len(running))
+        # Parked replicas come first: they hold the model in host memory, which is faster than a cold start.
+        for index, replica in enumerate(parked):
+            (self.supervisor.unpark if index < missing else self.supervisor.cancel_unpark)(replica.id)
         missing -= len(parked)
-        pause = revision.next_start - now
-        if missing > 0 and pause > 0:
-            self._later(pause, run)
+        backoff = revision.next_start - now
+        if missing > 0 and backoff > 0:
+            self._requeue_after(backoff, run)
             return
         for _ in range(missing):
             self.start(run, revision, now)
 
-    def parks(self, run: ServiceRun, replica: Replica, now: float) -> bool:
-        """Whether one that nobody can reach any more is kept: the last of a revision that has fallen to zero."""
+    def should_park(self, run: ServiceRun, replica: Replica, now: float) -> bool:
+        """Whether an unrouted replica is parked instead of ended: the last one of a revision scaled to zero."""
         revision = run.revisions.get(replica.revision)
-        workload = next((found for found in run.spec.workloads if found.name == replica.workload), None)
+        workload = next((each for each in run.spec.workloads if each.name == replica.workload), None)
         if run.deleting or revision is None or workload is None or not revision.spec.container.parks:
             return False
         current = workload.mode == "serverless" or workload.revision.name == revision.name
-        if not current or (workload.mode == "serverless" and revision.name not in run.needed(workload)):
+        if not current or (workload.mode == "serverless" and revision.name not in run.required_revisions(workload)):
             return False
-        others = [found for found in self.living(run) if found.revision == replica.revision and found.state in AWAY]
+        others = [
+            each for each in self.living(run) if each.revision == replica.revision and each.state in PARKED_STATES
+        ]
         return replica.state == "ready" and not others and not run.unit_of(revision, now).desired
 
     def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now
         tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
         replica = f"{revision.name}-{tail}"
-        spec = replace(revision.spec, container=self._peers.located(revision.spec.container, run.spec))
-        told = {**dict.fromkeys(spec.container.replica_env, replica), **drain_of(run.spec, spec.role)}
-        self._started(self.supervisor.launch(Launch(replica, spec, told)))
+        spec = replace(revision.spec, container=self._peers.resolve(revision.spec.container, run.spec))
+        env = {**dict.fromkeys(spec.container.replica_env, replica), **drain_env(run.spec, spec.role)}
+        self._on_start(self.supervisor.launch(Launch(replica, spec, env)))
 
     def _retire(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
             self.publisher.retire(replica.id)
 
 
-def failed(revision: Revision, reason: str, now: float) -> None:
-    """Counts a start that failed or a replica that crashed, and says when the next try may be."""
+def record_failure(revision: Revision, reason: str, now: float) -> None:
+    """Count a failed start or a crash, and set the earliest time of the next start."""
     revision.failures = crashes_after(revision.failures, now, revision.last_start)
     revision.failure = reason
     revision.next_start = now + delay(revision.failures, now, revision.last_start)
     overdue = now - revision.created_at > revision.spec.progress_deadline_s
     if not revision.ready_once and overdue:
-        revision.given_up = True
+        revision.deadline_exceeded = True

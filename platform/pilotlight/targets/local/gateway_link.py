@@ -1,8 +1,8 @@
-"""The control process's end of the link to the gateway: keeps one alive, tells it tables, and hears what it sees.
+"""Control process's end of the gateway link: keeps a gateway running, sends tables, receives its reports.
 
-Every HTTP listener is held here too. A gateway that dies, however it dies, is started again and gets the sockets and
-the last table; meanwhile connections wait in the sockets. A control process that was started anew finds the gateway
-alive and borrows the sockets back. One that is leaving still has requests, so it is told tables until it has ended.
+The control process holds a duplicate of every HTTP listener. A gateway that dies is restarted and gets the sockets and
+the last table; until then connections wait in the listen backlog. A restarted control process borrows the sockets back
+from the living gateway. A leaving gateway still has requests, so it gets tables until it has exited.
 """
 
 import asyncio
@@ -14,112 +14,112 @@ from typing import Final
 from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import sockets
-from pilotlight.gateway.messages import Applied, Leaving, Lend, Publish, Sockets, Stop, Word
+from pilotlight.gateway.messages import Applied, GatewayMessage, Leaving, Lend, Publish, Sockets, Stop
 from pilotlight.gateway.table import Table
-from pilotlight.targets.local.gateway_peer import Answer, Peer
-from pilotlight.targets.local.gateway_process import KILL_S, Starter, gateway_command, see_end
-from pilotlight.targets.local.held_sockets import HeldSockets
+from pilotlight.targets.local.gateway_peer import GatewayPeer, GatewayReply
+from pilotlight.targets.local.gateway_process import KILL_S, GatewayStarter, gateway_command, wait_exit
+from pilotlight.targets.local.held_sockets import ListenerSet
 from pilotlight.targets.local.home import Home
 
 __all__ = ["GatewayLink", "gateway_command"]
 
-HELLO_S: Final = 20.0  # a gateway that is taken for dead keeps its ports, and we would find them taken
-LEAVING_S: Final = 5.0  # for a gateway that is leaving to obey a table; one that hangs must not keep all others back
+HELLO_S: Final = 20.0  # generous: a gateway wrongly taken for dead still holds its ports
+LEAVING_S: Final = 5.0  # for a leaving gateway to apply a table; one that hangs must not delay all others
 
 
 class GatewayLink:
-    """Used from one event loop. `on_word` hears Hello, Wake, Report and Unreachable."""
+    """Used from one event loop. `on_message` gets Hello, Wake, Report and Unreachable."""
 
     def __init__(
         self,
         home: Home,
-        on_word: Callable[[Word], None],
+        on_message: Callable[[GatewayMessage], None],
         command: Sequence[str] | None = None,
         setting: str = "PILOTLIGHT_GATEWAY_PORT",
     ) -> None:
-        self._home, self._on_word = home, on_word
-        self._starter = Starter(command or gateway_command(home), home.logs / "gateway.log")
-        self._held = HeldSockets(setting)
-        self._gateway: Peer | None = None
-        self._leaving: list[Peer] = []
+        self._home, self._on_message = home, on_message
+        self._starter = GatewayStarter(command or gateway_command(home), home.logs / "gateway.log")
+        self._listeners = ListenerSet(setting)
+        self._gateway: GatewayPeer | None = None
+        self._leaving: list[GatewayPeer] = []
         self._table: Table | None = None
-        self._next: asyncio.Future[Applied] | None = None  # of a table that is yet to be sent
+        self._queued: asyncio.Future[Applied] | None = None  # of the table to be sent next
         self._sent: asyncio.Future[Applied] | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._reviving: asyncio.Task[None] | None = None
-        self._ended: asyncio.Event = asyncio.Event()
+        self._restarting: asyncio.Task[None] | None = None
+        self._disconnected: asyncio.Event = asyncio.Event()
         self._started = self._closing = False
         self.pid = 0
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What is listened on, with the ports that the system chose."""
-        return self._held.addresses
+        """Listening addresses, with the ports that the system chose."""
+        return self._listeners.addresses
 
     async def start(self, listen: Sequence[str]) -> None:
-        """Takes over a living gateway and its sockets, or binds the addresses and starts one.
+        """Adopt a living gateway and its sockets, or bind the addresses and start one.
 
-        Raises CannotListen for a port that is taken, and PlatformError where no gateway comes up.
+        Raise CannotListen for a port in use, PlatformError if no gateway starts.
         """
         if await self._connect():
             with suppress(ConnectionError, TimeoutError):
-                await self._borrow()
-        self._held.share(listen)
+                await self._borrow_sockets()
+        self._listeners.bind_shared(listen)
         if self._gateway is None:
             await self._starter.start(self._connect)
         self._started = True
-        self._greet()
+        self._sync()
 
     async def publish(self, table: Table) -> Applied:
-        """Returns when it, or a newer one, is in force. Ports of the table's routes are bound and given up by it."""
+        """Send a table; return when it, or a newer one, is applied. Binds and closes ports as its routes name them."""
         self._table = table
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        waiting = self._next
-        self._pump()
+        if self._queued is None:
+            self._queued = asyncio.get_running_loop().create_future()
+        waiting = self._queued
+        self._send_next_table()
         return await asyncio.shield(waiting)
 
     async def listen(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Binds ahead of a table that will name the ports; those that cannot be had, each with its reason."""
-        failed = self._held.add(addresses)
-        asked = self._tell_addresses() if self._gateway is not None else None
-        answer = (await asked)[0] if asked is not None else None
-        if not isinstance(answer, Applied):
+        """Bind ahead of a table that will name the ports; return failures as `address: reason`."""
+        failed = self._listeners.bind(addresses)
+        sent = self._send_addresses() if self._gateway is not None else None
+        reply = (await sent)[0] if sent is not None else None
+        if not isinstance(reply, Applied):
             return failed
-        wanted = tuple(f"{each}: " for each in self._held.expanded(addresses))
-        return (*failed, *(line for line in answer.failed if line.startswith(wanted)))
+        prefixes = tuple(f"{each}: " for each in self._listeners.with_twins(addresses))
+        return (*failed, *(line for line in reply.failed if line.startswith(prefixes)))
 
     def unlisten(self, addresses: Sequence[str]) -> None:
-        """Gives up what `listen` has bound and no table names; what one names goes with the next that does not."""
-        self._held.remove(addresses)
+        """Close what `listen` has bound and no table names; the rest closes with the next table that omits it."""
+        self._listeners.release(addresses)
         if self._gateway is not None:
-            self._tell_addresses()
+            self._send_addresses()
 
     async def close(self, stop_gateway: bool, drain_s: float) -> None:
-        """With `stop_gateway`, returns when it has ended; it has `drain_s` to finish what is in flight."""
+        """Close the link. With `stop_gateway` wait for the gateway's exit; it has `drain_s` to finish requests."""
         self._closing = True
-        if self._reviving is not None:
-            self._reviving.cancel()
-            await asyncio.wait([self._reviving])
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait([self._restarting])
         if stop_gateway and self._gateway is not None:
-            self._gateway.tell(Stop(drain_s))
-            await see_end(self.pid, self._ended, drain_s + KILL_S)
+            self._gateway.send(Stop(drain_s))
+            await wait_exit(self.pid, self._disconnected, drain_s + KILL_S)
         if stop_gateway:
-            self._starter.give_up()
+            self._starter.abandon()
         for peer in (self._gateway, *self._leaving):
             if peer is not None:
                 peer.close()
-        self._held.close()
-        for waiting in (self._sending, self._sent, self._next):
+        self._listeners.close()
+        for waiting in (self._sending, self._sent, self._queued):
             if waiting is not None and not waiting.done():
                 waiting.cancel()
 
     async def _connect(self) -> bool:
-        """Whether a gateway answers that will stay."""
+        """Connect to a gateway that stays; return whether there is one."""
         connection = sockets.connect(self._home.gateway_socket)
         if connection is None:
             return False
-        peer = Peer(connection, self._hear, self._lose)
+        peer = GatewayPeer(connection, self._on_peer_message, self._on_disconnect)
         try:
             hello = await asyncio.wait_for(peer.hello, HELLO_S)
         except (TimeoutError, ConnectionError):
@@ -134,100 +134,104 @@ class GatewayLink:
             self._leaving.append(peer)
             return False
         self._gateway, self.pid = peer, hello.pid
-        self._ended.clear()
-        self._held.forget_served()
+        self._disconnected.clear()
+        self._listeners.reset_served()
         return True
 
-    async def _borrow(self) -> None:
-        """Our duplicates of what the living gateway serves. One of another version makes way for one of ours."""
+    async def _borrow_sockets(self) -> None:
+        """Get duplicates of the living gateway's listeners; replace a gateway of another version."""
         gateway = self._gateway
         assert gateway is not None
-        answer, came = await asyncio.wait_for(gateway.ask(Lend()), HELLO_S)
-        if not isinstance(answer, Sockets):
+        reply, received = await asyncio.wait_for(gateway.request(Lend()), HELLO_S)
+        if not isinstance(reply, Sockets):
             raise ConnectionError("it ended before it lent its sockets")
-        self._held.adopt(answer.held, came)
+        self._listeners.adopt(reply.held, received)
         if gateway.hello.result().version != __version__:
-            gateway.tell(Stop())
-            self._see_off(gateway)
+            gateway.send(Stop())
+            self._mark_leaving(gateway)
 
-    def _see_off(self, gateway: Peer) -> None:
-        """It accepts nothing more, but what it holds goes on by our tables, until it has ended."""
+    def _mark_leaving(self, gateway: GatewayPeer) -> None:
+        """Keep sending tables to a gateway that accepts no more connections, until it has exited."""
         self._leaving.append(gateway)
         self._gateway = None
 
-    def _greet(self) -> None:
-        self._tell_addresses()
-        if self._table is not None and self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        self._pump()
+    def _sync(self) -> None:
+        self._send_addresses()
+        if self._table is not None and self._queued is None:
+            self._queued = asyncio.get_running_loop().create_future()
+        self._send_next_table()
 
-    def _tell_addresses(self) -> "asyncio.Future[Answer] | None":
-        """None: there was nothing to tell."""
+    def _send_addresses(self) -> "asyncio.Future[GatewayReply] | None":
+        """Send listeners that the gateway lacks; None: it has all of them."""
         assert self._gateway is not None
-        order, lent = self._held.order()
-        return self._gateway.ask(order, lent) if order is not None else None
+        update, lent = self._listeners.pending_update()
+        return self._gateway.request(update, lent) if update is not None else None
 
-    def _pump(self) -> None:
-        """One table is on its way at a time; of those that come meanwhile only the last is sent."""
-        if self._gateway is None or self._sent is not None or self._next is None or self._table is None:
+    def _send_next_table(self) -> None:
+        """Send the newest table unless one is in flight; tables in between are skipped."""
+        if self._gateway is None or self._sent is not None or self._queued is None or self._table is None:
             return
-        self._sent, self._next = self._next, None
-        failed = self._held.follow(self._table)
-        self._tell_addresses()
-        order = Publish(self._table)
-        applied = self._gateway.ask(order)
-        others = {peer.ask(order): peer for peer in self._leaving}
-        self._sending = asyncio.create_task(self._see_applied(applied, others, failed))
+        self._sent, self._queued = self._queued, None
+        failed = self._listeners.sync(self._table)
+        self._send_addresses()
+        publish = Publish(self._table)
+        applied = self._gateway.request(publish)
+        others = {peer.request(publish): peer for peer in self._leaving}
+        self._sending = asyncio.create_task(self._wait_applied(applied, others, failed))
 
-    async def _see_applied(
-        self, applied: "asyncio.Future[Answer]", others: "dict[asyncio.Future[Answer], Peer]", failed: Sequence[str]
+    async def _wait_applied(
+        self,
+        applied: "asyncio.Future[GatewayReply]",
+        others: "dict[asyncio.Future[GatewayReply], GatewayPeer]",
+        failed: Sequence[str],
     ) -> None:
-        """A replica that the table lacks is free when none of those who may have requests for it sends it any more."""
-        answer, _ = await applied
-        if not isinstance(answer, Applied):
-            return  # it is gone, and the table is sent to the next one
-        awaited = [each for each, peer in others.items() if not peer.silent]
-        unheard = (await asyncio.wait(awaited, timeout=LEAVING_S))[1] if awaited else ()
-        for each in unheard:
-            others[each].silent = True
+        """Resolve the table in flight once the gateway and every leaving one have applied it."""
+        reply, _ = await applied
+        if not isinstance(reply, Applied):
+            return  # the gateway is gone; the table is sent to the next one
+        # A leaving gateway may still route requests: a replica may be drained only after it has applied the table too.
+        awaited = [each for each, peer in others.items() if not peer.unresponsive]
+        timed_out = (await asyncio.wait(awaited, timeout=LEAVING_S))[1] if awaited else ()
+        for each in timed_out:
+            others[each].unresponsive = True
         done, self._sent = self._sent, None
         if done is not None and not done.done():
-            done.set_result(Applied(answer.generation, (*failed, *answer.failed)))
-        self._pump()
+            done.set_result(Applied(reply.generation, (*failed, *reply.failed)))
+        self._send_next_table()
 
-    def _hear(self, peer: Peer, word: Word) -> None:
-        if not isinstance(word, Leaving):
-            # What goes wrong there is no matter of the connection.
-            asyncio.get_running_loop().call_soon(self._on_word, word)
+    def _on_peer_message(self, peer: GatewayPeer, message: GatewayMessage) -> None:
+        if not isinstance(message, Leaving):
+            # Scheduled, so that an exception of the handler does not close the connection.
+            asyncio.get_running_loop().call_soon(self._on_message, message)
         elif peer is self._gateway and not self._closing:
-            # One that is leaving already may be told twice; at our own end it ends in any case, and that is waited for.
-            self._see_off(peer)
-            peer.expect_nothing()
-            self._bereave()
+            # A second Leaving is ignored; while closing, the gateway's exit is awaited anyway.
+            self._mark_leaving(peer)
+            peer.cancel_pending()
+            self._replace_gateway()
 
-    def _lose(self, peer: Peer) -> None:
+    def _on_disconnect(self, peer: GatewayPeer) -> None:
         if peer in self._leaving:
             self._leaving.remove(peer)
         elif peer is self._gateway:
             self._gateway = None
-            self._ended.set()
-            self._bereave()
+            self._disconnected.set()
+            self._replace_gateway()
 
-    def _bereave(self) -> None:
-        """Nobody is there for what was asked; another one is found or started."""
-        self._send_again()
+    def _replace_gateway(self) -> None:
+        """Requeue the table in flight and find or start another gateway."""
+        self._requeue_table()
         if self._started and not self._closing:
-            self._reviving = asyncio.create_task(self._revive())
+            self._restarting = asyncio.create_task(self._restart())
 
-    def _send_again(self) -> None:
-        """A table that was on its way when the gateway died is applied with the next one that is."""
+    def _requeue_table(self) -> None:
+        """Requeue the table in flight of a dead gateway: it resolves with the next table that is applied."""
         lost, self._sent = self._sent, None
         if lost is None:
             return
         if self._sending is not None:
             self._sending.cancel()
-        if self._next is None:
-            self._next = lost
+        if self._queued is None:
+            self._queued = lost
             return
 
         def follow(done: "asyncio.Future[Applied]") -> None:
@@ -236,15 +240,15 @@ class GatewayLink:
             elif not lost.done():
                 lost.set_result(done.result())
 
-        self._next.add_done_callback(follow)
+        self._queued.add_done_callback(follow)
 
-    async def _revive(self) -> None:
-        """At once the first time; a gateway that dies at every start is started ever more rarely."""
+    async def _restart(self) -> None:
+        """Restart the gateway with exponential backoff, the first time at once."""
         for attempt in count():
             try:
                 if not await self._connect():
                     await self._starter.start(self._connect)
                 break
-            except (PlatformError, OSError):  # nothing may end this: without a gateway nobody is answered
+            except (PlatformError, OSError):  # retried for ever: without a gateway no request is served
                 await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
-        self._greet()
+        self._sync()

@@ -1,74 +1,77 @@
-"""One gateway as the control process is connected to it: orders go out, each is answered in its turn, words come in."""
+"""Connection of the control process to one gateway: requests are answered in order, other messages are events."""
 
 import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pilotlight.gateway.messages import Applied, Hello, Leaving, Order, Sockets, Word
+from pilotlight.gateway.messages import Applied, ControlMessage, GatewayMessage, Hello, Leaving, Sockets
 from pilotlight.gateway.sockets import Channel
 
-Answer = tuple[Applied | Sockets | None, list[socket.socket]]  # with what came along; None: nobody is there to answer
+GatewayReply = tuple[Applied | Sockets | None, list[socket.socket]]  # with received sockets; None: the gateway is gone
 
 
-class Peer:
-    """`on_word` hears all that is no answer; `on_lost` is called once, unless we close."""
+class GatewayPeer:
+    """`on_message` gets every message that is no reply; `on_disconnect` is called once, unless closed here."""
 
     def __init__(
-        self, connection: socket.socket, on_word: Callable[["Peer", Word], None], on_lost: Callable[["Peer"], None]
+        self,
+        connection: socket.socket,
+        on_message: Callable[["GatewayPeer", GatewayMessage], None],
+        on_disconnect: Callable[["GatewayPeer"], None],
     ) -> None:
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        self.leaving = False  # it accepts nothing more, and finishes what it has
-        self.silent = False  # it let an order go unanswered for too long
-        self._on_word, self._on_lost = on_word, on_lost
-        self._asked: deque[asyncio.Future[Answer]] = deque()  # in the order in which they are answered
-        self._channel: Channel[Word] = Channel(connection, Word, self._hear, self._lose)
+        self.leaving = False  # accepts no more connections and finishes its requests
+        self.unresponsive = False  # did not reply to a table in time
+        self._on_message, self._on_closed = on_message, on_disconnect
+        self._pending: deque[asyncio.Future[GatewayReply]] = deque()  # replies come in this order
+        self._channel: Channel[GatewayMessage] = Channel(connection, GatewayMessage, self._receive, self._on_disconnect)
 
     @property
     def closed(self) -> bool:
         return self._channel.closed
 
-    def ask(self, order: Order, lent: Sequence[socket.socket] = ()) -> "asyncio.Future[Answer]":
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked.append(answered)
-        self._channel.send(order, lent)
+    def request(self, message: ControlMessage, lent: Sequence[socket.socket] = ()) -> "asyncio.Future[GatewayReply]":
+        reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
+        self._pending.append(reply)
+        self._channel.send(message, lent)
         if self.closed:
-            self.expect_nothing()
-        return answered
+            self.cancel_pending()
+        return reply
 
-    def tell(self, order: Order) -> None:
-        """An order that has no answer."""
-        self._channel.send(order)
+    def send(self, message: ControlMessage) -> None:
+        """Send a message that has no reply."""
+        self._channel.send(message)
 
-    def expect_nothing(self) -> None:
-        """Whoever waits for an answer waits no longer; one that comes still belongs to its order."""
-        for answered in self._asked:
-            if not answered.done():
-                answered.set_result((None, []))
+    def cancel_pending(self) -> None:
+        """Resolve pending requests with None. They stay queued: a late reply must match its own request."""
+        for reply in self._pending:
+            if not reply.done():
+                reply.set_result((None, []))
 
     def close(self) -> None:
         self._channel.close()
-        self.expect_nothing()
+        self.cancel_pending()
 
-    def _hear(self, word: Word, came: list[socket.socket]) -> None:
-        if isinstance(word, Applied | Sockets):
-            self._answer(word, came)
+    def _receive(self, message: GatewayMessage, sockets: list[socket.socket]) -> None:
+        if isinstance(message, Applied | Sockets):
+            self._resolve(message, sockets)
             return
-        if isinstance(word, Hello) and not self.hello.done():
-            self.hello.set_result(word)
-        self.leaving = self.leaving or isinstance(word, Leaving)
-        self._on_word(self, word)
+        if isinstance(message, Hello) and not self.hello.done():
+            self.hello.set_result(message)
+        self.leaving = self.leaving or isinstance(message, Leaving)
+        self._on_message(self, message)
 
-    def _answer(self, word: Applied | Sockets, came: list[socket.socket]) -> None:
-        answered = self._asked.popleft()
-        if not answered.done():
-            answered.set_result((word, came))
+    def _resolve(self, reply: Applied | Sockets, sockets: list[socket.socket]) -> None:
+        pending = self._pending.popleft()
+        if not pending.done():
+            pending.set_result((reply, sockets))
             return
-        for unwanted in came:
-            unwanted.close()
+        for unused in sockets:
+            unused.close()
 
-    def _lose(self) -> None:
+    def _on_disconnect(self) -> None:
         if not self.hello.done():
             self.hello.set_exception(ConnectionError("closed before it said hello"))
-        self.expect_nothing()
-        self._on_lost(self)
+        self.cancel_pending()
+        self._on_closed(self)

@@ -1,4 +1,4 @@
-"""Where the embedded platform keeps what it has: one folder, private to its user."""
+"""Home folder of the embedded platform, private to its user."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ ENV_HOME: Final = "PILOTLIGHT_HOME"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder of one platform. Two of them never know of each other."""
+    """Folder of one platform; platforms with different folders are independent."""
 
     root: Path
 
@@ -26,7 +26,7 @@ class Home:
 
     @property
     def address(self) -> Path:
-        """Who runs here: pid, start, ports and version of the control process, as JSON."""
+        """Announcement of the control process as JSON: pid, start ticks, ports and version."""
         return self.root / "daemon.json"
 
     @property
@@ -43,12 +43,12 @@ class Home:
 
     @property
     def process_logs(self) -> tuple[Path, Path]:
-        """Of the control process and the gateway; they only ever append."""
+        """Logs of the control process and the gateway, opened for appending."""
         return self.logs / "daemon.log", self.logs / "gateway.log"
 
     @property
     def run(self) -> Path:
-        """Files of living processes: exit statuses, sockets of pilot lights, endpoints for routers."""
+        """Files of running processes: exit statuses, sockets of pilot lights, endpoints for routers."""
         return self.root / "run"
 
     @property
@@ -62,6 +62,6 @@ class Home:
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Home:
-    """PILOTLIGHT_HOME, else `pilotlight` where the desktop standard keeps state."""
+    """Return PILOTLIGHT_HOME, else `pilotlight` in the XDG state folder."""
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return Home(Path(environ.get(ENV_HOME) or state / "pilotlight").expanduser().absolute())

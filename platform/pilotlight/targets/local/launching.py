@@ -1,7 +1,7 @@
-"""Finding the control process of a home folder, or starting it: what every verb does before it asks anything.
+"""Find or start the control process of a home folder; every command of platformctl begins with this.
 
-The control process writes who it is into `daemon.json` once it answers, and holds a lock on `daemon.lock` while it
-lives, so that of two that are started at once one gives way.
+The control process writes its announcement to `daemon.json` once it serves, and holds a lock on `daemon.lock` while it
+runs, so that of two started at the same time one exits.
 """
 
 import os
@@ -24,28 +24,28 @@ from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.home import Home
 
 HOST: Final = "127.0.0.1"
-START_S: Final = 60.0  # a busy machine starts slowly; one that ends instead is told at once
+START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
 LAST_LINES: Final = 20
-MOST_PORT: Final = 65535
+MAX_PORT: Final = 65535
 PORT_SETTINGS: Final = {
     "PILOTLIGHT_GATEWAY_PORT": GATEWAY_PORT, "PILOTLIGHT_API_PORT": API_PORT, "PILOTLIGHT_SERVICE_PORTS": 8100,
 }  # fmt: skip
 
 
 class Announcement(Struct, frozen=True):
-    """What `daemon.json` says. `start_ticks` tells the process from a later one with its number."""
+    """Content of `daemon.json`. `start_ticks` distinguishes the process from a later one with its pid."""
 
     pid: int
     start_ticks: int
     version: str
     api_port: int
     gateway_port: int
-    prometheus: str = ""  # address of the one that is asked
+    prometheus: str = ""  # address of the Prometheus server in use
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the control process answers, and what it must be shown."""
+    """Address and token of a control process."""
 
     port: int
     token: str
@@ -58,31 +58,25 @@ class Address:
 
 
 def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
-    """Said by the control process itself, as soon as it answers."""
+    """Write the announcement of this process, once it serves."""
     pid = os.getpid()
-    said = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
+    announcement = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
     fresh = home.address.with_suffix(".new")
-    fresh.write_bytes(json.encode(said))
+    fresh.write_bytes(json.encode(announcement))
     fresh.replace(home.address)
-    return said
+    return announcement
 
 
-def port_setting(name: str, usual: int) -> int:
-    """What a variable says, in words that name it where it says nothing that can be used. 0: any port that is free."""
-    written = os.environ.get(name) or str(usual)
-    if not written.isascii() or not written.isdigit() or int(written) > MOST_PORT:
-        raise UsageError(f"{name} = {written}, must be a port from 0 to {MOST_PORT}")
+def port_setting(name: str, default: int) -> int:
+    """Return the port of an environment variable; 0: any free port. Raise UsageError if invalid."""
+    written = os.environ.get(name) or str(default)
+    if not written.isascii() or not written.isdigit() or int(written) > MAX_PORT:
+        raise UsageError(f"{name} = {written}, must be a port from 0 to {MAX_PORT}")
     return int(written)
 
 
-def check_settings() -> None:
-    """Before a process is started that would only die of them."""
-    for name, usual in PORT_SETTINGS.items():
-        port_setting(name, usual)
-
-
 def token(home: Home) -> str:
-    """The key of the control API, made by whoever needs it first. It is linked into place whole, never half written."""
+    """Return the token of the control API, created on first use; hard-linked into place, so never partly written."""
     if not home.token.exists():
         draft = home.token.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -94,39 +88,40 @@ def token(home: Home) -> str:
 
 
 def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadline_s: float = START_S) -> Address:
-    """The living control process; where there is none one is started with `flags`, unless `start` forbids it."""
-    found = living(home)
-    if found is not None and answers(found):
-        return found
+    """Return the running control process; start one with `flags` if there is none and `start` permits it."""
+    address = living(home)
+    if address is not None and answers(address):
+        return address
     if not start:
         raise NotFound("the platform is not running", "start it: platformctl up")
-    wait = Wait(home, time.monotonic() + deadline_s, deadline_s, _log_size(home))
-    while (found := _started(wait, flags)) is None:
-        time.sleep(0.1)  # whoever had the place has left it, or has not said yet where it is
-    return found
+    wait = StartWait(home, time.monotonic() + deadline_s, deadline_s, _log_size(home))
+    while (address := _started(wait, flags)) is None:
+        time.sleep(0.1)  # the one that held the lock has just exited, or has not announced itself yet
+    return address
 
 
-def _started(wait: "Wait", flags: Sequence[str]) -> Address | None:
+def _started(wait: "StartWait", flags: Sequence[str]) -> Address | None:
     process = _start(wait.home, flags)
     try:
-        found = wait.for_answer(process)
-        if found is not None and found.pid != process.pid and process.poll() is None:
-            process.terminate()  # it has not looked yet whether its place is taken, and would have it after a quick end
+        address = wait.for_answer(process)
+        if address is not None and address.pid != process.pid and process.poll() is None:
+            # Another process serves, and this one has not tried the lock yet: it would get it if the other exits soon.
+            process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-        return found
+        return address
     finally:
-        process.returncode = process.returncode or 0  # it goes on without us: nothing to warn of when we forget it
+        process.returncode = process.returncode or 0  # it keeps running: suppress Popen's ResourceWarning
 
 
 def living(home: Home) -> Address | None:
-    """Who announced itself here and still is the same process."""
-    said = _announced(home)
-    if said is None or not home.token.exists() or not alive(said.pid, said.start_ticks):
+    """Return the address of the announced control process if it still runs."""
+    announcement = _announced(home)
+    if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
         return None
     return Address(
-        said.api_port, token(home), said.pid, said.start_ticks, said.version, said.gateway_port,
-        prometheus=said.prometheus,
+        announcement.api_port, token(home), announcement.pid, announcement.start_ticks, announcement.version,
+        announcement.gateway_port, prometheus=announcement.prometheus,
     )  # fmt: skip
 
 
@@ -138,7 +133,7 @@ def _announced(home: Home) -> Announcement | None:
 
 
 def answers(address: Address, timeout_s: float = 5.0) -> bool:
-    """Whether it serves: a process that has just been started, or is about to end, does not."""
+    """Whether the control process serves; one that starts or stops does not."""
     connection = HTTPConnection(address.host, address.port, timeout=timeout_s)
     try:
         connection.request("GET", "/healthz")
@@ -150,20 +145,20 @@ def answers(address: Address, timeout_s: float = 5.0) -> bool:
 
 
 def leftovers(home: Home) -> bool:
-    """Whether something of this home outlived its control process: its gateway, or replicas."""
-    from pilotlight.targets.local.supervisor.process import marked
+    """Whether the gateway or replicas of this home still run."""
+    from pilotlight.targets.local.supervisor.process import replica_processes
 
-    return _gateway_lives(home) or any(True for _ in marked(home))
-
-
-def _gateway_lives(home: Home) -> bool:
-    from pilotlight.gateway.link import lives
-
-    return lives(home.root)
+    return _gateway_running(home) or any(True for _ in replica_processes(home))
 
 
-def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether the process has ended in time."""
+def _gateway_running(home: Home) -> bool:
+    from pilotlight.gateway.link import is_running
+
+    return is_running(home.root)
+
+
+def wait_exit(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Wait for the process to exit; return whether it did in time."""
     until = clock() + deadline_s
     while alive(address.pid, address.start_ticks):
         if clock() >= until:
@@ -173,7 +168,7 @@ def wait_gone(address: Address, deadline_s: float, clock: Callable[[], float] = 
 
 
 def alive(pid: int, ticks: int) -> bool:
-    """The same process, and not one that has ended and waits for its parent to notice."""
+    """Whether the same process still runs; a zombie does not."""
     if ticks:
         return start_ticks(pid) == ticks
     try:
@@ -184,7 +179,7 @@ def alive(pid: int, ticks: int) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process began, in clock ticks since the machine did; 0: it has ended, or nobody here can tell."""
+    """Return the start of a process in clock ticks since boot; 0: it has ended, or there is no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -193,8 +188,9 @@ def start_ticks(pid: int) -> int:
 
 
 def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it."""
-    check_settings()
+    """Start a control process in a session of its own, out of reach of Ctrl-C and the end of the terminal."""
+    for name, default in PORT_SETTINGS.items():
+        port_setting(name, default)  # raises here: the started process would only fail
     home.create()
     command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(home.root), *_same_ports(home), *flags]
     with _log(home).open("ab") as log:
@@ -204,15 +200,15 @@ def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def _same_ports(home: Home) -> list[str]:
-    """Those of a control process that died while its gateway lives on: they are in use, and must stay."""
-    said = _announced(home)
-    if said is None or not _gateway_lives(home):
+    """Return the port flags of a dead control process whose gateway still runs: it serves on these ports."""
+    announcement = _announced(home)
+    if announcement is None or not _gateway_running(home):
         return []
-    return ["--gateway-port", str(said.gateway_port), "--api-port", str(said.api_port)]
+    return ["--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port)]
 
 
-class Wait(NamedTuple):
-    """For a control process that answers, until a time that lies `deadline_s` ahead; `written` of its log is older."""
+class StartWait(NamedTuple):
+    """Wait for a control process to serve, until `until`; `written` is the log's size before the start."""
 
     home: Home
     until: float
@@ -220,22 +216,22 @@ class Wait(NamedTuple):
     written: int
 
     def for_answer(self, process: "subprocess.Popen[bytes]") -> Address | None:
-        """One that ends with 0 has found another already there, which is waited for instead; None: nobody says so."""
+        """Return the process that serves; None: `process` found the lock held (exit code 0), but none is announced."""
         while True:
-            code, found = process.poll(), living(self.home)
-            if found is not None and answers(found):
-                return found
+            code, address = process.poll(), living(self.home)
+            if address is not None and answers(address):
+                return address
             if code:
                 self._fail(f"the control process ended with code {code}", PlatformError, "")
             if time.monotonic() >= self.until:
-                said = f"the control process did not answer within {self.deadline_s:g} s; its log ends"
-                self._fail(said, TimedOut, ", or run platformctl doctor")
-            if code == 0 and found is None:
+                message = f"the control process did not answer within {self.deadline_s:g} s; its log ends"
+                self._fail(message, TimedOut, ", or run platformctl doctor")
+            if code == 0 and address is None:
                 return None
             time.sleep(0.01)
 
-    def _fail(self, said: str, kind: type[PlatformError], further: str) -> NoReturn:
-        raise kind(f"{said}:\n{_end(self.home, self.written)}", f"see {_log(self.home)}{further}")
+    def _fail(self, message: str, kind: type[PlatformError], further: str) -> NoReturn:
+        raise kind(f"{message}:\n{_log_tail(self.home, self.written)}", f"see {_log(self.home)}{further}")
 
 
 def _log(home: Home) -> Path:
@@ -248,9 +244,9 @@ def _log_size(home: Home) -> int:
     return 0
 
 
-def _end(home: Home, written: int) -> str:
-    """The last lines of what was logged since this start."""
+def _log_tail(home: Home, written: int) -> str:
+    """Return the last lines logged since this start."""
     with suppress(OSError), _log(home).open("rb") as file:
-        file.seek(written if written <= file.seek(0, 2) else 0)  # a log that was cut meanwhile begins anew
+        file.seek(written if written <= file.seek(0, 2) else 0)  # shorter than before: it was rotated
         return "\n".join(file.read().decode(errors="replace").splitlines()[-LAST_LINES:])
     return "(no log)"

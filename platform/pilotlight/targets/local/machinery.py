@@ -1,101 +1,103 @@
-"""What runs and what follows from it: every part of the embedded platform, and what is done when something happens.
+"""Reconciler of the embedded platform: assembles its parts and reacts to their events.
 
-A replica changes, the gateway speaks, a second passes, somebody deploys: all of it ends in `settle`, which brings
-processes and tables in line with what is specified. The engine in front of this is what a person asks.
+Replica changes, gateway messages, autoscaler ticks and deploys all end in `reconcile`, which brings processes and
+routing tables in line with the specification. The engine (engine.py) stands in front of it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pilotlight.gateway.messages import BackendReport, Hello, Report, Unreachable, Wake, Word
-from pilotlight.gateway.table import Replica as Reached
+from pilotlight.gateway.messages import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
+from pilotlight.gateway.table import Replica as RoutedReplica
 from pilotlight.gateway.table import Route
-from pilotlight.targets.local import fleet as starting
-from pilotlight.targets.local import launching, restoring, routes, statuses
-from pilotlight.targets.local.bookkeeping import Bookkeeping
-from pilotlight.targets.local.chronicle import Chronicle, utc
-from pilotlight.targets.local.endpoints import Endpoints
-from pilotlight.targets.local.fleet import Fleet
+from pilotlight.targets.local import fleet, launching, restoring, routes, statuses
+from pilotlight.targets.local.bookkeeping import StateWriter
+from pilotlight.targets.local.chronicle import EventRecorder, utc
+from pilotlight.targets.local.endpoints import EndpointFiles
+from pilotlight.targets.local.fleet import ReplicaSet
 from pilotlight.targets.local.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.making_way import MakingWay
-from pilotlight.targets.local.own_ports import OwnPorts
+from pilotlight.targets.local.making_way import GpuPreemption
+from pilotlight.targets.local.own_ports import ServicePorts
 from pilotlight.targets.local.peers import Peers
 from pilotlight.targets.local.publishing import Publisher
-from pilotlight.targets.local.rounds import Looks
-from pilotlight.targets.local.scaler import Scaler
+from pilotlight.targets.local.rounds import DelayedQueue
+from pilotlight.targets.local.scaler import Autoscaler
 from pilotlight.targets.local.scaling.model import Decision
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.signals import Signals
+from pilotlight.targets.local.signals import MetricsSource
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.local.supervisor import parking
 from pilotlight.targets.local.supervisor.pilot import pilot_lights
-from pilotlight.targets.local.supervisor.replica import AWAY, Replica
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
-from pilotlight.targets.local.units import Revision, Unit, initial
+from pilotlight.targets.local.units import Revision, Unit, initial_replicas
 from pilotlight.targets.target import Key, Sample, ServiceStatus
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     gateway_port: int
-    service_ports: int = 8100  # the first of the services' own; 0: they have none
+    service_ports: int = 8100  # first port of the services' own; 0: none
     prometheus: str = ""
     pilot_light: bool = True
-    zero_grace_s: float = 0.0  # between nobody asking any more and the end of the last replica
+    zero_grace_s: float = 0.0  # between the end of the idle window and the removal of the last replica
     drain_s: float = 30.0
-    respawn: tuple[str, ...] = field(default=())  # how the gateway starts the control process again
+    respawn: tuple[str, ...] = field(default=())  # command by which the gateway restarts the control process
 
 
-class Machinery:
-    """Used from one event loop only. `runs` are the services that there are."""
+class Reconciler:
+    """Services and everything that runs for them; used from one event loop only."""
 
     def __init__(self, home: Home, settings: EngineSettings, store: Store, clock: Callable[[], float]) -> None:
         self.settings, self.store, self.clock = settings, store, clock
         self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
         self.runs: dict[Key, ServiceRun] = {}
-        self.chronicle = Chronicle(store)
+        self.events = EventRecorder(store)
         self._closing = False
-        self._books = Bookkeeping(store)
-        self._looks: Looks[ServiceRun] = Looks(lambda run: self.settle(run))
+        self._state = StateWriter(store)
+        self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
         self._peers = Peers(self.base_url, launching.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
-        self._link = GatewayLink(home, self._heard, gateway_command(home, settings.respawn))
-        endpoints = Endpoints(home.run / "endpoints")
-        self._publisher = Publisher(self._link, self._routes, self._farewell, endpoints.update)
-        self.fleet = Fleet(self.supervisor, self._publisher, self._books.replica, self._looks.soon, self._peers)
-        self.signals = Signals(self.supervisor, clock, settings.prometheus)
-        self._scaler = Scaler(self.runs.values, self.fleet, self.signals, clock, self._decided)
-        self._making_way = MakingWay(
-            self.runs, self.supervisor, self._publisher, self._scaler, self.chronicle, clock, self.settle
+        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, settings.respawn))
+        endpoints = EndpointFiles(home.run / "endpoints")
+        self._publisher = Publisher(self._link, self._routes, self._replica_unrouted, endpoints.update)
+        self.replica_set = ReplicaSet(
+            self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers
         )
-        self.ports = OwnPorts(store, self._link, settings.service_ports, self.chronicle, self._publisher.changed)
+        self.metrics = MetricsSource(self.supervisor, clock, settings.prometheus)
+        self._autoscaler = Autoscaler(self.runs.values, self.replica_set, self.metrics, clock, self._record_scaling)
+        self._preemption = GpuPreemption(
+            self.runs, self.supervisor, self._publisher, self._autoscaler, self.events, clock, self.reconcile
+        )
+        self.ports = ServicePorts(store, self._link, settings.service_ports, self.events, self._publisher.changed)
 
     async def start(self) -> None:
-        """Takes up what an earlier control process left: services, living replicas, the gateway and its sockets."""
+        """Restore services from the store; adopt living replicas, the gateway and its sockets."""
         now = self.clock()
-        for run in restoring.services(self.store, now, self.settings.zero_grace_s):
+        for run in restoring.restore_services(self.store, now, self.settings.zero_grace_s):
             self.runs[run.key] = run
             if not run.unreadable:
-                self.ports.remember(run)
-        self.supervisor.adopt(restoring.replicas(self.store))
+                self.ports.restore(run)
+        self.supervisor.adopt(restoring.restore_replicas(self.store))
         await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
         self._publisher.start()
-        self._scaler.start()
+        self._autoscaler.start()
         for run in list(self.runs.values()):
-            here = [replica for replica in self.fleet.living(run) if replica.state not in AWAY]
-            run.take_up(Counter(unit for replica in here for unit in names_of(replica)), now)
+            running = [replica for replica in self.replica_set.living(run) if replica.state not in PARKED_STATES]
+            # A replica counts for its revision's unit (serverless) or its Deployment's; only one of them exists.
+            run.restore_scale(Counter(unit for each in running for unit in (each.revision, each.workload)), now)
             if not run.unreadable:
                 self.ports.open(run)
-            self.settle(run)
+            self.reconcile(run)
         self._publisher.changed()  # a platform without services answers too
 
     async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
-        """With `stop_all` nothing of the platform runs afterwards; without, replicas and gateway live on."""
+        """Stop reconciling; with `stop_all` end replicas and gateway too, else leave them running."""
         self._closing = True
-        await self._scaler.close()
+        await self._autoscaler.close()
         await self._publisher.close()
         self.ports.close()
         await self._link.close(stop_gateway=stop_all, drain_s=drain_s if stop_all else 0.0)
@@ -103,167 +105,161 @@ class Machinery:
             for replica in self.supervisor.replicas():
                 self.supervisor.drain(replica.id, drain_s)
         await self.supervisor.close(leave_running=not stop_all)
-        self._looks.close()
-        self._books.close()
+        self._requeue.close()
+        self._state.close()
 
-    def settle(self, run: ServiceRun) -> None:
-        """Brings everything in line with what has just changed about a service.
-
-        One that was deleted has no say about another that has its name since.
-        """
+    def reconcile(self, run: ServiceRun) -> None:
+        """Bring replicas, routes and status of one service in line with its specification."""
         if self._closing or self.runs.get(run.key) is not run:
-            return
-        run.doubt()
-        self.fleet.adjust(run, self.clock())
+            return  # stale: a deleted service must not affect a new one of the same name
+        run.reset_idle_readiness()
+        self.replica_set.reconcile(run, self.clock())
         self._publisher.changed()
-        self._scaler.stir()
-        self.status(run)  # conditions get the time of the change, not of the next question
+        self._autoscaler.resume()
+        self.status(run)  # stamps conditions with the time of the change, not of the next status request
         self._finish_delete(run)
-        for workload, name in run.forgettable({replica.revision for replica in self.fleet.living(run)}):
+        for workload, name in run.expired_revisions({replica.revision for replica in self.replica_set.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
-            self.signals.forget_lost(run.key, [name])
-            self._books.forgotten(run.key, workload, name)
-        self._making_way.look()
+            self.metrics.forget_lost(run.key, [name])
+            self._state.forget_revision(run.key, workload, name)
+        self._preemption.reconcile()
 
-    async def confirmed(self) -> None:
-        await self._publisher.confirmed()
+    async def wait_applied(self) -> None:
+        await self._publisher.wait_applied()
 
     def status(self, run: ServiceRun) -> ServiceStatus:
         confirmed = self._publisher.shares(run.key)
-        living = self.fleet.living(run)
+        living = self.replica_set.living(run)
         ports = self._publisher.ports(run.key)
-        seen = statuses.status_of(statuses.View(run, living, self.clock(), self.base_url, confirmed, ports))
-        status = statuses.dated(seen, run.conditions, utc())
+        view = statuses.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports)
+        status = statuses.with_transition_times(statuses.status_of(view), run.conditions, utc())
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status
 
     async def query(self, promql: str) -> list[Sample]:
-        """Over the replicas of all services whose metrics are read."""
-        asked = [run for run in self.runs.values() if run.key in self.signals.tried]
-        return await self.signals.query(promql, [replica for run in asked for replica in self.fleet.staying(run)])
+        """Evaluate an instant query over the replicas of all services that have a canary."""
+        runs = [run for run in self.runs.values() if run.key in self.metrics.canary_services]
+        return await self.metrics.query(promql, [replica for run in runs for replica in self.replica_set.active(run)])
 
     def _finish_delete(self, run: ServiceRun) -> None:
-        if run.deleting and not self.fleet.living(run):
-            self._books.deleted(run.key)
+        if run.deleting and not self.replica_set.living(run):
+            self._state.finish_delete(run.key)
             self.runs.pop(run.key, None)
-            self.signals.forget_lost(run.key, run.revisions)
-            self.ports.give_up(run)
+            self.metrics.forget_lost(run.key, run.revisions)
+            self.ports.release(run)
             self._publisher.changed()
 
     def _replica_changed(self, replica: Replica) -> None:
         run = self.runs.get((replica.namespace, replica.service))
-        self._books.replica(replica)
+        self._state.save_replica(replica)
         revision = run.revisions.get(replica.revision) if run else None
         if run is None or revision is None:
             if replica.state not in ("draining", "exited"):
                 self._publisher.retire(replica.id)
             elif run is not None:
-                self.settle(run)
+                self.reconcile(run)
             return
         if replica.state == "ready":
-            self._became_ready(run, revision, replica)
+            self._replica_ready(run, revision, replica)
         elif replica.state == "exited":
-            self._ended(run, revision, replica)
+            self._replica_exited(run, revision, replica)
         elif replica.state == "parked" and not replica.reason:
-            self._keep_within_budget()
+            self._enforce_parking_budget()
         elif replica.state == "parking" and replica.unparkable:
             message = f"ended instead of parked: {replica.unparkable}"
-            self.chronicle.tell(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
-        self.settle(run)
+            self.events.record(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
+        self.reconcile(run)
 
-    def _keep_within_budget(self) -> None:
-        """All parked replicas together keep a share of the machine's memory; who has been parked longest ends."""
-        for replica in parking.beyond(self.supervisor.replicas(), parking.machine_budget()):
+    def _enforce_parking_budget(self) -> None:
+        """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
+        for replica in parking.over_budget(self.supervisor.replicas(), parking.machine_budget()):
             message = "ended while parked: others need the memory that parked replicas may keep"
-            self.chronicle.tell((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
+            self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)
 
-    def _became_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
-        revision.failure, revision.refused = "", False
+    def _replica_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        revision.failure, revision.load_failed = "", False
         phases = replica.status.get("phases")
         revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
         if not revision.ready_once:
             revision.ready_once = True
             unit = run.unit_of(revision, self.clock())
-            unit.desired = max(unit.desired, initial(unit.bounded(run.override_of(unit.name))))
-            self._books.ready(run.key, revision)
-            self.chronicle.tell(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
+            unit.desired = max(unit.desired, initial_replicas(unit.bounded(run.override_of(unit.name))))
+            self._state.mark_ready(run.key, revision)
+            self.events.record(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
 
-    def _ended(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
-        self.signals.forget(replica)
+    def _replica_exited(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        self.metrics.forget(replica)
         self._publisher.retiring.discard(replica.id)
         if not replica.crashed:
             return
         now = self.clock()
-        starting.failed(revision, replica.reason, now)
-        revision.refused = replica.status.get("state") == "failed"
-        if revision.given_up:
-            self._books.failed(run.key, revision)
-        self.chronicle.tell(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
+        fleet.record_failure(revision, replica.reason, now)
+        revision.load_failed = replica.status.get("state") == "failed"
+        if revision.deadline_exceeded:
+            self._state.mark_failed(run.key, revision)
+        self.events.record(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
 
-    def _farewell(self, replica: str) -> None:
-        """No request can reach it any more."""
-        found = next((known for known in self.supervisor.replicas() if known.id == replica), None)
-        if found is None:
+    def _replica_unrouted(self, replica: str) -> None:
+        """Park or drain a replica that the gateway no longer routes to."""
+        record = self._find_replica(replica)
+        if record is None:
             return
-        run = self.runs.get((found.namespace, found.service))
-        revision = run.revisions.get(found.revision) if run else None
-        if run is not None and self.fleet.parks(run, found, self.clock()):
+        run = self.runs.get((record.namespace, record.service))
+        revision = run.revisions.get(record.revision) if run else None
+        if run is not None and self.replica_set.should_park(run, record, self.clock()):
             self.supervisor.park(replica)
             return
         self.supervisor.drain(replica, revision.spec.grace_s if revision else self.settings.drain_s)
 
+    def _find_replica(self, replica: str) -> Replica | None:
+        return next((record for record in self.supervisor.replicas() if record.id == replica), None)
+
     def _routes(self) -> Iterator[Route]:
-        ready: dict[tuple[str, str], list[Reached]] = {}
+        ready: dict[tuple[str, str], list[RoutedReplica]] = {}
         for replica in self.supervisor.replicas():
             if replica.state == "ready" and replica.id not in self._publisher.retiring:
-                reached = Reached(replica.id, replica.port, grpc_port=replica.grpc_port)
-                ready.setdefault((replica.namespace, replica.revision), []).append(reached)
+                routed = RoutedReplica(replica.id, replica.port, grpc_port=replica.grpc_port)
+                ready.setdefault((replica.namespace, replica.revision), []).append(routed)
         for run in self.runs.values():
             if not run.deleting:
                 yield from routes.routes(run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key)
 
-    def _heard(self, word: Word) -> None:
-        """What the gateway says."""
+    def _on_gateway_message(self, message: GatewayMessage) -> None:
         now = self.clock()
-        if isinstance(word, Hello):
-            self._publisher.generation = max(self._publisher.generation, word.generation)
-        elif isinstance(word, Wake):
-            self._woken(word, now)
-        elif isinstance(word, Report):
-            for report in word.backends:
-                self._reported(report, now)
-            self._scaler.stir()
-            self._making_way.look()
-        elif isinstance(word, Unreachable):
-            self._unreachable(word)
+        if isinstance(message, Hello):
+            self._publisher.generation = max(self._publisher.generation, message.generation)
+        elif isinstance(message, Wake):
+            self._on_wake(message, now)
+        elif isinstance(message, Report):
+            for report in message.backends:
+                self._on_report(report, now)
+            self._autoscaler.resume()
+            self._preemption.reconcile()
+        elif isinstance(message, Unreachable):
+            self._on_unreachable(message)
 
-    def _reported(self, report: BackendReport, now: float) -> None:
+    def _on_report(self, report: BackendReport, now: float) -> None:
         for run in self.runs.values():
-            found = run.revisions.get(report.revision)
-            if run.key[0] == report.namespace and found is not None and found.spec.workload == report.workload:
-                run.unit_of(found, now).traffic.report(report, now)
-                self.signals.count_lost(run.key, report.revision, report.lost)
+            revision = run.revisions.get(report.revision)
+            if run.key[0] == report.namespace and revision is not None and revision.spec.workload == report.workload:
+                run.unit_of(revision, now).traffic.report(report, now)
+                self.metrics.count_lost(run.key, report.revision, report.lost)
 
-    def _woken(self, word: Wake, now: float) -> None:
+    def _on_wake(self, message: Wake, now: float) -> None:
         for run in list(self.runs.values()):
-            revision = run.revisions.get(word.revision)
-            if run.key[0] == word.namespace and revision is not None:
-                self._scaler.wake(run, run.unit_of(revision, now), word.waiting)
-                self.settle(run)
+            revision = run.revisions.get(message.revision)
+            if run.key[0] == message.namespace and revision is not None:
+                self._autoscaler.wake(run, run.unit_of(revision, now), message.waiting)
+                self.reconcile(run)
 
-    def _unreachable(self, word: Unreachable) -> None:
-        found = next((known for known in self.supervisor.replicas() if known.id == word.replica), None)
-        if found is not None:
-            key = (found.namespace, found.service)
-            self.chronicle.tell(key, f"Replica/{found.id}", "Unreachable", word.reason, "Warning")
+    def _on_unreachable(self, message: Unreachable) -> None:
+        replica = self._find_replica(message.replica)
+        if replica is not None:
+            key = (replica.namespace, replica.service)
+            self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")
 
-    def _decided(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
+    def _record_scaling(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
         unit.decided_at = utc()
-        self.chronicle.tell(run.key, f"Unit/{unit.name}", "Scaled", decision.reason)
-
-
-def names_of(replica: Replica) -> tuple[str, str]:
-    """Of the unit that it counts for: a revision's, or a Deployment's."""
-    return replica.revision, replica.workload
+        self.events.record(run.key, f"Unit/{unit.name}", "Scaled", decision.reason)

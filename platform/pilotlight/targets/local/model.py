@@ -1,4 +1,4 @@
-"""What the embedded target makes of manifests: services, their workloads, and revisions that can be started."""
+"""Specification of services as the embedded target reads it from manifests: workloads and revisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Mode = Literal["serverless", "raw", "stateful"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An HTTP probe with Kubernetes' meaning of its numbers. `port` is one of the container's."""
+    """HTTP probe with Kubernetes' semantics. `port` is a port of the container."""
 
     path: str
     port: int
@@ -24,20 +24,19 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """What is started. `env` is complete but for what the supervisor substitutes: ports, cache, GPUs."""
+class ContainerSpec:
+    """Process of a replica. `env` lacks only what the supervisor adds: ports, cache, GPUs."""
 
     name: str
     image: str
     command: tuple[str, ...]  # empty: the predictor
     args: tuple[str, ...]
     env: Mapping[str, str]
-    port: int  # that the service's requests go to, as the manifest numbers it
+    port: int  # container port that receives the service's requests
     gpus: int = 0
     cpu_request: float = 0.0
     cpu_limit: float | None = None
     memory_limit: int | None = None
-    memory_request: int = 0
     startup: Probe | None = None
     readiness: Probe | None = None
     liveness: Probe | None = None
@@ -45,20 +44,20 @@ class Container:
 
     @property
     def parks(self) -> bool:
-        """At zero its last replica keeps its process and gives the GPU up (docs/parking.md)."""
+        """Whether scaling to zero parks the last replica: the process stays, the GPU is freed (docs/parking.md)."""
         return self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionSpec:
-    """One immutable revision of one workload. Its name is unique within its namespace."""
+    """Immutable revision of a workload. Its name is unique within its namespace."""
 
     namespace: str
     service: str
     workload: str
     role: str
     name: str
-    container: Container
+    container: ContainerSpec
     scaling: Scaling
     concurrency: int = 0
     timeout_s: float = 300.0
@@ -75,10 +74,9 @@ class TrafficShare:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """`revision` is the one that the manifests describe; older ones get what `traffic` says of them.
+    """Workload of a service. `revision` is the one that the manifests describe; `traffic` may name older ones.
 
-    Between the old and the new revision of a raw workload: `surge` more than wanted may run, `unavailable` fewer;
-    both 0: the old one ends before the new one starts.
+    `surge` and `unavailable` are maxSurge and maxUnavailable of a raw workload's rolling update; both 0: Recreate.
     """
 
     name: str
@@ -92,7 +90,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """`entry` are the workloads that the service's own requests go to, with their weights; usually one with 100."""
+    """Service. `entry` are the workloads that receive its requests, with weights; usually one with 100."""
 
     namespace: str
     name: str
@@ -102,4 +100,4 @@ class ServiceSpec:
     access: Mapping[str, str] = field(default_factory=dict)  # pilotlight.dev/auth-* and rate-limit annotations
 
     def workload(self, name: str) -> WorkloadSpec:
-        return next(found for found in self.workloads if found.name == name)
+        return next(workload for workload in self.workloads if workload.name == name)

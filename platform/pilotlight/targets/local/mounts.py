@@ -1,16 +1,16 @@
-"""Volumes where there are no mounts: which paths of a container are other paths, or URIs, on this machine. Pure.
+"""Map container paths to local paths or URIs, since there are no mounts on this machine. Pure.
 
-A hostPath is here under its own name. What one of our init containers would fetch into a folder, the predictor fetches
-itself when it is given the URI in the folder's place. Empty folders need nothing. All else cannot be here.
+A hostPath maps to itself. A folder that an init container of the platform fetches maps to the URI, which the predictor
+fetches itself. An emptyDir needs nothing. Any other volume is refused.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pilotlight.contract import ours
+from pilotlight.contract import is_predictor_image
 
 Json = Any
-Moves = Mapping[str, str]
+PathMap = Mapping[str, str]
 
 _NAMES: Final = {
     "persistentVolumeClaim": "a volume claim",
@@ -22,19 +22,19 @@ _NAMES: Final = {
 _FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
 
 
-def moves_of(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> Moves:
-    """From a path in the container to what is used in its place."""
+def path_map(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> PathMap:
+    """Return the mapping from container paths to their replacements."""
     volumes = {str(volume.get("name")): volume for volume in pod.get("volumes") or ()}
-    moves = _fetches(pod, refused)
+    paths = _fetches(pod, refused)
     for mount in container.get("volumeMounts") or ():
         volume, path = volumes.get(str(mount["name"]), {}), str(mount["mountPath"]).rstrip("/")
         if "hostPath" in volume:
             inside = str(mount.get("subPath") or "").strip("/")
             folder = str(volume["hostPath"]["path"]).rstrip("/")
-            moves[path] = f"{folder}/{inside}" if inside else folder
+            paths[path] = f"{folder}/{inside}" if inside else folder
         elif "emptyDir" not in volume:
             refused.append(_refusal(str(mount["name"]), path, volume))
-    return moves
+    return paths
 
 
 def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
@@ -49,30 +49,30 @@ def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
 
 
 def _fetches(pod: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
-    """`python -m pilotlight_predictor fetch URI DIR`; any other init container is refused."""
-    found: dict[str, str] = {}
+    """Return folder → URI of `python -m pilotlight_predictor fetch URI DIR`; refuse any other init container."""
+    uris: dict[str, str] = {}
     for container in pod.get("initContainers") or ():
         image, command = str(container.get("image")), [*(container.get("command") or ())]
-        if ours(image) and command[-3:-2] == ["fetch"]:
-            found[str(command[-1]).rstrip("/")] = str(command[-2])
+        if is_predictor_image(image) and command[-3:-2] == ["fetch"]:
+            uris[str(command[-1]).rstrip("/")] = str(command[-2])
         else:
             refused.append(f"init container {container.get('name')} ({image}): only the predictor itself is run here")
-    return found
+    return uris
 
 
-def moved(text: str, moves: Moves) -> str:
-    """The text with a path in front, or behind `--option=`, replaced by where it really is."""
+def map_path(text: str, paths: PathMap) -> str:
+    """Replace a mapped path at the start of the text or after `--option=`."""
     option, sign, value = text.partition("=")
     if sign and option.startswith("--"):
-        return f"{option}={moved(value, moves)}"
-    for path in sorted(moves, key=len, reverse=True):
+        return f"{option}={map_path(value, paths)}"
+    for path in sorted(paths, key=len, reverse=True):
         if text == path or text.startswith(f"{path}/"):
-            return moves[path] + text[len(path) :]
+            return paths[path] + text[len(path) :]
     return text
 
 
 def unused_fetches(pod: Mapping[str, Json], texts: Sequence[str]) -> list[str]:
-    """What an init container would bring, though no setting names its folder: the predictor would not find it."""
+    """Return problems of fetched folders that no setting names: the predictor would not find the model."""
     folders = {folder: uri for folder, uri in _fetches(pod, []).items() if folder not in texts}
     return [
         f"{uri} is fetched into {folder}, which no variable names; write one storageUri"

@@ -1,7 +1,7 @@
-"""What the control process writes down as things happen by themselves, on a disk that may be full.
+"""Write-behind queue for state that must not block serving, on a disk that may be full.
 
-A deploy that cannot be stored is refused. A replica that starts, answers or ends does so all the same: the note of it
-waits here until there is room, and nothing that serves waits for it.
+A deploy that cannot be stored is refused. A replica starts, becomes ready or ends regardless; its record waits here and
+is retried every RETRY_S seconds.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ RETRY_S: Final = 1.0
 log = logging.getLogger("pilotlight.notes")
 
 
-class Notes:
-    """Used from one event loop. Notes are written in the order in which they came."""
+class WriteBehindQueue:
+    """Pending writes in order of arrival. Used from one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Callable[[], None]] = {}
+        self._pending: dict[str, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._told = False
+        self._warned = False
 
-    def write(self, about: str, note: Callable[[], None]) -> None:
-        """A later note about the same thing takes the place of one that still waits."""
-        self._waiting.pop(about, None)
-        self._waiting[about] = note
+    def put(self, key: str, write: Callable[[], None]) -> None:
+        """Write now if possible, else later; replaces a pending write with the same key."""
+        self._pending.pop(key, None)
+        self._pending[key] = write
         if self._timer is None:
             self._flush()
 
     def close(self) -> None:
-        """The last try: what cannot be written is found out by whoever comes next."""
+        """Try a last time; what cannot be written is lost, and the next control process recovers without it."""
         if self._timer is not None:
             self._timer.cancel()
             self._flush()
@@ -40,19 +40,15 @@ class Notes:
 
     def _flush(self) -> None:
         self._timer = None
-        while self._waiting:
-            about, note = next(iter(self._waiting.items()))
+        while self._pending:
+            key, write = next(iter(self._pending.items()))
             try:
-                note()
+                write()
             except PlatformError as error:
-                self._put_off(error)
+                if not self._warned:  # once, until all is written
+                    log.warning("%s; what happens meanwhile is written down afterwards", error)
+                    self._warned = True
+                self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._flush)
                 return
-            del self._waiting[about]
-        self._told = False
-
-    def _put_off(self, error: PlatformError) -> None:
-        """Said once, until all is written."""
-        if not self._told:
-            log.warning("%s; what happens meanwhile is written down afterwards", error)
-            self._told = True
-        self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._flush)
+            del self._pending[key]
+        self._warned = False

@@ -1,4 +1,4 @@
-"""The objects of one service, found by kind and name: what interpret.py and pod.py look things up in. Pure."""
+"""Manifests of one service, looked up by kind and name; used by interpret.py and pod.py. Pure."""
 
 import base64
 import binascii
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pilotlight import names
-from pilotlight.manifests import canonical
+from pilotlight.manifests import canonical_json
 
 Json = Any
 Object = Mapping[str, Json]
 WORKLOADS: Final = ("Deployment", "StatefulSet")
-SEVERAL_NODES: Final = ("LeaderWorkerSet", "RayCluster", "RayService")
+MULTI_NODE_KINDS: Final = ("LeaderWorkerSet", "RayCluster", "RayService")
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
 
 
 def at(document: Json, *path: str) -> Json:
-    """What stands at this path; None where nothing does."""
+    """Return the value at a path; None if absent."""
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document
 
 
 def mapping_at(document: Json, *path: str) -> Mapping[str, Json]:
-    found = at(document, *path)
-    return found if isinstance(found, Mapping) else {}
+    value = at(document, *path)
+    return value if isinstance(value, Mapping) else {}
 
 
 def name_of(document: Object) -> str:
@@ -45,10 +45,10 @@ def template_of(workload: Object) -> Mapping[str, Json]:
 
 
 def revision_of(workload: Object) -> str:
-    """Knative's template is named; others carry a label. Without either the content decides, as Knative does itself."""
+    """Return the revision's name: of Knative's template, of a label, else a hash of the template."""
     template = template_of(workload)
     key = ("metadata", "name") if is_knative(workload) else ("metadata", "labels", names.LABEL_REVISION)
-    return str(at(template, *key) or "") or names.revision(name_of(workload), canonical(template))
+    return str(at(template, *key) or "") or names.revision(name_of(workload), canonical_json(template))
 
 
 def role_of(workload: Object) -> str:
@@ -59,42 +59,42 @@ def role_of(workload: Object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """All manifests of a service, companions such as a Secret among them."""
+    """All manifests of a service, including companions such as a Secret."""
 
     documents: Sequence[Object]
 
     def of_kind(self, *kinds: str) -> Iterator[Object]:
-        return (found for found in self.documents if found.get("kind") in kinds)
+        return (each for each in self.documents if each.get("kind") in kinds)
 
     def workloads(self) -> list[Object]:
-        return [found for found in self.documents if is_workload(found)]
+        return [each for each in self.documents if is_workload(each)]
 
     def named(self, kind: str, name: str) -> Object | None:
-        return next((found for found in self.of_kind(kind) if name_of(found) == name and not is_knative(found)), None)
+        return next((each for each in self.of_kind(kind) if name_of(each) == name and not is_knative(each)), None)
 
     def autoscaler(self, workload: Object) -> Object | None:
-        def scales(found: Object) -> bool:
-            target = mapping_at(found, "spec", "scaleTargetRef")
+        def scales(autoscaler: Object) -> bool:
+            target = mapping_at(autoscaler, "spec", "scaleTargetRef")
             same_kind = target.get("kind", "Deployment") == workload.get("kind")
             return same_kind and target.get("name") == name_of(workload)
 
         return next(filter(scales, self.of_kind(*AUTOSCALERS)), None)
 
     def of_revision(self, workload: Object) -> list[Object]:
-        """What this revision can be interpreted from once a later deploy has replaced the rest."""
+        """Return the objects from which this revision can be interpreted after later deploys."""
         values = (self.named(kind, name) for kind, name in sorted(references(workload)))
-        beside = (self.autoscaler(workload), self.named("Service", name_of(workload)), *values)
-        return [workload, *(found for found in beside if found is not None)]
+        companions = (self.autoscaler(workload), self.named("Service", name_of(workload)), *values)
+        return [workload, *(each for each in companions if each is not None)]
 
     def data(self, kind: str, name: str) -> Mapping[str, str] | None:
-        """The entries of a Secret or ConfigMap as text; None: it is not among the manifests."""
-        found = self.named(kind, name)
-        if found is None:
+        """Return the entries of a Secret or ConfigMap as text; None: not among the manifests."""
+        document = self.named(kind, name)
+        if document is None:
             return None
-        plain = {key: str(value) for key, value in mapping_at(found, "data").items()}
+        plain = {key: str(value) for key, value in mapping_at(document, "data").items()}
         if kind == "Secret":
             plain = {key: _decoded(value) for key, value in plain.items()}
-        return {**plain, **{key: str(value) for key, value in mapping_at(found, "stringData").items()}}
+        return {**plain, **{key: str(value) for key, value in mapping_at(document, "stringData").items()}}
 
 
 def _decoded(value: str) -> str:
@@ -105,18 +105,18 @@ def _decoded(value: str) -> str:
 
 
 def references(workload: Object) -> set[tuple[str, str]]:
-    """Kind and name of every Secret and ConfigMap that the containers' variables come from."""
-    found: set[tuple[str, str]] = set()
+    """Return kind and name of every Secret and ConfigMap that the containers' variables refer to."""
+    names: set[tuple[str, str]] = set()
     for container in at(template_of(workload), "spec", "containers") or ():
         sources: Iterable[Json] = [entry.get("valueFrom") for entry in container.get("env") or ()]
         for source in [*sources, *(container.get("envFrom") or ())]:
             for key, kind in SOURCES.items():
                 if name := at(source, key, "name"):
-                    found.add((kind, str(name)))
-    return found
+                    names.add((kind, str(name)))
+    return names
 
 
-# How a variable names where its value, or a whole set of variables, comes from.
+# Fields of `env` and `envFrom` that refer to an object, with its kind.
 SOURCES: Final = {
     "secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap", "secretRef": "Secret", "configMapRef": "ConfigMap",
 }  # fmt: skip

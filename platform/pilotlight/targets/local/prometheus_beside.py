@@ -1,7 +1,7 @@
-"""A real Prometheus beside the embedded platform: found, told whom to scrape, started, taken over, and ended.
+"""Optional Prometheus server of the embedded platform: found, configured, started, adopted and stopped.
 
-It asks the control API for its targets, has our rules, and keeps its data in the home folder. Like the gateway it
-outlives the control process: a file says who runs, and the next one takes it over. `down` ends it.
+It discovers targets through the control API, has the platform's rules, and keeps its data in the home folder. Like the
+gateway it outlives the control process; the next one adopts it by its state file. `platformctl down` stops it.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ Json = Any
 AUTO: Final = "auto"
 PORT: Final = 9090  # Prometheus' own, where it is free
 SCRAPE_S: Final = 5
-START_S: Final = 15.0  # with the gateway's, less than what whoever starts the platform waits for
+START_S: Final = 15.0  # with the gateway's, less than launching.START_S
 STOP_S: Final = 10.0
-PAUSE_S: Final = 2.0  # before one that ended by itself is started again; twice as long after each that ended soon
+PAUSE_S: Final = 2.0  # backoff before a restart; doubled after each process that ended within SOON_S
 LONGEST_PAUSE_S: Final = 300.0
 SOON_S: Final = 60.0
 RETENTION: Final = "15d"
@@ -39,8 +39,8 @@ TAKEN: Final = "address already in use"
 log = logging.getLogger(__name__)
 
 
-class Running(Struct, frozen=True):
-    """Who was started, as the home folder remembers it."""
+class PrometheusProcess(Struct, frozen=True):
+    """State file: the started process and its port."""
 
     pid: int
     boot_id: str
@@ -53,7 +53,7 @@ class Running(Struct, frozen=True):
 
 
 def is_address(wanted: str) -> bool:
-    """Of one that somebody else runs; anything else is a program to start."""
+    """Whether the setting is the address of an external server; anything else is a program to start."""
     return wanted.startswith(("http://", "https://"))
 
 
@@ -63,24 +63,24 @@ def cached() -> Path:
 
 
 def find(wanted: str = AUTO) -> Path:
-    """The program: the one that was named, else the one on the PATH, else the one in the user's cache."""
+    """Return the program: the named one, else the one on the PATH, else the one in the user's cache."""
     if wanted not in ("", AUTO):
         path = Path(wanted).expanduser()
         if not os.access(path, os.X_OK) or path.is_dir():
             raise NotFound(f"--prometheus = {wanted}, must be an address (http://…) or a program that can be run")
         return path.absolute()
-    found = shutil.which("prometheus")
-    if found or os.access(cached(), os.X_OK):
-        return Path(found) if found else cached()
+    on_path = shutil.which("prometheus")
+    if on_path or os.access(cached(), os.X_OK):
+        return Path(on_path) if on_path else cached()
     hint = "apt-get install prometheus, or name the program: --prometheus=/path/to/prometheus"
     raise NotFound("prometheus is not installed: it is neither on the PATH nor in the cache", hint)
 
 
 def configuration(home: Home, api_port: int) -> dict[str, Json]:
-    """Targets say themselves whose they are; what a predictor says of itself wins."""
+    """Return the configuration; targets have labels from service discovery, but a predictor's own win."""
     discovery = {
         "url": f"http://{HOST}:{api_port}/api/v1/scrape_targets", "refresh_interval": f"{SCRAPE_S}s",
-        "authorization": {"type": "Bearer", "credentials_file": str(home.token)},  # older ones have no default here
+        "authorization": {"type": "Bearer", "credentials_file": str(home.token)},  # older versions have no default type
     }  # fmt: skip
     return {
         "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
@@ -93,32 +93,32 @@ def _folder(home: Home) -> Path:
     return home.root / "prometheus"
 
 
-def _note(home: Home) -> Path:
+def _state_file(home: Home) -> Path:
     return _folder(home) / "running.json"
 
 
-def running(home: Home) -> Running | None:
-    """The one that this home has started and that still lives."""
+def running(home: Home) -> PrometheusProcess | None:
+    """Return the server that this home has started, if it still runs."""
     try:
-        told = records.decode(_note(home).read_bytes(), type=Running)
+        state = records.decode(_state_file(home).read_bytes(), type=PrometheusProcess)
     except (OSError, DecodeError, ValidationError):
         return None
-    return told if told.identity.alive else None
+    return state if state.identity.alive else None
 
 
-def url_of(found: Running) -> str:
-    return f"http://{HOST}:{found.port}"
+def url_of(process: PrometheusProcess) -> str:
+    return f"http://{HOST}:{process.port}"
 
 
-async def begin(home: Home, wanted: str, api_port: int) -> str:
-    """The address that is to be asked: the one that was given, or that of a Prometheus which is started for it."""
+async def start(home: Home, wanted: str, api_port: int) -> str:
+    """Return the address of the server to query: the given one, or that of a server started here."""
     if not wanted or is_address(wanted):
         return wanted
-    return await Beside(home, find(wanted), api_port).start()
+    return await PrometheusServer(home, find(wanted), api_port).start()
 
 
-class Beside:
-    """Used from one event loop. One that ends by itself is started again."""
+class PrometheusServer:
+    """Server process of a home, restarted when it ends by itself. Used from one event loop."""
 
     def __init__(self, home: Home, program: Path, api_port: int) -> None:
         self._home, self._program, self._api_port = home, program, api_port
@@ -127,37 +127,37 @@ class Beside:
         self._pause_s, self._launched_at = PAUSE_S, 0.0
 
     async def start(self) -> str:
-        """Its address, once it answers. A living one that was told the same is taken over."""
-        found, changed = running(self._home), self._write()
-        if found is not None and changed:
-            await end(self._home)
-        if found is None or changed:
-            found = await self._begun(found.port if found is not None else free_port(PORT))
-        self._port = found.port
-        self._follow(found)
-        return url_of(found)
+        """Return its address once it is ready. A running one with the same configuration is adopted."""
+        process, changed = running(self._home), self._write()
+        if process is not None and changed:
+            await stop(self._home)
+        if process is None or changed:
+            process = await self._start_on(process.port if process is not None else free_port(PORT))
+        self._port = process.port
+        self._watch_exit(process)
+        return url_of(process)
 
-    async def _begun(self, port: int) -> Running:
-        """A port that was free may be another's by the time it is used: then one more is tried."""
+    async def _start_on(self, port: int) -> PrometheusProcess:
+        """Start on a port, or on another one if it has been taken since it was found free."""
         self._port = port
         self._launch()
         try:
-            return await self._answering()
+            return await self._wait_ready()
         except PlatformError:
             if running(self._home) is not None or TAKEN not in _tail(self._log).lower():
                 raise
         self._port = free_port(0)
         self._launch()
-        return await self._answering()
+        return await self._wait_ready()
 
     def _write(self) -> bool:
-        """Whether anything differs from what a living one has read. JSON is YAML."""
+        """Write the configuration (JSON is YAML); return whether it has changed."""
         folder = _folder(self._home)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        launching.token(self._home)  # which it reads with every question for targets
-        wanted = {"prometheus.yaml": configuration(self._home, self._api_port), "rules.yaml": rules()}
+        launching.token(self._home)  # created here, since service discovery reads it
+        files = {"prometheus.yaml": configuration(self._home, self._api_port), "rules.yaml": rules()}
         differs = False
-        for name, content in wanted.items():
+        for name, content in files.items():
             path, text = folder / name, json.dumps(content, indent=1)
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
@@ -172,31 +172,32 @@ class Beside:
         ]  # fmt: skip
         self._launched_at = asyncio.get_running_loop().time()
         pid = start_detached(command, self._log)
-        if (known := identify(pid)) is not None:
-            _note(self._home).write_bytes(records.encode(Running(*known, self._port)))
+        if (identity := identify(pid)) is not None:
+            _state_file(self._home).write_bytes(records.encode(PrometheusProcess(*identity, self._port)))
 
     @property
     def _log(self) -> Path:
         return self._home.logs / "prometheus.log"
 
-    async def _answering(self) -> Running:
+    async def _wait_ready(self) -> PrometheusProcess:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
-        while (found := running(self._home)) is not None:
-            answers = await is_ready(found.port) and await asyncio.to_thread(may_listen, found.pid, found.port)
-            if answers and found.identity.alive:
-                return found
+        while (process := running(self._home)) is not None:
+            # Another program may listen on the port: it must be this process that is ready.
+            ready = await is_ready(process.port) and await asyncio.to_thread(may_listen, process.pid, process.port)
+            if ready and process.identity.alive:
+                return process
             if loop.time() > until:
-                raise PlatformError(f"Prometheus does not answer on port {found.port}", f"see {self._log}")
+                raise PlatformError(f"Prometheus does not answer on port {process.port}", f"see {self._log}")
             await asyncio.sleep(0.05)
         raise PlatformError(f"Prometheus ended at once:\n{_tail(self._log)}", f"see {self._log}")
 
-    def _follow(self, found: Running) -> None:
-        self._watch = ExitWatch(found.pid, self._ended)
+    def _watch_exit(self, process: PrometheusProcess) -> None:
+        self._watch = ExitWatch(process.pid, self._on_exit)
 
-    def _ended(self) -> None:
-        if not _note(self._home).exists():
-            return  # it was told to
+    def _on_exit(self) -> None:
+        if not _state_file(self._home).exists():
+            return  # stopped on purpose
         loop = asyncio.get_running_loop()
         self._pause_s = next_pause(self._pause_s, loop.time() - self._launched_at)
         log.warning("Prometheus ended; it is started again in %g s, see %s", self._pause_s, self._log)
@@ -207,30 +208,30 @@ class Beside:
             self._launch()
         except OSError as error:
             log.warning("Prometheus cannot be started: %s", error)
-        if (found := running(self._home)) is None:
-            self._ended()
+        if (process := running(self._home)) is None:
+            self._on_exit()
         else:
-            self._follow(found)
+            self._watch_exit(process)
 
 
 def next_pause(last_s: float, lived_s: float) -> float:
-    """One that ends at once is started ever less often; one that has lived for a while, soon."""
+    """Return the next backoff: doubled after a short life, else the initial one."""
     return min(2 * last_s, LONGEST_PAUSE_S) if lived_s < SOON_S else PAUSE_S
 
 
-async def end(home: Home) -> None:
-    """Whoever started it, and with whatever options this process runs."""
-    found = running(home)
-    if found is None:
+async def stop(home: Home) -> None:
+    """Stop the server of this home, whichever control process started it."""
+    process = running(home)
+    if process is None:
         return
     with suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGTERM)
-    _note(home).unlink(missing_ok=True)
+        os.kill(process.pid, signal.SIGTERM)
+    _state_file(home).unlink(missing_ok=True)
     until = asyncio.get_running_loop().time() + STOP_S
-    while found.identity.alive:
+    while process.identity.alive:
         if asyncio.get_running_loop().time() > until:
             with suppress(ProcessLookupError):
-                os.kill(found.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
 
 

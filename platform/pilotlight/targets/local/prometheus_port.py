@@ -1,4 +1,4 @@
-"""The port of a Prometheus beside the platform: one that is free, who is ready there, and whether that is ours."""
+"""Port of the platform's Prometheus server: find a free one, check readiness and the listening process."""
 
 import asyncio
 import os
@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.addresses import listeners, listening
+from pilotlight.gateway.addresses import listening_inodes, listening_pids
 
 HOST: Final = "127.0.0.1"
 
 
 def free_port(wanted: int) -> int:
-    """The usual port, or any that nobody has."""
+    """Return the wanted port, or any free one."""
     for port in (wanted, 0):
         with suppress(OSError), socket.socket() as probe:
             probe.bind((HOST, port))
@@ -22,7 +22,7 @@ def free_port(wanted: int) -> int:
 
 
 async def is_ready(port: int) -> bool:
-    """Asked in one line, so that a start imports no client for it."""
+    """Whether a Prometheus on this port is ready. Plain sockets, so that no HTTP client is imported at start."""
     with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -35,8 +35,8 @@ async def is_ready(port: int) -> bool:
 
 
 def may_listen(pid: int, port: int) -> bool:
-    """Whether it is the process that listens there, or one of its session; True where that cannot be seen."""
-    return pid in map(_session, listeners(port)) or not listening(port) or _hidden(pid)
+    """Whether the process, or one of its session, listens on the port; True if that cannot be determined."""
+    return pid in map(_session, listening_pids(port)) or not listening_inodes(port) or _hidden(pid)
 
 
 def _session(pid: int) -> int:

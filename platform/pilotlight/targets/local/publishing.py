@@ -1,7 +1,7 @@
-"""From what is ready to what the gateway knows: one table at a time, and the farewell of replicas that it lacks.
+"""Publisher of routing tables: sends ready replicas to the gateway, one table at a time, and retires others.
 
-A replica that shall end is first left out of the table. Only when the gateway has confirmed that no request can reach
-it any more is it told to end; what it still has in flight it finishes.
+A replica to be retired is first left out of the table. It is drained only after the gateway has confirmed that it
+routes nothing to it any more; requests in flight are finished.
 """
 
 import asyncio
@@ -11,40 +11,40 @@ from typing import Final
 
 from pilotlight.gateway.table import Route, Table
 from pilotlight.targets.local.gateway_link import GatewayLink
-from pilotlight.targets.local.rounds import Survived
+from pilotlight.targets.local.rounds import log_and_continue
 
-AGAIN_S: Final = 1.0  # after a round that failed
+RETRY_S: Final = 1.0  # after a failed publication
 
 
 class Publisher:
-    """`routes` is asked anew for each table; `farewell` hears of each replica that nobody can reach any more.
+    """`routes` is called for each table, `on_unrouted` for each retired replica that no table names any more.
 
-    `told` sees every table just before the gateway does: routers that are components learn of it in their own way.
+    `on_publish` gets every table just before the gateway does, for routers that are components of a service.
     """
 
     def __init__(
         self,
         link: GatewayLink,
         routes: Callable[[], Iterable[Route]],
-        farewell: Callable[[str], None],
-        told: Callable[[Iterable[Route]], None] = lambda routes: None,
+        on_unrouted: Callable[[str], None],
+        on_publish: Callable[[Iterable[Route]], None] = lambda routes: None,
     ) -> None:
         self.link = link
         self.generation = 0
         self.retiring: set[str] = set()
         self._routes = routes
-        self._farewell = farewell
-        self._told = told
+        self._on_unrouted = on_unrouted
+        self._on_publish = on_publish
         self._published: tuple[Route, ...] | None = None
         self._changed = asyncio.Event()
-        self._awaiting: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task = asyncio.get_running_loop().create_task(self._loop())
 
     def changed(self) -> None:
-        """Something may have changed: a table is made once the present work of the loop is done."""
+        """Schedule a new table, built after the event loop's present work."""
         self._changed.set()
 
     def retire(self, replica: str) -> None:
@@ -52,22 +52,22 @@ class Publisher:
             self.retiring.add(replica)
             self._changed.set()
 
-    async def confirmed(self) -> None:
-        """Until the gateway has confirmed a table that was made after this call, or one that said the same."""
-        awaited = asyncio.get_running_loop().create_future()
-        self._awaiting.append(awaited)
+    async def wait_applied(self) -> None:
+        """Wait until the gateway has confirmed a table built after this call, or an equal one."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         self._changed.set()
-        await awaited
+        await waiter
 
     def shares(self, key: tuple[str, str]) -> dict[str, int] | None:
-        """Who gets which share of a service by the table that the gateway has confirmed; None: it has none of it."""
-        found = self._route(key)
-        return {backend.revision: backend.weight for backend in found.backends} if found else None
+        """Return the weights by revision in the confirmed table; None: it has no route of the service."""
+        route = self._route(key)
+        return {backend.revision: backend.weight for backend in route.backends} if route else None
 
     def ports(self, key: tuple[str, str]) -> tuple[int, int]:
-        """For HTTP and for gRPC, that lead to a service by the table that the gateway has confirmed; 0: none does."""
-        found = self._route(key)
-        return (found.port, found.grpc_port) if found else (0, 0)
+        """Return the HTTP and gRPC ports of the service in the confirmed table; 0: none."""
+        route = self._route(key)
+        return (route.port, route.grpc_port) if route else (0, 0)
 
     def _route(self, key: tuple[str, str]) -> Route | None:
         return next((route for route in self._published or () if (route.namespace, route.name) == key), None)
@@ -78,36 +78,34 @@ class Publisher:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _work(self) -> None:
+    async def _loop(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if not await self._round():
+            if not await self._publish_pending():
                 self._changed.set()
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
-    async def _round(self) -> bool:
-        """Whether everything was done."""
-        leaving, awaiting = set(self.retiring), tuple(self._awaiting)
-        with Survived("a table for the gateway"):
+    async def _publish_pending(self) -> bool:
+        """Publish the present table and hand over retired replicas; return whether all of it succeeded."""
+        # Snapshots: what is added while the gateway answers may not be covered by this table.
+        leaving, waiters, published = set(self.retiring), tuple(self._waiters), False
+        with log_and_continue("a table for the gateway"):
             await self._publish(tuple(self._routes()))
-            self._release(awaiting)
+            published = True
+            for waiter in waiters:
+                self._waiters.remove(waiter)
+                if not waiter.done():
+                    waiter.set_result(None)
             for replica in leaving:
-                with Survived(f"the farewell of {replica}"):
-                    self._farewell(replica)
+                with log_and_continue(f"the farewell of {replica}"):
+                    self._on_unrouted(replica)
                     self.retiring.discard(replica)
-            return self.retiring.isdisjoint(leaving)
-        return False
-
-    def _release(self, awaiting: Iterable["asyncio.Future[None]"]) -> None:
-        for each in awaiting:
-            self._awaiting.remove(each)
-            if not each.done():
-                each.set_result(None)
+        return published and self.retiring.isdisjoint(leaving)
 
     async def _publish(self, routes: tuple[Route, ...]) -> None:
         if routes != self._published:
             self.generation += 1
-            self._told(routes)
+            self._on_publish(routes)
             await self.link.publish(Table(self.generation, routes))
             self._published = routes

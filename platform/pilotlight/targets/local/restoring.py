@@ -1,4 +1,4 @@
-"""From the store back to what runs: services with their revisions and history, and the replicas that were alive."""
+"""Restore run-time state from the store: services with revisions and traffic history, and recorded replicas."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,43 +20,43 @@ Json = Any
 log = logging.getLogger("pilotlight.restoring")
 
 
-def services(store: Store, now: float, zero_grace_s: float) -> Iterator[ServiceRun]:
-    """One that cannot be read comes without workloads and with the reason: the others must not wait for it."""
+def restore_services(store: Store, now: float, zero_grace_s: float) -> Iterator[ServiceRun]:
+    """Yield every stored service; an unreadable one has no workloads and gives the reason in `unreadable`."""
     for stored in store.services():
         try:
-            run = _restored(stored, store, now, zero_grace_s)
+            run = _restore_service(stored, store, now, zero_grace_s)
         except (PlatformError, msgspec.MsgspecError) as error:
-            log.error("%s is kept but cannot be run: %s", "/".join(stored.key), error)
+            log.error("%s is stored but cannot be run: %s", "/".join(stored.key), error)
             run = ServiceRun(stored.key, stored.generation, ServiceSpec(*stored.key, (), ()), zero_grace_s)
             run.unreadable = f"what is stored of it cannot be run: {error}"
         run.overrides, run.deleting = stored.overrides, stored.deleting
         yield run
 
 
-def _restored(stored: StoredService, store: Store, now: float, zero_grace_s: float) -> ServiceRun:
-    spec = specified(stored.manifests, stored.overrides)
+def _restore_service(stored: StoredService, store: Store, now: float, zero_grace_s: float) -> ServiceRun:
+    spec = effective_spec(stored.manifests, stored.overrides)
     access_rules.check(spec.access)
     run = ServiceRun(stored.key, stored.generation, spec, zero_grace_s)
-    _revisions(run, store, now)
+    _restore_revisions(run, store, now)
     run.update(stored.generation, run.spec, now)
-    run.history = _history(store, stored.key, run)
+    run.history = _traffic_history(store, stored.key, run)
     return run
 
 
-def _revisions(run: ServiceRun, store: Store, now: float) -> None:
-    """Oldest first, so that their order in the dictionary is the order in which they came."""
+def _restore_revisions(run: ServiceRun, store: Store, now: float) -> None:
+    # Oldest first: the dictionary keeps the order of creation.
     for stored in reversed(store.revisions(run.key)):
         spec = interpret(stored.manifests)
         for workload in spec.workloads:
             if workload.revision.name == stored.name:
-                found = run.know(workload.revision, now, ready_once=bool(stored.first_ready_at))
-                found.failure, found.given_up = stored.failed, bool(stored.failed)
+                revision = run.add_revision(workload.revision, now, ready_once=bool(stored.first_ready_at))
+                revision.failure, revision.deadline_exceeded = stored.failed, bool(stored.failed)
 
 
-def _history(store: Store, key: Key, run: ServiceRun) -> dict[str, list[Any]]:
-    """Shares of earlier releases, only where the newest ones cannot hold yet: that is what history is for."""
-    if all(found.ready_once for found in run.latest()):
-        return {}
+def _traffic_history(store: Store, key: Key, run: ServiceRun) -> dict[str, list[Any]]:
+    """Return the shares of earlier releases by workload, newest first."""
+    if all(revision.ready_once for revision in run.latest_revisions()):
+        return {}  # the newest shares are effective, so history is never consulted
     history: dict[str, list[Any]] = {}
     for release in store.releases(key)[1:]:
         for workload in interpret(release.manifests).workloads:
@@ -64,11 +64,11 @@ def _history(store: Store, key: Key, run: ServiceRun) -> dict[str, list[Any]]:
     return history
 
 
-def replicas(store: Store) -> list[Replica]:
+def restore_replicas(store: Store) -> list[Replica]:
     return [msgspec.convert(value, Replica) for value in store.replicas()]
 
 
-def specified(manifests: Sequence[Mapping[str, Json]], overrides: Mapping[str, Mapping[str, Json]]) -> ServiceSpec:
-    """With the shares that were set by hand. Bounds are looked up when they are needed: they change no revision."""
-    shares = {name: {"traffic": written["traffic"]} for name, written in overrides.items() if "traffic" in written}
+def effective_spec(manifests: Sequence[Mapping[str, Json]], overrides: Mapping[str, Mapping[str, Json]]) -> ServiceSpec:
+    """Interpret manifests with traffic overrides. Bounds are left out: they are applied at each decision."""
+    shares = {name: {"traffic": values["traffic"]} for name, values in overrides.items() if "traffic" in values}
     return interpret(manifests, shares)

@@ -1,54 +1,48 @@
-"""Work that goes on as long as the control process does: a round that fails is told, and the next one comes."""
+"""Background work of the control process: failures are logged and survived, delayed work is queued once per item."""
 
 import asyncio
 import logging
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-BEYOND_S: Final = 0.01  # a look a moment too early would find nothing to do
+MARGIN_S: Final = 0.01  # fire slightly late: a moment too early nothing would be due yet
 log = logging.getLogger("pilotlight.rounds")
 
 
-class Survived:
-    """Around one round. A task that ended by it would end unseen, and all that it does for every service with it."""
+@contextmanager
+def log_and_continue(what: str) -> Iterator[None]:
+    """Log an exception of the body and continue after it, so that a background task does not end unnoticed.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False  # nothing failed, or the task shall end
-        log.error("%s failed; this is a defect of ours, and it is tried again", self._what, exc_info=error)
-        return True
+    Cancellation passes through.
+    """
+    try:
+        yield
+    except Exception as error:
+        log.error("%s failed; this is a defect of ours, and it is tried again", what, exc_info=error)
 
 
-class Looks(Generic[T]):
-    """One look to come at each thing, however often it was asked for: the soonest. It may ask for another."""
+class DelayedQueue(Generic[T]):
+    """At most one pending call of `handle` per item, at the earliest requested time."""
 
-    def __init__(self, look: Callable[[T], None]) -> None:
-        self._look = look
-        self._coming: dict[T, asyncio.TimerHandle] = {}
+    def __init__(self, handle: Callable[[T], None]) -> None:
+        self._handle = handle
+        self._timers: dict[T, asyncio.TimerHandle] = {}
 
-    def soon(self, seconds: float, thing: T) -> None:
+    def add_after(self, seconds: float, item: T) -> None:
         loop = asyncio.get_running_loop()
-        at, known = loop.time() + seconds + BEYOND_S, self._coming.get(thing)
-        if known is not None:
-            at = min(at, known.when())
-            known.cancel()
-        self._coming[thing] = loop.call_at(at, self._now, thing)
+        at, pending = loop.time() + seconds + MARGIN_S, self._timers.get(item)
+        if pending is not None:
+            at = min(at, pending.when())
+            pending.cancel()
+        self._timers[item] = loop.call_at(at, self._fire, item)
 
     def close(self) -> None:
-        for timer in self._coming.values():
+        for timer in self._timers.values():
             timer.cancel()
-        self._coming.clear()
+        self._timers.clear()
 
-    def _now(self, thing: T) -> None:
-        del self._coming[thing]
-        self._look(thing)
+    def _fire(self, item: T) -> None:
+        del self._timers[item]
+        self._handle(item)

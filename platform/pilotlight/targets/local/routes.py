@@ -1,4 +1,4 @@
-"""The gateway's routes, made from what is specified, how traffic is split right now, and which replicas are ready."""
+"""Gateway routes of a service, from its specification, the effective traffic split and the ready replicas."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -8,16 +8,16 @@ from pilotlight.targets.local.model import WorkloadSpec
 from pilotlight.targets.local.reconcile import Shares
 from pilotlight.targets.local.service import ServiceRun
 
-Ready = Callable[[str, str], Sequence[Replica]]  # namespace, revision → replicas that answer
-Key = Callable[[str, str], str]  # namespace, workload → what other components must show to be let through
+Ready = Callable[[str, str], Sequence[Replica]]  # namespace, revision → ready replicas
+Key = Callable[[str, str], str]  # namespace, workload → key that other components must send
 
 
 def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
-    """The service's own route, and one for each workload that only other components ask."""
+    """Yield the service's own route, and one for each workload that only its components call."""
     spec = run.spec
-    if run.unreadable:  # why is for who may ask the control API
-        told = f"{spec.name} cannot be run; platformctl status {spec.name} says why"
-        yield Route(spec.namespace, spec.name, (Backend("none", "none", 100, unavailable=told),))
+    if run.unreadable:  # the reason may hold internals, so only the control API shows it
+        reason = f"{spec.name} cannot be run; platformctl status {spec.name} says why"
+        yield Route(spec.namespace, spec.name, (Backend("none", "none", 100, unavailable=reason),))
         return
     entries = dict(spec.entry)
     backends = tuple(
@@ -41,13 +41,14 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
 
 def _backends(run: ServiceRun, workload: WorkloadSpec, shares: Shares, weight: int, ready: Ready) -> Iterator[Backend]:
     if workload.mode != "serverless":
-        everyone = [replica for name in run.revisions_of(workload.name) for replica in ready(run.key[0], name)]
-        yield _backend(run, workload, workload.revision.name, weight, (), everyone)
+        # During a rolling update replicas of every template share the workload's traffic.
+        replicas = [replica for name in run.revisions_of(workload.name) for replica in ready(run.key[0], name)]
+        yield _backend(run, workload, workload.revision.name, weight, (), replicas)
         return
     for revision in dict.fromkeys(share.revision for share in shares):
-        mine = [share for share in shares if share.revision == revision]
-        percent = sum(share.percent for share in mine)
-        tags = tuple(share.tag for share in mine if share.tag)
+        entries = [share for share in shares if share.revision == revision]
+        percent = sum(share.percent for share in entries)
+        tags = tuple(share.tag for share in entries if share.tag)
         yield _backend(run, workload, revision, weight * percent // 100, tags, ready(run.key[0], revision))
 
 
@@ -55,11 +56,11 @@ def _backend(
     run: ServiceRun, workload: WorkloadSpec, revision: str, weight: int, tags: tuple[str, ...],
     replicas: Iterable[Replica],
 ) -> Backend:  # fmt: skip
-    found = run.revisions.get(revision)
-    spec = found.spec if found else workload.revision
-    able = tuple(replicas)
+    state = run.revisions.get(revision)
+    spec = state.spec if state else workload.revision
+    ready = tuple(replicas)
     return Backend(
-        revision, workload.name, weight, able, tags, spec.concurrency,
+        revision, workload.name, weight, ready, tags, spec.concurrency,
         hold_s=min(spec.timeout_s, spec.progress_deadline_s),
-        unavailable="" if able or found is None else run.unavailable(found),
+        unavailable="" if ready or state is None else run.unavailable_reason(state),
     )  # fmt: skip

@@ -1,7 +1,6 @@
-"""The beat of the autoscaler: once a second each unit that has anything to scale is asked how many it wants.
+"""Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
 
-A machine full of services at zero has no beat at all: it begins with a request that waits, or a deploy, and ends when
-nothing runs any more.
+The loop sleeps while every service is at zero; a waiting request or a deploy resumes it.
 """
 
 import asyncio
@@ -9,41 +8,41 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from pilotlight.targets.local.fleet import Fleet
-from pilotlight.targets.local.rounds import Survived
+from pilotlight.targets.local.fleet import ReplicaSet
+from pilotlight.targets.local.rounds import log_and_continue
 from pilotlight.targets.local.scaling.model import Decision, Observed
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.signals import Signals
-from pilotlight.targets.local.supervisor.replica import AWAY, Replica
-from pilotlight.targets.local.units import Revision, Unit, activation, least
+from pilotlight.targets.local.signals import MetricsSource
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.units import Revision, Unit, activation_replicas, min_replicas
 
-BEAT_S: Final = 1.0
+TICK_S: Final = 1.0
 
 
-class Scaler:
-    """`decided` hears of every decision that changes a count, before the fleet acts on it."""
+class Autoscaler:
+    """`on_decision` is called for every decision that changes a count, before replicas start or end."""
 
     def __init__(
         self,
         runs: Callable[[], Iterable[ServiceRun]],
-        fleet: Fleet,
-        signals: Signals,
+        replica_set: ReplicaSet,
+        metrics: MetricsSource,
         clock: Callable[[], float],
-        decided: Callable[[ServiceRun, Unit, Decision], None],
+        on_decision: Callable[[ServiceRun, Unit, Decision], None],
     ) -> None:
         self._runs = runs
-        self._fleet = fleet
-        self._signals = signals
+        self._replica_set = replica_set
+        self._metrics = metrics
         self._clock = clock
-        self._decided = decided
+        self._on_decision = on_decision
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._beat())
+        self._task = asyncio.get_running_loop().create_task(self._loop())
 
-    def stir(self) -> None:
-        """Something runs, or shall."""
+    def resume(self) -> None:
+        """Resume ticking: a replica runs or may have to start."""
         self._active.set()
 
     async def close(self) -> None:
@@ -53,52 +52,60 @@ class Scaler:
                 await self._task
 
     def wake(self, run: ServiceRun, unit: Unit, waiting: int) -> None:
-        """A request waits for a unit without replicas: no beat is waited for."""
+        """Activate a unit without replicas for a waiting request, without waiting for the next tick."""
         unit.traffic.waiting = max(unit.traffic.waiting, waiting)
-        least = activation(unit.bounded(run.override_of(unit.name)))
-        if unit.desired < least:
+        count = activation_replicas(unit.bounded(run.override_of(unit.name)))
+        if unit.desired < count:
             memory = unit.decision.memory if unit.decision else None
-            self._take(run, unit, Decision(least, f"{least}: a request waits", memory, "activation"))
+            self._apply(run, unit, Decision(count, f"{count}: a request waits", memory, "activation"))
         self._active.set()
 
-    def give_way(self, run: ServiceRun, unit: Unit, service: str) -> None:
-        """To zero before its window is over: another service is asked and needs its GPU. Its past does not bring it
-        back, since a unit at zero is asked nothing until somebody waits for it or its bounds say otherwise."""
-        self._take(run, unit, Decision(0, f"0: its GPU goes to {service}, which is asked", rule="yield"))
+    def preempt(self, run: ServiceRun, unit: Unit, service: str) -> None:
+        """Scale a unit to zero before its window is over, so that `service` gets its GPU.
 
-    async def _beat(self) -> None:
+        The samples still in its window cannot scale it up again: a unit at zero is skipped until a request waits or
+        its lower bound rises.
+        """
+        self._apply(run, unit, Decision(0, f"0: its GPU goes to {service}, which is asked", rule="yield"))
+
+    async def _loop(self) -> None:
         while True:
             await self._active.wait()
-            await asyncio.sleep(BEAT_S)
-            with Survived("the autoscaler's beat"):
-                if not self._round(self._clock()):
+            await asyncio.sleep(TICK_S)
+            with log_and_continue("the autoscaler's beat"):
+                if not self._tick(self._clock()):
                     self._active.clear()
 
-    def _round(self, now: float) -> bool:
-        """Whether another will be needed."""
+    def _tick(self, now: float) -> bool:
+        """Scale every service; return whether another tick is needed."""
         busy = False
         for run in list(self._runs()):
-            with Survived(f"scaling {'/'.join(run.key)}"):  # the beat of the others goes on
-                busy = self.step(run, now) or busy
-        self._signals.follow(self._fleet, list(self._runs()), now)
+            with log_and_continue(f"scaling {'/'.join(run.key)}"):  # one failing service must not stop the others
+                busy = self.scale(run, now) or busy
+        self._metrics.refresh(self._replica_set, list(self._runs()), now)
         return busy
 
-    def step(self, run: ServiceRun, now: float) -> bool:
-        """One beat of one service; whether there will be something to decide at the next."""
-        staying = [replica for replica in self._fleet.staying(run) if replica.state not in AWAY]
-        busy = bool(staying)
+    def scale(self, run: ServiceRun, now: float) -> bool:
+        """Decide and reconcile one service; return whether it needs another tick."""
+        active = [replica for replica in self._replica_set.active(run) if replica.state not in PARKED_STATES]
+        busy = bool(active)
         for unit, revisions in list(_units(run, now)):
-            mine = [replica for replica in staying if replica.revision in revisions]
+            replicas = [replica for replica in active if replica.revision in revisions]
             newest = run.revisions[revisions[0]]
-            if not _reachable(run, newest):
-                unit.rest()
+            if not _receives_traffic(run, newest):
+                unit.set_unreachable()
                 continue
             override = run.override_of(unit.name)
-            if not mine and not unit.desired and not unit.traffic.waiting and not least(unit.bounded(override)):
+            if (
+                not replicas
+                and not unit.desired
+                and not unit.traffic.waiting
+                and not min_replicas(unit.bounded(override))
+            ):
                 continue
-            self._take(run, unit, unit.decide(self._observed(unit, newest, mine, now), override, now))
+            self._apply(run, unit, unit.decide(self._observed(unit, newest, replicas, now), override, now))
             busy = busy or bool(unit.desired)
-        self._fleet.adjust(run, now)
+        self._replica_set.reconcile(run, now)
         return busy
 
     def _observed(self, unit: Unit, newest: Revision, replicas: Sequence[Replica], now: float) -> Observed:
@@ -106,20 +113,20 @@ class Scaler:
         ready = sum(replica.state == "ready" for replica in replicas)
         return Observed(
             len(replicas), ready, unit.traffic.samples, unit.traffic.waiting, unit.traffic.in_flight,
-            self._signals.of(unit, replicas, now), unit.created_at, was_ready=newest.ready_once,
+            self._metrics.values(unit, replicas, now), unit.created_at, was_ready=newest.ready_once,
         )  # fmt: skip
 
-    def _take(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
+    def _apply(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
         changed = decision.desired != unit.desired
         unit.decision = decision
         if changed:
             unit.desired = decision.desired
             unit.decisions[decision.rule] += 1
-            self._decided(run, unit, decision)
+            self._on_decision(run, unit, decision)
 
 
 def _units(run: ServiceRun, now: float) -> Iterator[tuple[Unit, list[str]]]:
-    """Each unit with its revisions, the newest first."""
+    """Yield each unit with the names of its revisions, newest first."""
     for workload in run.spec.workloads:
         names = [workload.revision.name, *(n for n in run.revisions_of(workload.name) if n != workload.revision.name)]
         if workload.mode == "serverless":
@@ -129,6 +136,6 @@ def _units(run: ServiceRun, now: float) -> Iterator[tuple[Unit, list[str]]]:
             yield run.unit_of(run.revisions[names[0]], now), names
 
 
-def _reachable(run: ServiceRun, revision: Revision) -> bool:
+def _receives_traffic(run: ServiceRun, revision: Revision) -> bool:
     workload = run.spec.workload(revision.spec.workload)
-    return workload.mode != "serverless" or revision.name in run.needed(workload)
+    return workload.mode != "serverless" or revision.name in run.required_revisions(workload)

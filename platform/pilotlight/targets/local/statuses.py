@@ -1,4 +1,4 @@
-"""What a person is told about a service: phase, conditions and revisions, made from what the engine knows. Pure."""
+"""Status of a service for users: phase, conditions and revisions, computed from run-time state. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.model import WorkloadSpec
 from pilotlight.targets.local.service import ServiceRun
-from pilotlight.targets.local.supervisor.replica import AWAY, Replica
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
 from pilotlight.targets.local.units import Revision
 from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
 
-FAILURES_TO_TELL: Final = 2  # one crash may be an accident; what fails twice is told as failed
+FAILURES_TO_REPORT: Final = 2  # a single crash may be transient
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A service, the replicas of any of its revisions, and the clock."""
+class ServiceView:
+    """Input of a status: a service, its replicas and the clock."""
 
     run: ServiceRun
     replicas: Sequence[Replica]  # living ones
     now: float
     base_url: str
-    confirmed: Mapping[str, int] | None = None  # shares by revision, as the gateway has them; None: nobody can tell
-    ports: tuple[int, int] = (0, 0)  # of its own, for HTTP and for gRPC, that the gateway leads here
+    confirmed: Mapping[str, int] | None = None  # shares by revision that the gateway has applied; None: unknown
+    ports: tuple[int, int] = (0, 0)  # the service's own HTTP and gRPC ports that the gateway has applied
 
 
 def check_name(key: Key) -> None:
@@ -40,7 +40,7 @@ def url_of(base: str, key: Key) -> str:
     return f"{base}/{name}" if namespace == "default" else f"{base}/{namespace}/{name}"
 
 
-def status_of(view: View) -> ServiceStatus:
+def status_of(view: ServiceView) -> ServiceStatus:
     run = view.run
     revisions = tuple(_revisions(view))
     phase, message = phase_of(view, revisions)
@@ -53,19 +53,19 @@ def status_of(view: View) -> ServiceStatus:
     )  # fmt: skip
 
 
-def _urls(view: View, url: str) -> dict[str, str]:
-    """A port is told once it leads here: who came earlier would hear that nobody has it."""
+def _urls(view: ServiceView, url: str) -> dict[str, str]:
     own = (view.run.port, view.run.grpc_port)
-    port, grpc_port = (mine if mine == led else 0 for mine, led in zip(own, view.ports, strict=True))
-    found = {
+    # A port is shown only once the gateway routes it: an earlier request would be refused.
+    port, grpc_port = (port if port == applied else 0 for port, applied in zip(own, view.ports, strict=True))
+    urls = {
         "http": url, "port": f"http://127.0.0.1:{port}" if port else "",
         "grpc": f"127.0.0.1:{grpc_port}" if grpc_port else "", "host": next(iter(view.run.spec.hosts), ""),
     }  # fmt: skip
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in urls.items() if value}
 
 
-def dated(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> ServiceStatus:
-    """With the instant since when each condition has had its status; `before` are those that were told last."""
+def with_transition_times(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> ServiceStatus:
+    """Set `since` of each condition: the last transition of its status; `before` are those reported last."""
 
     def since(condition: Condition) -> str:
         known = before.get(condition.type)
@@ -75,30 +75,30 @@ def dated(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> Se
     return replace(status, conditions=conditions)
 
 
-def phase_of(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
-    """In one word, and one sentence where not everything is well. Shares hold once the gateway has confirmed them."""
+def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
+    """Return the phase and a message; Progressing until the gateway has applied the shares."""
     phase, message = _phase(view, revisions)
     entries = dict(view.run.spec.entry)
-    mine = [row for row in revisions if row.workload in entries]
+    routed = [row for row in revisions if row.workload in entries]
     if view.confirmed is None or phase not in ("Ready", "Standby", "Parked"):
         return phase, message
-    untold = any(view.confirmed.get(row.name, 0) != row.percent for row in mine)
-    return ("Progressing", "the gateway is being told who gets which share") if untold else (phase, message)
+    pending = any(view.confirmed.get(row.name, 0) != row.percent for row in routed)
+    return ("Progressing", "the gateway is being told who gets which share") if pending else (phase, message)
 
 
-def _phase(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
+def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
     run = view.run
     if run.deleting:
         return "Stopping", "its replicas finish what they have"
     if run.unreadable:
         return "Failed", run.unreadable
-    latest = run.latest()
-    failed = next((found for found in latest if has_failed(found)), None)
+    latest = run.latest_revisions()
+    failed = next((revision for revision in latest if has_failed(revision)), None)
     serving = all(_serves(view, name) for name, _ in run.spec.entry)
     if failed is not None:
-        told = f"{failed.name}: {failed.failure}"
-        return ("Degraded", f"{told}; {_still(run)} keeps serving") if serving else ("Failed", told)
-    starting = [found for found in latest if not found.ready_once]
+        reason = f"{failed.name}: {failed.failure}"
+        return ("Degraded", f"{reason}; {_serving_names(run)} keeps serving") if serving else ("Failed", reason)
+    starting = [revision for revision in latest if not revision.ready_once]
     if starting:
         return "Progressing", f"{starting[0].name} is starting" + _waiting_for(view, starting[0])
     if any(row.ready for row in revisions if row.percent):
@@ -116,39 +116,34 @@ def _phase(view: View, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]
 
 
 def has_failed(revision: Revision) -> bool:
-    """A revision that never answered and will hardly do so."""
-    broken = revision.given_up or revision.failures >= FAILURES_TO_TELL or revision.refused
+    """Whether a revision that has never been ready is unlikely to become so."""
+    broken = revision.deadline_exceeded or revision.failures >= FAILURES_TO_REPORT or revision.load_failed
     return not revision.ready_once and bool(revision.failure) and broken
 
 
-def _serves(view: View, workload: str) -> bool:
-    """Whether its requests go to revisions that have been ready."""
+def _serves(view: ServiceView, workload: str) -> bool:
+    """Whether a revision in the workload's traffic has been ready."""
     shares = view.run.shares(workload)
     mode = view.run.spec.workload(workload).mode
     names = {share.revision for share in shares} if mode == "serverless" else set(view.run.revisions_of(workload))
-    return any((found := view.run.revisions.get(name)) is not None and found.ready_once for name in names)
+    return any((revision := view.run.revisions.get(name)) is not None and revision.ready_once for name in names)
 
 
-def _still(run: ServiceRun) -> str:
-    old = [found.name for found in run.revisions.values() if found.ready_once and found.name in _routed_names(run)] or [
-        found.name for found in run.revisions.values() if found.ready_once
-    ]
-    return ", ".join(old) or "the one before it"
+def _serving_names(run: ServiceRun) -> str:
+    routed = {share.revision for workload in run.spec.workloads for share in run.shares(workload.name)}
+    ready = [revision.name for revision in run.revisions.values() if revision.ready_once]
+    return ", ".join([name for name in ready if name in routed] or ready) or "the one before it"
 
 
-def _routed_names(run: ServiceRun) -> set[str]:
-    return {share.revision for workload in run.spec.workloads for share in run.shares(workload.name)}
-
-
-def _waiting_for(view: View, revision: Revision) -> str:
+def _waiting_for(view: ServiceView, revision: Revision) -> str:
     reasons = [replica.reason for replica in view.replicas if replica.revision == revision.name and replica.reason]
     return f" ({reasons[-1]})" if reasons else f" again after: {revision.failure}" if revision.failure else ""
 
 
-def _revisions(view: View) -> Iterator[RevisionStatus]:
+def _revisions(view: ServiceView) -> Iterator[RevisionStatus]:
     for workload in view.run.spec.workloads:
         shares = view.run.shares(workload.name)
-        known = [name for name in view.run.revisions_of(workload.name) if _shown(view, workload, name)]
+        known = [name for name in view.run.revisions_of(workload.name) if _is_shown(view, workload, name)]
         newest_first = sorted(known, key=lambda name: view.run.revisions[name].created_at, reverse=True)
         for name in newest_first:
             percent = _percent(view.run, workload, name, {s.revision: s.percent for s in shares})
@@ -156,10 +151,10 @@ def _revisions(view: View) -> Iterator[RevisionStatus]:
             yield _revision(view, workload, view.run.revisions[name], percent, tags)
 
 
-def _shown(view: View, workload: WorkloadSpec, name: str) -> bool:
-    """What serves, what shall serve, and what still runs."""
+def _is_shown(view: ServiceView, workload: WorkloadSpec, name: str) -> bool:
+    """Show revisions that have traffic or a place in the release, and those that still have replicas."""
     running = any(replica.revision == name for replica in view.replicas)
-    return running or name == workload.revision.name or name in view.run.needed(workload)
+    return running or name == workload.revision.name or name in view.run.required_revisions(workload)
 
 
 def _percent(run: ServiceRun, workload: WorkloadSpec, name: str, shares: dict[str, int]) -> int:
@@ -170,17 +165,17 @@ def _percent(run: ServiceRun, workload: WorkloadSpec, name: str, shares: dict[st
 
 
 def _revision(
-    view: View, workload: WorkloadSpec, revision: Revision, percent: int, tags: tuple[str, ...]
+    view: ServiceView, workload: WorkloadSpec, revision: Revision, percent: int, tags: tuple[str, ...]
 ) -> RevisionStatus:
     unit = view.run.unit_of(revision, view.now)
-    mine = [replica for replica in view.replicas if replica.revision == revision.name]
-    ready = sum(replica.state == "ready" for replica in mine)
-    starting = sum(replica.state in ("waiting", "starting", "unready") for replica in mine)
-    wanted = unit.desired if revision.name in view.run.needed(workload) else 0
+    replicas = [replica for replica in view.replicas if replica.revision == revision.name]
+    ready = sum(replica.state == "ready" for replica in replicas)
+    starting = sum(replica.state in ("waiting", "starting", "unready") for replica in replicas)
+    desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
     log, now = unit.traffic, view.now
-    busy = [replica for replica in mine if replica.state != "draining"]
+    busy = [replica for replica in replicas if replica.state != "draining"]
     return RevisionStatus(
-        revision.name, workload.name, workload.role, percent, tags, ready, starting, wanted,
+        revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
         model_state=model_state(revision, busy), reason=_reason(revision, busy),
         progress=busy[-1].status.get("progress") or {} if busy else {},
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
@@ -194,9 +189,9 @@ def _revision(
 def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
     if any(replica.state == "ready" for replica in replicas):
         return "Loaded"
-    if any(replica.state in AWAY for replica in replicas):
+    if any(replica.state in PARKED_STATES for replica in replicas):
         return "Parked"
-    if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_TELL)):
+    if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_REPORT)):
         return "FailedToLoad"
     if replicas:
         return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
@@ -208,22 +203,22 @@ def _reason(revision: Revision, replicas: Sequence[Replica]) -> str:
     return waiting[-1] if waiting else revision.failure
 
 
-def _conditions(view: View, phase: Phase, message: str) -> Iterator[Condition]:
-    """As the components' own projects name them: EngineReady, PredictorReady, …, then what they amount to."""
+def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condition]:
+    """Yield KServe's and OME's component conditions (EngineReady, PredictorReady, …), then the summary ones."""
     for role in dict.fromkeys(work.role for work in view.run.spec.workloads):
-        mine = [found for found in view.run.latest() if found.spec.role == role]
-        yield _condition(f"{role.capitalize()}Ready", mine)
+        revisions = [revision for revision in view.run.latest_revisions() if revision.spec.role == role]
+        yield _condition(f"{role.capitalize()}Ready", revisions)
     if not view.run.unreadable:
-        yield _condition("LatestDeploymentReady", view.run.latest())
+        yield _condition("LatestDeploymentReady", view.run.latest_revisions())
         yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
-    well: Literal["True", "False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
-    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else well, phase, message)
+    not_ready: Literal["False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
+    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, phase, message)
 
 
 def _condition(name: str, revisions: Sequence[Revision]) -> Condition:
-    broken = next((found for found in revisions if has_failed(found)), None)
-    if broken is not None:
-        return Condition(name, "False", "FailedToLoad", broken.failure)
-    if all(found.ready_once for found in revisions):
+    failed = next((revision for revision in revisions if has_failed(revision)), None)
+    if failed is not None:
+        return Condition(name, "False", "FailedToLoad", failed.failure)
+    if all(revision.ready_once for revision in revisions):
         return Condition(name, "True", "Ready")
     return Condition(name, "Unknown", "Starting")

@@ -1,4 +1,4 @@
-"""What the gateway reported of one revision, kept for minutes: latency percentiles, errors, and load for scaling."""
+"""Gateway reports of one scaling unit over the last minutes: latency percentiles, errors, and load samples."""
 
 import math
 from collections import deque
@@ -11,13 +11,13 @@ from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.messages import BackendReport
 from pilotlight.targets.local.scaling.model import Sample
 
-SHOWN_S: Final = 300.0
+RETENTION_S: Final = 300.0
 LONGEST_WINDOW_S: Final = 3600.0
 RATE_S: Final = 10.0
 
 
 class TrafficLog:
-    """Fed by reports and by the clock; `now` is monotonic."""
+    """Reports of one unit and the per-second samples made of them; `now` is monotonic."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque()
@@ -37,38 +37,38 @@ class TrafficLog:
             self._reports.append((now, report))
 
     def tick(self, now: float) -> None:
-        """Ends one second: what was reported in it, or that nothing was, becomes a sample."""
+        """End one second: its reports, or their absence, become a sample."""
         load = max(self._concurrency, float(self.waiting))
         self.samples.append(Sample(now, load, self._requests))
         self._concurrency, self._requests = float(self.in_flight + self.waiting), 0.0
         while self.samples and self.samples[0].at < now - LONGEST_WINDOW_S:
             self.samples.popleft()
-        self._forget(now)
+        self._prune(now)
 
     def requests(self, now: float) -> int:
-        self._forget(now)
+        self._prune(now)
         return sum(report.requests for _, report in self._reports)
 
     def per_second(self, now: float) -> float:
-        """The mean of the last seconds: what a person who looks on calls the traffic."""
+        """Return the mean request rate of the last RATE_S seconds."""
         return sum(report.requests for at, report in self._reports if at > now - RATE_S) / RATE_S
 
     def error_percent(self, now: float) -> float | None:
-        asked = self.requests(now)
-        return 100.0 * sum(report.errors for _, report in self._reports) / asked if asked else None
+        requests = self.requests(now)
+        return 100.0 * sum(report.errors for _, report in self._reports) / requests if requests else None
 
     def quantile_ms(self, share: float, now: float) -> float | None:
-        self._forget(now)
+        self._prune(now)
         counted = [report.latencies for _, report in self._reports if report.latencies]
         return quantile([sum(column) for column in zip(*counted, strict=True)], share) if counted else None
 
-    def _forget(self, now: float) -> None:
-        while self._reports and self._reports[0][0] < now - SHOWN_S:
+    def _prune(self, now: float) -> None:
+        while self._reports and self._reports[0][0] < now - RETENTION_S:
             self._reports.popleft()
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Milliseconds; `counts` are those within each of LATENCY_BUCKETS, and above all of them."""
+    """Return the quantile in milliseconds; `counts` has one entry per LATENCY_BUCKETS and one for +Inf."""
     edges = (*LATENCY_BUCKETS, math.inf)
-    found = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
-    return None if found is None else found * 1000
+    seconds = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
+    return None if seconds is None else seconds * 1000

@@ -1,6 +1,5 @@
-"""HTTP/2 (RFC 9113) and its header compression (RFC 7541), the server's side. Knows bytes, not gRPC, and has no socket.
+"""Server side of HTTP/2 (RFC 9113) and HPACK (RFC 7541), without sockets and without knowledge of gRPC.
 
-Reading order: frames.py is what goes over the wire, huffman.py and hpack.py what header blocks mean, blocks.py what
-is remembered of them; connection.py takes bytes and says what they ask for, outgoing.py gives bytes as fast as the
-peer's windows allow, allowance.py says when a peer costs more than it brings.
+Frames are the wire format, HPACK decodes header blocks. A Connection turns bytes into requests, with the receive
+windows of FlowControl, the send windows of SendBuffer, and the FloodLimiter against control frames.
 """

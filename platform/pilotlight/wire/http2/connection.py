@@ -1,70 +1,73 @@
-"""A connection of HTTP/2 from the server's side: bytes in, streams and frames out. No socket, no loop.
+"""HTTP/2 connection, server side: bytes in, requests and frames out. No socket, no event loop.
 
-`receive` takes bytes as they come. A request's head goes to the `Guest`, which makes a stream of it; its data goes to
-the stream; everything else is answered here. What is to be written gathers in `out`. A peer that breaks the protocol,
-or costs more than it brings, gets a ConnectionFault. flow.py has the part that knows data and windows.
+`receive` takes bytes as they arrive. A request head goes to the `RequestHandler`, which creates a stream for it, and
+DATA goes to the stream; all other frames are handled here. Frames to be written collect in `out`. A peer that violates
+the protocol, or floods it with control frames, causes a ConnectionFault. FlowControl has DATA and the windows.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.blocks import MAX_BLOCK, MAX_FIELDS, Blocks
-from pilotlight.wire.http2.flow import MAX_FRAME, STREAM_WINDOW, WINDOW, Flow
+from pilotlight.wire.http2.blocks import MAX_BLOCK, MAX_FIELDS, HeaderBlocks
+from pilotlight.wire.http2.flow import CONNECTION_WINDOW, MAX_FRAME, STREAM_WINDOW, FlowControl
 from pilotlight.wire.http2.frames import ConnectionFault
-from pilotlight.wire.http2.hpack import Field
+from pilotlight.wire.http2.hpack import HeaderField
 
 MAX_STREAMS: Final = 1024
-OURS: Final = {
+LOCAL_SETTINGS: Final = {
     f.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
     f.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
     f.MAX_FRAME_SIZE: MAX_FRAME,
     f.MAX_HEADER_LIST_SIZE: MAX_FIELDS,
 }
-LONG_BLOCK: Final = 1 << 12  # bytes of a header block that are paid for
-_KNOWS: Final = b"leaving."  # a ping whose answer says that the peer has read what came before it
-_MAX_CONTROL: Final = 1 << 14  # bytes of a frame that has no block and no data
+LONG_BLOCK: Final = 1 << 12  # bytes of a header block per token of the flood limiter
+_DRAIN_PING: Final = b"leaving."  # its ACK proves that the peer has read the GOAWAY before it
+_MAX_CONTROL: Final = 1 << 14  # bytes of a frame without header block and data
 
 
-class Guest(Protocol):
-    def read(self, fields: list[Field], whole: bool) -> Any:
-        """What the head of a request means; remembered. `whole` is False where fields were too large to be kept."""
+class RequestHandler(Protocol):
+    """Receiver of the requests of a connection."""
 
-    def open(self, number: int, head: Any, ended: bool) -> None:
-        """A request has begun. Whoever wants its data puts a stream into `Connection.streams`."""
+    def parse_head(self, fields: list[HeaderField], whole: bool) -> Any:
+        """Return the request head of decoded fields; cached per block. `whole` is False where fields were dropped."""
 
-    def heard(self) -> None:
-        """The peer knows that it was asked to leave."""
+    def on_request(self, number: int, head: Any, ended: bool) -> None:
+        """Handle a new request. To receive its data, put a stream into `Connection.streams`."""
 
-    def table_size(self, size: int) -> None:
-        """The peer remembers so many bytes of what our blocks let it keep."""
+    def stop_accepting(self) -> None:
+        """Handle the acknowledged GOAWAY of `announce_shutdown`: the peer opens no further streams."""
+
+    def on_table_size(self, size: int) -> None:
+        """Handle the size in bytes of the peer's HPACK table, for the blocks of responses."""
 
 
-class Connection(Flow):
-    def __init__(self, guest: Guest, now: Callable[[], float]) -> None:
+class Http2Connection(FlowControl):
+    def __init__(self, handler: RequestHandler, now: Callable[[], float]) -> None:
         super().__init__(now)
-        self.leaving = False  # no further streams are opened
-        self.begun = False  # the peer has shown that it speaks HTTP/2
-        self._guest = guest
-        self._blocks = Blocks(guest.read)
+        self.shutting_down = False  # new streams are refused
+        self.preface_received = False  # the client preface has arrived
+        self._handler = handler
+        self._blocks = HeaderBlocks(handler.parse_head)
         self._buffer = b""
-        self.out.frames += (f.settings(OURS), f.window_update(0, WINDOW - f.DEFAULT_WINDOW))
+        self.out.frames += (f.settings(LOCAL_SETTINGS), f.window_update(0, CONNECTION_WINDOW - f.DEFAULT_WINDOW))
 
     def receive(self, data: bytes) -> None:
-        """Raises ConnectionFault; what was asked before it stays asked."""
+        """Process bytes from the socket. Raise ConnectionFault; requests before the fault have been opened."""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         at, end = 0, len(data)
-        if not self.begun:
+        if not self.preface_received:
             if not self._begins(data):
                 self._buffer = data
                 return
             at = len(f.PREFACE)
-        elif self._rest:
-            at = self.take_rest(data)
+        elif self._missing:
+            at = self.continue_data(data)
         while end - at >= f.HEAD_LENGTH:
             word, flags, number = f.HEAD.unpack_from(data, at)
-            kind, length, start, number = word & 0xFF, word >> 8, at + f.HEAD_LENGTH, number & f.WIDEST
+            kind, length, start, number = word & 0xFF, word >> 8, at + f.HEAD_LENGTH, number & f.UINT31_MAX
+            # Hot path: plain DATA is handed on before the frame is complete, so that large bodies are not copied.
             if kind == f.DATA and not self._blocks.unfinished and not flags & f.PADDED:
                 at = self.data(data, start, length, flags, number)
                 continue
@@ -76,16 +79,16 @@ class Connection(Flow):
         self._buffer = data[at:]
 
     def _begins(self, data: bytes) -> bool:
-        """Whether the preface is there in full; until it is, nothing else is."""
-        self.begun = data.startswith(f.PREFACE)
-        if not self.begun and not f.PREFACE.startswith(data):
+        """Whether the preface is complete. Raise ConnectionFault if the bytes differ from it."""
+        self.preface_received = data.startswith(f.PREFACE)
+        if not self.preface_received and not f.PREFACE.startswith(data):
             raise ConnectionFault(f.PROTOCOL_ERROR, "the connection does not begin as HTTP/2")
-        return self.begun
+        return self.preface_received
 
     def _check(self, kind: int, length: int) -> None:
-        """Before a frame is waited for: what is held of it must be little."""
-        blocks = kind in (f.HEADERS, f.CONTINUATION)
-        most = MAX_FRAME if kind == f.DATA or kind > f.CONTINUATION else MAX_BLOCK if blocks else _MAX_CONTROL
+        """Check type and length before the frame is buffered, so that little of it is held in memory."""
+        has_block = kind in (f.HEADERS, f.CONTINUATION)
+        most = MAX_FRAME if kind == f.DATA or kind > f.CONTINUATION else MAX_BLOCK if has_block else _MAX_CONTROL
         if length > most:
             raise ConnectionFault(
                 f.FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, at most {most} are read"
@@ -99,50 +102,51 @@ class Connection(Flow):
         f.check(kind, flags, number, len(payload))
         if kind == f.DATA:
             self.padded_data(flags, number, payload)
-        elif (tell := _TELL.get(kind)) is not None:
-            tell(self, flags, number, payload)
+        elif (handle := _HANDLERS.get(kind)) is not None:
+            handle(self, flags, number, payload)
         else:
-            self.spend()
+            self.spend()  # unknown types must be ignored (RFC 9113, 4.1)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        block = payload if not flags & (f.PADDED | f.WITH_PRIORITY) else f.block_within(flags, payload)
+        block = payload if not flags & (f.PADDED | f.WITH_PRIORITY) else f.header_block(flags, payload)
         if flags & f.END_HEADERS:
             self._request(number, flags, block)
         else:
             self._blocks.begin(number, flags, block)
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        self._blocks.go_on(number, payload)
+        self._blocks.append(number, payload)
         if flags & f.END_HEADERS:
             self._request(number, self._blocks.flags, self._blocks.end())
         elif not payload:
             self.spend()
 
     def _request(self, number: int, flags: int, block: bytes) -> None:
-        """A whole header block: of a new stream, or at the end of one. Reading a long one costs milliseconds."""
-        if len(block) >= LONG_BLOCK:
+        """Handle a complete header block: the head of a new stream, or the trailers of an open one."""
+        if len(block) >= LONG_BLOCK:  # decoding a long block takes milliseconds
             self.spend(len(block) // LONG_BLOCK)
-        head, ended = self._blocks.meaning(block), bool(flags & f.END_STREAM)
+        # Decoded even if the stream is refused: the HPACK table of both sides must stay in step.
+        head, ended = self._blocks.head(block), bool(flags & f.END_STREAM)
         if number > self.last and number & 1:
             self.last = number
-            if self.leaving or len(self.streams) >= MAX_STREAMS:
+            if self.shutting_down or len(self.streams) >= MAX_STREAMS:
                 self.spend()
                 self.out.frames.append(f.rst_stream(number, f.REFUSED_STREAM))
             else:
-                self._guest.open(number, head, ended)
+                self._handler.on_request(number, head, ended)
         else:
             self._trailers(number, ended)
 
     def _trailers(self, number: int, ended: bool) -> None:
-        """What stands in them is nobody's business; that they end the request is."""
+        """End the request; its trailing fields are ignored."""
         stream = self.streams.get(number)
         if stream is None:
-            self.stray(number, "HEADERS")
+            self.check_not_idle(number, "HEADERS")
         elif stream.ended or not ended:
             raise ConnectionFault(f.PROTOCOL_ERROR, "HEADERS within a request do not end it")
         else:
             stream.ended = True
-            stream.take(b"", 0, 0)
+            stream.on_data(b"", 0, 0)
 
     def _priority(self, _: int, __: int, ___: bytes) -> None:
         self.spend()
@@ -150,10 +154,11 @@ class Connection(Flow):
     def _reset(self, _: int, number: int, __: bytes) -> None:
         stream = self.streams.pop(number, None)
         if stream is None:
-            self.stray(number, "RST_STREAM")
+            self.check_not_idle(number, "RST_STREAM")
             return
-        self.out.forget(stream)
-        stream.gone()
+        self.out.discard(stream)
+        stream.on_reset()
+        # Rapid reset: opening and resetting a stream costs the client almost nothing (CVE-2023-44487).
         if self._ages.is_young(number, self.last, self._now()):
             self.spend()
 
@@ -162,56 +167,57 @@ class Connection(Flow):
         if flags & f.ACK:
             return
         self._settled = True
-        for name, value in dict(f.read_settings(payload)).items():  # the last of a name counts
+        for name, value in dict(f.read_settings(payload)).items():  # the last value of an identifier counts
             if name == f.INITIAL_WINDOW_SIZE:
-                self.out.widen_all(value, list(self.streams.values()))
+                self.out.set_initial_window(value, list(self.streams.values()))
             elif name == f.MAX_FRAME_SIZE:
-                self.out.largest = min(value, MAX_FRAME)
+                self.out.max_frame_size = min(value, MAX_FRAME)
             elif name == f.HEADER_TABLE_SIZE:
-                self._guest.table_size(value)
+                self._handler.on_table_size(value)
         self.out.frames.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
         self.spend()
         if not flags & f.ACK:
             self.out.frames.append(f.frame(f.PING, f.ACK, 0, payload))
-        elif payload == _KNOWS:
-            self._guest.heard()
+        elif payload == _DRAIN_PING:
+            self._handler.stop_accepting()
 
     def _goaway(self, _: int, __: int, ___: bytes) -> None:
-        """The peer opens no further streams, and ends the connection when it has its answers."""
-        self.spend()
+        self.spend()  # nothing to do: the peer opens no further streams and closes after its last response
 
-    def leave(self) -> None:
-        """Asks the peer to open no further streams; those that it opens before it knows are served (RFC 9113, 6.8)."""
-        if not self.leaving:
-            self.out.frames += (f.goaway(f.WIDEST, f.NO_ERROR), f.frame(f.PING, 0, 0, _KNOWS))
+    def announce_shutdown(self) -> None:
+        """Ask the peer to open no further streams; those that cross this GOAWAY are served (RFC 9113, 6.8)."""
+        if not self.shutting_down:
+            # The highest possible id refuses nothing yet; the ACK of the PING ends the race.
+            self.out.frames += (f.goaway(f.UINT31_MAX, f.NO_ERROR), f.frame(f.PING, 0, 0, _DRAIN_PING))
 
-    def depart(self) -> None:
-        """Opens no further streams; those under way are finished."""
-        if not self.leaving:
-            self.leaving = True
+    def shutdown(self) -> None:
+        """Refuse further streams; open ones are finished."""
+        if not self.shutting_down:
+            self.shutting_down = True
             self.out.frames.append(f.goaway(self.last, f.NO_ERROR))
 
     def fail(self, fault: ConnectionFault) -> None:
-        """The last thing that the peer is told."""
-        self.leaving = True
+        """Send GOAWAY with the error as the last frame."""
+        self.shutting_down = True
         self.out.frames.append(f.goaway(self.last, fault.code, str(fault)))
 
-    def lose(self) -> None:
+    def drop_streams(self) -> None:
+        """Drop all streams after the connection was lost."""
         streams, self.streams = list(self.streams.values()), {}
         for stream in streams:
-            self.out.forget(stream)
-            stream.gone()
+            self.out.discard(stream)
+            stream.on_reset()
 
 
-_TELL: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
-    f.HEADERS: Connection._headers,
-    f.PRIORITY: Connection._priority,
-    f.RST_STREAM: Connection._reset,
-    f.SETTINGS: Connection._settings,
-    f.PING: Connection._ping,
-    f.GOAWAY: Connection._goaway,
-    f.WINDOW_UPDATE: Connection.window_update,
-    f.CONTINUATION: Connection._continuation,
+_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
+    f.HEADERS: Http2Connection._headers,
+    f.PRIORITY: Http2Connection._priority,
+    f.RST_STREAM: Http2Connection._reset,
+    f.SETTINGS: Http2Connection._settings,
+    f.PING: Http2Connection._ping,
+    f.GOAWAY: Http2Connection._goaway,
+    f.WINDOW_UPDATE: Http2Connection.window_update,
+    f.CONTINUATION: Http2Connection._continuation,
 }

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 as bytes: their numbers, how they are written, and what the small ones say. Pure."""
+"""Frames of HTTP/2 as bytes: constants, encoding, and validation of the small ones. Pure."""
 
 import struct
 from typing import Final
@@ -39,21 +39,21 @@ INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 
-WIDEST: Final = (1 << 31) - 1  # of a window, and the last number of a stream
+UINT31_MAX: Final = (1 << 31) - 1  # largest window and highest stream id (31 bits)
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME: Final = 1 << 14
-LARGEST_FRAME: Final = (1 << 24) - 1
+MAX_FRAME_LENGTH: Final = (1 << 24) - 1
 HEAD_LENGTH: Final = 9
-_OF_CONNECTION: Final = frozenset({SETTINGS, PING, GOAWAY})
-_OF_STREAM: Final = frozenset({DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION})
+_CONNECTION_FRAMES: Final = frozenset({SETTINGS, PING, GOAWAY})
+_STREAM_FRAMES: Final = frozenset({DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION})
 _LENGTHS: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
-HEAD: Final = struct.Struct(">IBI")  # length and kind in one word, flags, stream
+HEAD: Final = struct.Struct(">IBI")  # 24-bit length and 8-bit type in one word, flags, stream id
 _SETTING: Final = struct.Struct(">HI")
 _NUMBER: Final = struct.Struct(">I")
 
 
 class ConnectionFault(Exception):
-    """The peer broke the protocol: it is told so by GOAWAY, and the connection ends."""
+    """Connection error (RFC 9113, 5.4.1): the peer gets GOAWAY, and the connection is closed."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -81,35 +81,35 @@ def goaway(last: int, code: int, reason: str = "") -> bytes:
 
 
 def check(kind: int, flags: int, number: int, length: int) -> None:
-    """Whether a frame may be about this stream, 0 for the connection, and have this length."""
+    """Check stream id (0: the connection) and length of a frame. Raise ConnectionFault."""
     if kind == PUSH_PROMISE:
         raise ConnectionFault(PROTOCOL_ERROR, "a client cannot push")
-    if (kind in _OF_CONNECTION and number) or (kind in _OF_STREAM and not number):
+    if (kind in _CONNECTION_FRAMES and number) or (kind in _STREAM_FRAMES and not number):
         raise ConnectionFault(PROTOCOL_ERROR, f"a frame of kind {kind} cannot be about stream {number}")
-    wanted = 0 if kind == SETTINGS and flags & ACK else _LENGTHS.get(kind, length)
-    if length != wanted:
-        raise ConnectionFault(FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, must have {wanted}")
+    expected = 0 if kind == SETTINGS and flags & ACK else _LENGTHS.get(kind, length)
+    if length != expected:
+        raise ConnectionFault(FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, must have {expected}")
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Pairs of what is set and its value, each within what the protocol allows; unknown ones among them."""
+    """Return the pairs of identifier and value, unknown identifiers included. Raise ConnectionFault."""
     if len(payload) % _SETTING.size:
         raise ConnectionFault(FRAME_SIZE_ERROR, f"SETTINGS has {len(payload)} bytes, must have a multiple of 6")
     pairs = list(_SETTING.iter_unpack(payload))
     for name, value in pairs:
-        if name == INITIAL_WINDOW_SIZE and value > WIDEST:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE = {value}, must be at most {WIDEST}")
-        if name == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= LARGEST_FRAME:
+        if name == INITIAL_WINDOW_SIZE and value > UINT31_MAX:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE = {value}, must be at most {UINT31_MAX}")
+        if name == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= MAX_FRAME_LENGTH:
             raise ConnectionFault(
-                PROTOCOL_ERROR, f"MAX_FRAME_SIZE = {value}, must be in {DEFAULT_FRAME}-{LARGEST_FRAME}"
+                PROTOCOL_ERROR, f"MAX_FRAME_SIZE = {value}, must be in {DEFAULT_FRAME}-{MAX_FRAME_LENGTH}"
             )
         if name == ENABLE_PUSH and value > 1:
             raise ConnectionFault(PROTOCOL_ERROR, f"ENABLE_PUSH = {value}, must be 0 or 1")
     return pairs
 
 
-def block_within(flags: int, payload: bytes) -> bytes:
-    """The header block of a HEADERS frame, without padding and priority."""
+def header_block(flags: int, payload: bytes) -> bytes:
+    """Return the header block of a HEADERS frame without padding and priority."""
     start, end = 0, len(payload)
     if flags & PADDED:
         if not payload:

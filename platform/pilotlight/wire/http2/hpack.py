@@ -1,6 +1,6 @@
-"""Header blocks as HPACK (RFC 7541) writes them: read with a dynamic table, and the pieces that ours are made of.
+"""HPACK (RFC 7541): a decoder with its dynamic table, and the encodings that response blocks are composed of.
 
-What is written uses no Huffman code: our blocks are a handful of bytes, and whoever reads them is spared the work.
+Nothing is written with Huffman codes: response blocks have a handful of bytes, and decoding costs the client time.
 """
 
 from collections import deque
@@ -8,11 +8,11 @@ from typing import Final
 
 from pilotlight.wire.http2.huffman import decode, decode_short
 
-Field = tuple[str, str]
-ENTRY_COST: Final = 32  # bytes that an entry counts beyond its name and value
+HeaderField = tuple[str, str]
+ENTRY_COST: Final = 32  # overhead per entry in bytes (RFC 7541, 4.1)
 DEFAULT_TABLE: Final = 4096
-SHORT: Final = 64  # bytes of a string that is worth remembering
-LONGEST_NUMBER: Final = 5  # bytes behind the first of an integer
+SHORT: Final = 64  # bytes; shorter Huffman strings are cached
+MAX_INTEGER_BYTES: Final = 5  # bytes after the prefix: 35 bits, so that an endless integer cannot be sent
 _STATIC_TEXT: Final = (
     ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|:scheme=https|:status=200|:status=204|"
     ":status=206|:status=304|:status=400|:status=404|:status=500|accept-charset|accept-encoding=gzip, deflate|"
@@ -24,100 +24,98 @@ _STATIC_TEXT: Final = (
 )
 
 
-def _static() -> tuple[Field, ...]:
+def _static() -> tuple[HeaderField, ...]:
     rows = (row.partition("=") for row in _STATIC_TEXT.split("|"))
     return (("", ""), *((name, value) for name, _, value in rows))
 
 
-STATIC: Final = _static()  # from 1, as the numbers of its entries are
+STATIC: Final = _static()  # entry 0 is unused: HPACK indices start at 1
 _NAMES: Final = {name: number for number, (name, _) in reversed(list(enumerate(STATIC)))}
 
 
 class Decoder:
-    """One direction of one connection. `version` changes whenever the table does: the same block means the same for
-    as long as it does not."""
+    """Decoder of one direction of one connection. `version` changes whenever the dynamic table does: between two
+    changes the same block always decodes to the same fields."""
 
     def __init__(self, most: int) -> None:
         self.version = 0
-        self._most = most  # bytes of names and values of one block
-        self._table: deque[Field] = deque()
-        self._size, self._bound = 0, DEFAULT_TABLE
+        self._most = most  # bytes of one decoded block
+        self._table: deque[HeaderField] = deque()
+        self._size, self._capacity = 0, DEFAULT_TABLE
 
-    def fields(self, block: bytes) -> tuple[list[Field], bool]:
-        """And whether these are all: what is beyond the limit is read, for the table's sake, and left out.
-
-        Raises ValueError: then nobody knows what any further block means.
-        """
-        found: list[Field] = []
-        at, total = self._resized(block), 0
+    def fields(self, block: bytes) -> tuple[list[HeaderField], bool]:
+        """Return the fields, and whether they are complete: fields beyond the size limit are dropped. Raise ValueError,
+        after which no further block of the connection can be decoded."""
+        fields: list[HeaderField] = []
+        at, total = self._read_size_updates(block), 0
         while at < len(block):
             field, at = self._field(block, at)
             total += len(field[0]) + len(field[1]) + ENTRY_COST
-            if total <= self._most:
-                found.append(field)
-        return found, total <= self._most
+            if total <= self._most:  # beyond it the block is still decoded: it may change the table
+                fields.append(field)
+        return fields, total <= self._most
 
-    def _resized(self, block: bytes) -> int:
-        """Changes of the table's size stand at the beginning of a block."""
+    def _read_size_updates(self, block: bytes) -> int:
+        """Apply the size updates, which come first in a block (RFC 7541, 4.2); return where they end."""
         at = 0
         while at < len(block) and block[at] & 0xE0 == 0x20:
             size, at = read_integer(block, at, 5)
             if size > DEFAULT_TABLE:
                 raise ValueError(f"the table's size = {size}, must be at most {DEFAULT_TABLE}")
-            self._bound, self.version = size, self.version + 1
+            self._capacity, self.version = size, self.version + 1
             self._evict(0)
         return at
 
-    def _field(self, block: bytes, at: int) -> tuple[Field, int]:
+    def _field(self, block: bytes, at: int) -> tuple[HeaderField, int]:
         first = block[at]
         if first & 0x80:
             number, at = read_integer(block, at, 7)
             return self._entry(number), at
         if first & 0xE0 == 0x20:
             raise ValueError("the table's size changes within a block")
-        keeps = first & 0x40
-        number, at = read_integer(block, at, 6 if keeps else 4)
+        incremental = first & 0x40
+        number, at = read_integer(block, at, 6 if incremental else 4)
         if number:
             name = self._entry(number)[0]
         else:
             name, at = _read_text(block, at)
         value, at = _read_text(block, at)
-        if keeps:
-            self._keep((name, value))
+        if incremental:
+            self._insert((name, value))
         return (name, value), at
 
-    def _entry(self, number: int) -> Field:
+    def _entry(self, number: int) -> HeaderField:
         if 0 < number < len(STATIC):
             return STATIC[number]
         if not 0 <= number - len(STATIC) < len(self._table):
             raise ValueError(f"the table has no entry {number}")
         return self._table[number - len(STATIC)]
 
-    def _keep(self, field: Field) -> None:
+    def _insert(self, field: HeaderField) -> None:
         self.version += 1
         size = _cost(field)
         self._evict(size)
-        if size <= self._bound:
+        if size <= self._capacity:  # a larger entry is no error: it empties the table (RFC 7541, 4.4)
             self._table.appendleft(field)
             self._size += size
 
     def _evict(self, coming: int) -> None:
-        while self._table and self._size + coming > self._bound:
+        while self._table and self._size + coming > self._capacity:
             self._size -= _cost(self._table.pop())
 
 
-def _cost(field: Field) -> int:
+def _cost(field: HeaderField) -> int:
     return len(field[0]) + len(field[1]) + ENTRY_COST
 
 
 def read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """An integer whose first byte has so many bits of it; and where it ends."""
+    """Return an integer with a prefix of `bits` bits (RFC 7541, 5.1), and where it ends."""
     mask = (1 << bits) - 1
     value = block[at] & mask
     at += 1
     if value < mask:
         return value, at
-    for place in range(LONGEST_NUMBER):
+    for place in range(MAX_INTEGER_BYTES):
         if at >= len(block):
             break
         byte = block[at]
@@ -146,16 +144,16 @@ def write_integer(value: int, bits: int, first: int = 0) -> bytes:
     mask = (1 << bits) - 1
     if value < mask:
         return bytes((first | value,))
-    written, value = bytearray((first | mask,)), value - mask
+    encoded, value = bytearray((first | mask,)), value - mask
     while value >= 0x80:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*written, value))
+    return bytes((*encoded, value))
 
 
-def literal(name: str, value: str, *, keep: bool = False) -> bytes:
-    """A field spelled out; `keep` makes it the newest entry of the reader's table."""
-    bits, first = (6, 0x40) if keep else (4, 0)
+def literal(name: str, value: str, *, index: bool = False) -> bytes:
+    """Return a literal field; with `index`, it is added to the peer's dynamic table."""
+    bits, first = (6, 0x40) if index else (4, 0)
     number = _NAMES.get(name, 0)
     return write_integer(number, bits, first) + (b"" if number else _text(name)) + _text(value)
 

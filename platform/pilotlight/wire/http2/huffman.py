@@ -1,9 +1,8 @@
-"""HPACK's Huffman code (RFC 7541, appendix B), read a byte at a time.
+"""HPACK's Huffman code (RFC 7541, appendix B), decoded a byte at a time.
 
-The code is canonical: codes of one length follow each other in the order of their symbols, and longer codes follow
-shorter ones. So the symbols of each length are all that needs to be written down. Bits that are not yet a code are a
-node of its tree, written as a number whose first bit is a one before them; what a byte means at a node is worked out
-bit by bit when both meet first, and remembered.
+The code is canonical: codes of one length are consecutive in the order of their symbols, and longer codes follow
+shorter ones, so the symbols of each length define it. A node of the code tree is written as its path in bits behind a
+leading 1. The transition of a node by a byte is computed bit by bit when it first occurs, and cached.
 """
 
 from functools import lru_cache
@@ -39,47 +38,48 @@ _ROOT: Final = 1
 
 
 def _codes() -> dict[int, int]:
-    """The symbol at each node where a code ends."""
-    found, code, before = {}, 0, 0
+    """Return the symbol at each leaf."""
+    leaves, code, before = {}, 0, 0
     for length, symbols in _BY_LENGTH.items():
         code <<= length - before
         for symbol in symbols:
-            found[1 << length | code] = symbol
+            leaves[1 << length | code] = symbol
             code += 1
         before = length
-    return found
+    return leaves
 
 
-_CODES: Final = _codes()
-_STEPS: Final[dict[int, tuple[bytes, int]]] = {}  # by node and byte: the text that it completes, and where it leads
+_LEAVES: Final = _codes()
+_TRANSITIONS: Final[dict[int, tuple[bytes, int]]] = {}  # by node and byte: decoded text, and the next node
 
 
-def _step(node: int, byte: int) -> tuple[bytes, int]:
+def _transition(node: int, byte: int) -> tuple[bytes, int]:
     key, text = node << 8 | byte, bytearray()
     for place in range(7, -1, -1):
         node = node << 1 | byte >> place & 1
-        symbol = _CODES.get(node)
+        symbol = _LEAVES.get(node)
         if symbol == EOS:
             raise ValueError("a Huffman string holds EOS")
         if symbol is not None:
             text.append(symbol)
             node = _ROOT
-    step = _STEPS[key] = bytes(text), node
-    return step
+    result = _TRANSITIONS[key] = bytes(text), node
+    return result
 
 
 @lru_cache(1024)
 def decode_short(data: bytes) -> bytes:
-    """As `decode`, for what is likely to come again."""
+    """Decode a string that is likely to repeat, such as a header name."""
     return decode(data)
 
 
 def decode(data: bytes) -> bytes:
-    """Raises ValueError where the bits are no code, or padding is not the beginning of EOS and shorter than a byte."""
-    text, node, known = bytearray(), _ROOT, _STEPS
+    """Decode a string. Raise ValueError where it holds EOS, ends within a code, or has wrong padding."""
+    text, node, transitions = bytearray(), _ROOT, _TRANSITIONS
     for byte in data:
-        more, node = known.get(node << 8 | byte) or _step(node, byte)
+        more, node = transitions.get(node << 8 | byte) or _transition(node, byte)
         text += more
+    # Valid padding is at most 7 ones (the beginning of EOS): the path is all ones, so node + 1 is a power of two.
     if node & node + 1 or node > 0xFF:
         raise ValueError("a Huffman string ends within a code")
     return bytes(text)

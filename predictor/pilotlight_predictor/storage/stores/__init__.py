@@ -1,4 +1,4 @@
-"""The table of stores. Adding one is a file beside this, with `open_store(location, options)`, and a line here."""
+"""Table of stores. A new store is a module in this folder with `open_store(location, options)`, and a line here."""
 
 from importlib import import_module
 
@@ -25,7 +25,7 @@ def open_store(location: Location, options: FetchOptions) -> Store:
     if module is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({*TABLE, *ALIASES}))
         raise LoadFailed(
-            f"{location.shown}: {location.scheme}:// is not a store known here; use a path or one of {known}"
+            f"{location.redacted}: {location.scheme}:// is not a store known here; use a path or one of {known}"
         )
     try:
         opened: Store = import_module(f"{__name__}.{module}").open_store(location, options)

@@ -1,6 +1,6 @@
 """Azure Blob Storage: `az://container/path` with the account from the environment, or the account in the URI.
 
-The account may stand in the URI as `https://<account>.blob.core.windows.net/container/path` or, as Triton writes it,
+The account may be in the URI as `https://<account>.blob.core.windows.net/container/path` or, as in Triton,
 `as://<account>/container/path`.
 """
 
@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions
-from pilotlight_predictor.storage.stores.objects import (
-    RETRY_ONCE,
-    ObjectsStore,
-    bucket_and_prefix,
-    client_options,
-    opened,
-)
+from pilotlight_predictor.storage.stores.objects import ObjectStore, bucket_and_prefix, open_bucket
 from pilotlight_predictor.storage.uri import Location
 
 HINT = (
@@ -30,25 +24,25 @@ _FROM_CONNECTION_STRING = {
 }
 
 
-class Container(NamedTuple):
+class BlobContainer(NamedTuple):
     account: str  # empty: from the environment
     name: str
     prefix: str
 
 
-def container(location: Location) -> Container:
+def container(location: Location) -> BlobContainer:
     first, rest = bucket_and_prefix(location, HINT)
     in_host = ".blob." in first
     if not in_host and location.scheme != "as":
-        return Container("", first, rest)
+        return BlobContainer("", first, rest)
     name, _, prefix = rest.partition("/")
     if not name:
-        raise LoadFailed(f"{location.shown}: the container is missing; write the URI as …/container/path")
-    return Container(first.partition(".")[0] if in_host else first, name, prefix)
+        raise LoadFailed(f"{location.redacted}: the container is missing; write the URI as …/container/path")
+    return BlobContainer(first.partition(".")[0] if in_host else first, name, prefix)
 
 
 def config_from(environment: dict[str, str], account: str) -> dict[str, Any]:
-    """What obstore does not read from the environment by itself; the account of the URI wins."""
+    """Return settings that obstore does not read from the environment itself; the account of the URI wins."""
     config: dict[str, Any] = {}
     for pair in environment.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";"):
         name, _, value = pair.partition("=")
@@ -65,16 +59,14 @@ def config_from(environment: dict[str, str], account: str) -> dict[str, Any]:
     return config
 
 
-def open_store(location: Location, options: FetchOptions) -> ObjectsStore:
+def open_store(location: Location, options: FetchOptions) -> ObjectStore:
     from obstore.store import AzureStore
 
-    found = container(location)
-    config = config_from(dict(os.environ), found.account)
+    parts = container(location)
+    config = config_from(dict(os.environ), parts.account)
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        raise LoadFailed(f"{location.shown}: the storage account is unknown; set AZURE_STORAGE_ACCOUNT_NAME")
-    chosen = client_options(config.get("endpoint"), options)
-
-    def build() -> AzureStore:
-        return AzureStore(found.name, config=config, client_options=chosen, retry_config=RETRY_ONCE)
-
-    return ObjectsStore(location, opened(build, location, HINT), found.prefix, HINT)
+        raise LoadFailed(f"{location.redacted}: the storage account is unknown; set AZURE_STORAGE_ACCOUNT_NAME")
+    endpoint = config.get("endpoint")
+    return open_bucket(
+        AzureStore, parts.name, parts.prefix, location, options, config=config, endpoint=endpoint, hint=HINT
+    )

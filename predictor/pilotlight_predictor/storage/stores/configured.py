@@ -1,8 +1,7 @@
-"""`storage-config://path`: a bucket and its credentials from one of KServe's storage-config entries.
+"""`storage-config://path`: bucket and credentials from an entry of KServe's storage-config Secret.
 
-The entry is a JSON document in STORAGE_CONFIG, which a pod gets out of a Secret; what the service itself says about
-the place, in STORAGE_OVERRIDE_CONFIG, wins over it. The store that it names is opened as if its own variables had
-been set: a container has one such entry, so they can stand for the whole process.
+The entry is a JSON document in STORAGE_CONFIG; the InferenceService's own values in STORAGE_OVERRIDE_CONFIG win. The
+store is opened as if its own variables were set: a container has one such entry, so process-wide variables suffice.
 """
 
 import json
@@ -17,7 +16,7 @@ from pilotlight_predictor.storage.uri import ALIASES, Location
 CONFIG = "STORAGE_CONFIG"
 OVERRIDE = "STORAGE_OVERRIDE_CONFIG"
 
-# What the keys of an entry are called in the environment of each store.
+# Environment variables of each store by the keys of an entry.
 VARIABLES: dict[str, dict[str, str]] = {
     "s3": {
         "access_key_id": "AWS_ACCESS_KEY_ID",
@@ -43,33 +42,33 @@ HINT = "the entry of storage-config needs type s3, gs or azure, and a bucket"
 def open_store(location: Location, options: FetchOptions) -> Store:
     from pilotlight_predictor.storage.stores import open_store as open_named
 
-    entry = read(os.environ)
-    real = place(location, entry)
+    entry = read_entry(os.environ)
+    real = resolve(location, entry)
     os.environ.update(variables(real.scheme, entry))
     return open_named(real, options)
 
 
-def read(environ: Mapping[str, str]) -> dict[str, str]:
-    """Both documents as one. A secret's content is never part of a message."""
+def read_entry(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return both documents merged. Contents of a secret are never part of a message."""
     return {**_document(environ, CONFIG), **_document(environ, OVERRIDE)}
 
 
-def place(location: Location, entry: Mapping[str, str]) -> Location:
+def resolve(location: Location, entry: Mapping[str, str]) -> Location:
     kind = entry.get("type", "")
     scheme = ALIASES.get(kind, kind)
     bucket = entry.get("bucket") or entry.get("container") or entry.get("container_name") or ""
     if scheme not in VARIABLES or not bucket:
-        raise LoadFailed(f"{location.shown}: type = {kind or 'nothing'}, bucket = {bucket or 'nothing'}; {HINT}")
+        raise LoadFailed(f"{location.redacted}: type = {kind or 'nothing'}, bucket = {bucket or 'nothing'}; {HINT}")
     return Location(scheme, f"{bucket}/{location.rest.lstrip('/')}", location.sha256)
 
 
 def variables(scheme: str, entry: Mapping[str, str]) -> dict[str, str]:
-    found = {name: entry[key] for key, name in VARIABLES[scheme].items() if entry.get(key)}
-    if scheme == "gs" and "GOOGLE_SERVICE_ACCOUNT_KEY" in found:
-        found["GOOGLE_SERVICE_ACCOUNT_KEY"] = _decoded(found["GOOGLE_SERVICE_ACCOUNT_KEY"])
+    result = {name: entry[key] for key, name in VARIABLES[scheme].items() if entry.get(key)}
+    if scheme == "gs" and "GOOGLE_SERVICE_ACCOUNT_KEY" in result:
+        result["GOOGLE_SERVICE_ACCOUNT_KEY"] = _decoded(result["GOOGLE_SERVICE_ACCOUNT_KEY"])
     if entry.get("anonymous", "").lower() == "true" and scheme in ANONYMOUS:
-        found[ANONYMOUS[scheme]] = "true"
-    return found
+        result[ANONYMOUS[scheme]] = "true"
+    return result
 
 
 def _decoded(text: str) -> str:
@@ -82,11 +81,11 @@ def _decoded(text: str) -> str:
 
 
 def _document(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    written = environ.get(name, "")
-    if not written:
+    text = environ.get(name, "")
+    if not text:
         return {}
     try:
-        document: Any = json.loads(written)
+        document: Any = json.loads(text)
     except ValueError:
         document = None
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Paths and `file://`: read in place by `fetch`, copied only when `fetch_into` or a sync asks for it."""
+"""Paths and `file://`: used in place by `fetch`, copied by `fetch_into` and `sync_repository`."""
 
 import os
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ class LocalStore:
 
 
 def _entry(path: Path, name: str) -> Entry:
-    facts = os.stat(path)
-    return Entry(path=name, size=facts.st_size, etag=f"{facts.st_mtime_ns:x}-{facts.st_ino:x}", key=str(path))
+    status = os.stat(path)
+    return Entry(path=name, size=status.st_size, etag=f"{status.st_mtime_ns:x}-{status.st_ino:x}", key=str(path))
 
 
 def existing_path(location: Location) -> Path:

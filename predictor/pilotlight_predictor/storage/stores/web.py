@@ -1,4 +1,4 @@
-"""`https://` and `http://`: one file per URI, in parallel ranges where the server can, else in one stream."""
+"""`https://` and `http://`: one file per URI, in parallel ranges if the server supports them, else in one stream."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,15 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.interface import (
     MIB,
     UNKNOWN_SIZE,
-    Changed,
+    ContentChanged,
     Contents,
     Entry,
     FetchOptions,
-    Transient,
+    TransientError,
     UriNotFound,
 )
 from pilotlight_predictor.storage.uri import Location, redact, safe_relative
-from pilotlight_predictor.storage.web_client import SMALL_BODY, Reply, WebClient
+from pilotlight_predictor.storage.web_client import SMALL_BODY, StreamedResponse, WebClient
 
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 
@@ -27,14 +27,14 @@ class WebStore:
         self._client = WebClient(options)
 
     def contents(self) -> Contents:
-        """Asks for the first byte: unlike HEAD, that works with URLs that were signed for GET."""
+        """Request the first byte: unlike HEAD, this works with URLs that are signed for GET."""
         with self._client.get(self._url, {"Range": "bytes=0-0"}) as reply:
-            found = Contents((self._entry(reply),), single=True)
+            contents = Contents((self._entry(reply),), single=True)
             if reply.response.status == 206:
                 reply.read(SMALL_BODY)
-            return found
+            return contents
 
-    def _entry(self, reply: Reply) -> Entry:
+    def _entry(self, reply: StreamedResponse) -> Entry:
         headers = reply.response.headers
         name = unquote(urlsplit(self._url).path.rstrip("/").rpartition("/")[2])
         name = name if name and "/" not in name and safe_relative(name) else "model"
@@ -53,28 +53,28 @@ class WebStore:
 def read_range(
     client: WebClient, entry: Entry, start: int, end: int, headers: Mapping[str, str], *, same_etag: bool = True
 ) -> Iterator[bytes]:
-    wanted = {"Range": f"bytes={start}-{end - 1}"} if entry.ranges else {}
-    with client.get(entry.key, {**headers, **wanted}) as reply:
+    range_header = {"Range": f"bytes={start}-{end - 1}"} if entry.ranges else {}
+    with client.get(entry.key, {**headers, **range_header}) as reply:
         raise_for_status(reply, entry.key)
-        answered = reply.response.headers.get("ETag") or reply.response.headers.get("Last-Modified") or ""
-        if (same_etag and answered != entry.etag) or (wanted and reply.response.status != 206):
-            raise Changed(redact(entry.key))
+        etag = reply.response.headers.get("ETag") or reply.response.headers.get("Last-Modified") or ""
+        if (same_etag and etag != entry.etag) or (range_header and reply.response.status != 206):
+            raise ContentChanged(redact(entry.key))
         while piece := reply.read(MIB):
             yield piece
 
 
-def raise_for_status(reply: Reply, url: str) -> None:
+def raise_for_status(reply: StreamedResponse, url: str) -> None:
     status = reply.response.status
     if status < 300:
         return
-    shown = redact(url)
+    redacted = redact(url)
     if status in {404, 410}:
-        raise UriNotFound(f"{shown}: the server answered {status}; check the URL")
+        raise UriNotFound(f"{redacted}: the server answered {status}; check the URL")
     if status in {401, 403}:
-        raise LoadFailed(f"{shown}: access was refused with {status}; check the URL's credentials or signature")
+        raise LoadFailed(f"{redacted}: access was refused with {status}; check the URL's credentials or signature")
     if status in {408, 425, 429} or status >= 500:
-        raise Transient(f"the server answered {status}")
-    raise LoadFailed(f"{shown}: the server answered {status}; check the URL")
+        raise TransientError(f"the server answered {status}")
+    raise LoadFailed(f"{redacted}: the server answered {status}; check the URL")
 
 
 def open_store(location: Location, options: FetchOptions) -> WebStore:

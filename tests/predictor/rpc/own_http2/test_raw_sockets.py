@@ -166,7 +166,7 @@ def test_a_client_that_does_not_read_is_not_read_either(
     raw: Callable[..., Raw], server: RunningServer, ask: Callable[..., bytes]
 ) -> None:
     """Its answers stay bounded however much it asks for."""
-    client = raw(start=f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: f.WIDEST}) + f.window_update(0, 1 << 30))
+    client = raw(start=f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: f.UINT31_MAX}) + f.window_update(0, 1 << 30))
     before = server.rss_bytes()
     body = ask(np.zeros(50_000))
     block = called(INFER)

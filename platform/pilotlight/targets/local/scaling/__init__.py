@@ -1,1 +1,1 @@
-"""How many replicas there should be, and why: Knative's and KEDA's rules as pure functions."""
+"""Autoscalers of the embedded platform: Knative's KPA, the HPA and KEDA as pure functions."""

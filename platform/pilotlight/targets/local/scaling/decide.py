@@ -1,66 +1,64 @@
-"""How many replicas, and why: the one entry to scaling. Pure; who asks keeps `Decision.memory` and hands it back.
+"""Entry point of scaling decisions. Pure; the caller stores `Decision.memory` and passes it back.
 
-Kpa    load of both windows → kpa.wish → scale_to_zero.verdict
-Hpa    keda.decide, or hpa.decide where no KEDA stands around it
-Fixed  its own number
+Kpa    load of both windows → kpa.recommend → scale_to_zero.scale
+Hpa    keda.decide, which calls hpa.decide above zero
+Fixed  its replica count
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from pilotlight.targets.local.scaling import keda, kpa, scale_to_zero, windows
-from pilotlight.targets.local.scaling.model import Decision, Fixed, Hpa, Kpa, Observed, Scaling
+from pilotlight.targets.local.scaling.model import Decision, Hpa, Kpa, Observed, Scaling
 
 
 @dataclass(frozen=True, slots=True)
 class KpaMemory:
     at: float
-    recall: kpa.Recall
+    state: kpa.KpaState
     phase: scale_to_zero.Phase
 
 
 def decide(scaling: Scaling, observed: Observed, memory: Any, now: float) -> Decision:
-    """`memory` is that of the last decision on this revision; None, or one of other rules, begins anew."""
+    """Decide the replica count; `memory` of another autoscaler, or None, starts from initial state."""
     if isinstance(scaling, Kpa):
         return _kpa(scaling, observed, memory if isinstance(memory, KpaMemory) else None, now)
     if isinstance(scaling, Hpa):
-        return keda.decide(scaling, observed, memory if isinstance(memory, keda.Memory) else None, now)
-    return _fixed(scaling)
-
-
-def _fixed(scaling: Fixed) -> Decision:
+        return keda.decide(scaling, observed, memory if isinstance(memory, keda.KedaState) else None, now)
     return Decision(scaling.replicas, f"{scaling.replicas}: fixed", rule="fixed")
 
 
 def _kpa(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> Decision:
-    memory = _remembered(rules, observed, memory, now)
+    memory = _restore(rules, observed, memory, now)
     phase = memory.phase
-    if _asleep(rules, observed, phase):
-        memory = KpaMemory(now, memory.recall, phase)
+    if _is_idle(rules, observed, phase):
+        memory = KpaMemory(now, memory.state, phase)
         return Decision(0, f"0: nothing asked for {rules.window_s:g} s", memory, "zero")
     load = _load(rules, observed, memory, now)
-    wish = kpa.wish(rules, load, observed.ready, observed.reachable, memory.recall, now)
+    recommendation = kpa.recommend(rules, load, observed.ready, observed.reachable, memory.state, now)
     busy = observed.waiting + observed.in_flight
-    # A request that the windows have forgotten, because it takes long, still has its replica.
-    verdict = scale_to_zero.verdict(rules, max(wish.desired, 1) if busy else wish.desired, observed, phase, now)
-    phase = scale_to_zero.next_phase(rules, verdict.want, wish.excess, observed, phase, now)
-    after = KpaMemory(now, wish.recall, phase)
-    return _answer(rules, observed, wish, verdict, after)
+    # A request that runs longer than the window has left the averages; it still needs its replica.
+    result = scale_to_zero.scale(
+        rules, max(recommendation.desired, 1) if busy else recommendation.desired, observed, phase, now
+    )
+    phase = scale_to_zero.next_phase(rules, result.want, recommendation.excess, observed, phase, now)
+    after = KpaMemory(now, recommendation.state, phase)
+    return _decision(rules, observed, recommendation, result, after)
 
 
-def _remembered(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> KpaMemory:
-    """A clock that jumped back adds no time: what is remembered moves back with it."""
+def _restore(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> KpaMemory:
+    """Return the state to decide from; after a backward clock jump its times are shifted, so no time is added."""
     if memory is None:
-        recall = kpa.first_recall(observed.ready, now)
-        return KpaMemory(now, recall, scale_to_zero.first_phase(rules, observed, now))
+        state = kpa.initial_state(observed.ready, now)
+        return KpaMemory(now, state, scale_to_zero.initial_phase(rules, observed, now))
     back = memory.at - now
     if back <= 0:
         return memory
-    return KpaMemory(now, memory.recall.earlier(back), memory.phase.earlier(back))
+    return KpaMemory(now, memory.state.shifted_back(back), memory.phase.shifted_back(back))
 
 
-def _asleep(rules: Kpa, observed: Observed, phase: scale_to_zero.Phase) -> bool:
-    """The common case of many idle services, answered without looking further."""
+def _is_idle(rules: Kpa, observed: Observed, phase: scale_to_zero.Phase) -> bool:
+    """Fast path of the common case: many services that are idle at zero."""
     return (
         observed.replicas == 0
         and not observed.samples
@@ -81,27 +79,31 @@ def _load(rules: Kpa, observed: Observed, memory: KpaMemory, now: float) -> kpa.
     )
 
 
-def _answer(
-    rules: Kpa, observed: Observed, wish: kpa.Wish, verdict: scale_to_zero.Verdict, memory: KpaMemory
+def _decision(
+    rules: Kpa,
+    observed: Observed,
+    recommendation: kpa.KpaRecommendation,
+    result: scale_to_zero.ScaleResult,
+    memory: KpaMemory,
 ) -> Decision:
-    """`4: 37.2 concurrent over 60 s / 7 each, burst capacity -211`; a count that is only held says so."""
-    if verdict.desired is None:
-        held = _held(rules, observed)
+    """Build the decision and its reason: `4: 37.2 concurrent over 60 s / 7 each, burst capacity -211`."""
+    if result.desired is None:
+        held = _held_count(rules, observed)
         start = f"held at {held}" if held else "0"
-        return Decision(held, f"{start}: {verdict.note}", memory, verdict.rule)
-    if verdict.desired == 0:
-        note = verdict.note or f"nothing asked for {rules.window_s:g} s"
-        return Decision(0, f"0: {note}", memory, verdict.rule or "zero")
-    if verdict.rule == "window":
-        return Decision(verdict.desired, f"{verdict.desired}: {verdict.note}", memory, verdict.rule)
-    burst = f", burst capacity {wish.excess:g}" if rules.burst_capacity > 0 else ""
-    note = f", {verdict.note}" if verdict.note else ""
-    reason = f"{verdict.desired}: {wish.reason}{note}{burst}"
-    return Decision(verdict.desired, reason, memory, verdict.rule or wish.rule)
+        return Decision(held, f"{start}: {result.note}", memory, result.rule)
+    if result.desired == 0:
+        note = result.note or f"nothing asked for {rules.window_s:g} s"
+        return Decision(0, f"0: {note}", memory, result.rule or "zero")
+    if result.rule == "window":
+        return Decision(result.desired, f"{result.desired}: {result.note}", memory, result.rule)
+    burst = f", burst capacity {recommendation.excess:g}" if rules.burst_capacity > 0 else ""
+    note = f", {result.note}" if result.note else ""
+    reason = f"{result.desired}: {recommendation.reason}{note}{burst}"
+    return Decision(result.desired, reason, memory, result.rule or recommendation.rule)
 
 
-def _held(rules: Kpa, observed: Observed) -> int:
-    """What runs stays; a revision that starts for the first time begins with its initial scale."""
+def _held_count(rules: Kpa, observed: Observed) -> int:
+    """Return the count to hold: the present one, or the initial scale of a revision that has never been ready."""
     if observed.was_ready or not observed.reachable:
         return observed.replicas
     return max(observed.replicas, rules.initial_scale, rules.min_scale)

@@ -1,4 +1,4 @@
-"""Fields of manifests as numbers: durations, quantities and counts, with an error that names object, field and fix."""
+"""Typed access to manifest fields: durations, quantities and counts; errors name object, field and fix."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from pilotlight import quantities
 from pilotlight.errors import UsageError
 
 Json = Any
-MANY: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1
 
 
 def object_name(manifest: Mapping[str, Json]) -> str:
@@ -16,25 +16,25 @@ def object_name(manifest: Mapping[str, Json]) -> str:
 
 
 def seconds_of(text: str) -> float | None:
-    """None also for a time before now, which no field takes."""
-    found = quantities.seconds(text)
-    return None if found is None or text.startswith(("+", "-")) else found
+    """Parse a duration; None if invalid or signed."""
+    seconds = quantities.parse_duration(text)
+    return None if seconds is None or text.startswith(("+", "-")) else seconds
 
 
 def quantity_of(text: str) -> float | None:
-    found = quantities.quantity(text)
-    return None if found is None else float(found)
+    value = quantities.parse_quantity(text)
+    return None if value is None else float(value)
 
 
 class Fields:
-    """The fields of one part of one object. Absent and null read as the default."""
+    """Fields of one part of an object. Absent and null read as the default."""
 
     def __init__(self, owner: str, path: str, values: Mapping[str, Json] | None) -> None:
         self.owner, self.path, self._values = owner, path, values or {}
 
     def error(self, key: str, must: str) -> UsageError:
-        found = self._values.get(key)
-        return UsageError(f"{self.owner}: {self._place(key)} = {found if found is not None else 'nothing'}, {must}")
+        value = self._values.get(key)
+        return UsageError(f"{self.owner}: {self._path(key)} = {value if value is not None else 'nothing'}, {must}")
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -59,14 +59,14 @@ class Fields:
         if key not in self:
             return default
         text = self.text(key).strip()
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= MANY:
+        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= MAX_INT32:
             raise self.error(key, f"must be a whole number from {low}")
         return int(text)
 
-    def number(self, key: str, default: float | None, low: float, high: float = float(MANY)) -> float:
+    def number(self, key: str, default: float | None, low: float, high: float = float(MAX_INT32)) -> float:
         value = default if key not in self else quantity_of(self.text(key))
         if value is None or not low <= value <= high:
-            raise self.error(key, f"must be a number from {low:g}" + (f" to {high:g}" if high < MANY else ""))
+            raise self.error(key, f"must be a number from {low:g}" + (f" to {high:g}" if high < MAX_INT32 else ""))
         return value
 
     def seconds(self, key: str, default: float, low: float = 0.0, high: float = 3600.0) -> float:
@@ -81,13 +81,13 @@ class Fields:
         value = self._values.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise self.error(key, "must be a mapping")
-        return Fields(self.owner, self._place(key), value)
+        return Fields(self.owner, self._path(key), value)
 
     def items(self, key: str) -> list["Fields"]:
-        found = self._values.get(key)
-        if found is not None and (isinstance(found, str) or not isinstance(found, Sequence)):
+        values = self._values.get(key)
+        if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
             raise self.error(key, "must be a list")
-        return [Fields(self.owner, f"{self._place(key)}[{index}]", item) for index, item in enumerate(found or ())]
+        return [Fields(self.owner, f"{self._path(key)}[{index}]", item) for index, item in enumerate(values or ())]
 
-    def _place(self, key: str) -> str:
+    def _path(self, key: str) -> str:
         return f"{self.path}[{key}]" if "/" in key else f"{self.path}.{key}" if self.path else key

@@ -1,7 +1,7 @@
-"""The arithmetic of KEDA's scalingModifiers, read and computed without running any code.
+"""Parser and evaluator of KEDA's scalingModifiers formulas, without executing code.
 
 max(requests / 10, latency * 2)      names are triggers
-gpu > 90 ? 20 : queue ?? 1           `??` takes the right side where the trigger's source has failed
+gpu > 90 ? 20 : queue ?? 1           `??` takes the right operand if the trigger has failed
 """
 
 import math
@@ -16,15 +16,15 @@ Node = Callable[[Mapping[str, float | None]], Any]
 _TOKEN: Final = re.compile(
     r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|([A-Za-z_]\w*)|(\*\*|\?\?|<=|>=|==|!=|&&|\|\||[-+*/%^<>!?:(),\[\]]))"
 )
-DEEPEST: Final = 50
+MAX_DEPTH: Final = 50
 
 
-class Unreadable(ValueError):
-    """Its text says what is wrong with the formula."""
+class FormulaError(ValueError):
+    """Invalid formula; the text says what it must be."""
 
 
 def compute(text: str, values: Mapping[str, float | None]) -> float | None:
-    """None where a failed trigger decides the result, or where it is no number, such as 1 / 0."""
+    """Return the value; None if a failed trigger decides it, or if it is not finite, such as 1 / 0."""
     try:
         result = _compiled(text)(values)
     except (ZeroDivisionError, OverflowError, TypeError, ValueError):
@@ -35,11 +35,11 @@ def compute(text: str, values: Mapping[str, float | None]) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def mistake(text: str, known: set[str]) -> str:
-    """Why the formula cannot be computed with these triggers, or an empty string."""
+def find_problem(text: str, known: set[str]) -> str:
+    """Return why the formula cannot be evaluated with the triggers `known`, or an empty string."""
     try:
         _compiled(text)
-    except Unreadable as wrong:
+    except FormulaError as wrong:
         return str(wrong)
     used = set(re.findall(r"[A-Za-z_]\w*", text)) - set(_FUNCTIONS) - _WORDS
     unknown = sorted(used - known)
@@ -51,23 +51,23 @@ def _compiled(text: str) -> Node:
     reader = _Reader(_tokens(text))
     node = reader.expression(0, 0)
     if reader.peek():
-        raise Unreadable(f"must be one formula; {reader.peek()} is too much")
+        raise FormulaError(f"must be one formula; {reader.peek()} is too much")
     return node
 
 
 def _tokens(text: str) -> list[str]:
-    found: list[str] = []
-    place = 0
-    while text[place:].strip():
-        match = _TOKEN.match(text, place)
+    tokens: list[str] = []
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise Unreadable(f"must be arithmetic over triggers; cannot read {text[place:].strip()[:20]}")
-        found.append(match[0].strip())
-        place = match.end()
-    return found
+            raise FormulaError(f"must be arithmetic over triggers; cannot read {text[position:].strip()[:20]}")
+        tokens.append(match[0].strip())
+        position = match.end()
+    return tokens
 
 
-# Loosest first, as the expression language of KEDA binds them.
+# Precedence of KEDA's expression language (expr), loosest first.
 _BINARY: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {
     "||": (1, lambda a, b: a or b), "or": (1, lambda a, b: a or b),
     "&&": (2, lambda a, b: a and b), "and": (2, lambda a, b: a and b),
@@ -89,22 +89,22 @@ def _flat(arguments: Sequence[Any]) -> list[float]:
 
 
 _FUNCTIONS: Final[dict[str, Callable[[Sequence[Any]], float]]] = {
-    "max": lambda found: max(_flat(found)),
-    "min": lambda found: min(_flat(found)),
-    "sum": lambda found: sum(_flat(found)),
-    "mean": lambda found: statistics.fmean(_flat(found)),
-    "median": lambda found: statistics.median(_flat(found)),
-    "abs": lambda found: abs(float(found[0])),
-    "ceil": lambda found: float(math.ceil(found[0])),
-    "floor": lambda found: float(math.floor(found[0])),
-    "round": lambda found: float(math.floor(found[0] + 0.5)),
-    "float": lambda found: float(found[0]),
-    "int": lambda found: float(int(found[0])),
+    "max": lambda values: max(_flat(values)),
+    "min": lambda values: min(_flat(values)),
+    "sum": lambda values: sum(_flat(values)),
+    "mean": lambda values: statistics.fmean(_flat(values)),
+    "median": lambda values: statistics.median(_flat(values)),
+    "abs": lambda values: abs(float(values[0])),
+    "ceil": lambda values: float(math.ceil(values[0])),
+    "floor": lambda values: float(math.floor(values[0])),
+    "round": lambda values: float(math.floor(values[0] + 0.5)),
+    "float": lambda values: float(values[0]),
+    "int": lambda values: float(int(values[0])),
 }
 
 
 class _Reader:
-    """Precedence climbing over the tokens; `depth` keeps a formula of brackets from exhausting the stack."""
+    """Precedence-climbing parser; `depth` bounds the recursion."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens, self._at = tokens, 0
@@ -115,19 +115,19 @@ class _Reader:
     def take(self, wanted: str = "") -> str:
         token = self.peek()
         if not token or (wanted and token != wanted):
-            place = f"before {token}" if token else "at its end"
-            raise Unreadable(f"must have {wanted or 'a number or a trigger'} {place}")
+            position = f"before {token}" if token else "at its end"
+            raise FormulaError(f"must have {wanted or 'a number or a trigger'} {position}")
         self._at += 1
         return token
 
     def expression(self, least: int, depth: int) -> Node:
-        if depth > DEEPEST:
-            raise Unreadable(f"must have at most {DEEPEST} levels of brackets")
+        if depth > MAX_DEPTH:
+            raise FormulaError(f"must have at most {MAX_DEPTH} levels of brackets")
         left = self._operand(depth + 1)
         while (bound := _BINARY.get(self.peek())) and bound[0] >= least:
             word, (level, function) = self.take(), bound
             right = self.expression(level if word in ("**", "^") else level + 1, depth + 1)
-            left = _joined(function, left, right)
+            left = _binary(function, left, right)
         return self._choice(left, depth) if least == 0 and self.peek() == "?" else left
 
     def _choice(self, test: Node, depth: int) -> Node:
@@ -141,7 +141,7 @@ class _Reader:
         mark = self.take()
         if mark in ("-", "+", "!", "not"):
             inner = self.expression(_UNARY, depth)
-            return _signed(mark, inner)
+            return _unary(mark, inner)
         if mark == "(":
             node = self.expression(0, depth)
             self.take(")")
@@ -162,7 +162,7 @@ class _Reader:
         if token in _CONSTANTS:
             return lambda values: _CONSTANTS[token]
         if not token.isidentifier():
-            raise Unreadable(f"must have a number or a trigger before {token}")
+            raise FormulaError(f"must have a number or a trigger before {token}")
         return lambda values: values.get(token)
 
     def _parts(self, end: str, depth: int) -> list[Node]:
@@ -174,11 +174,11 @@ class _Reader:
         return parts
 
 
-def _joined(function: Callable[[Any, Any], Any], left: Node, right: Node) -> Node:
+def _binary(function: Callable[[Any, Any], Any], left: Node, right: Node) -> Node:
     return lambda values: function(left(values), right(values))
 
 
-def _signed(sign: str, inner: Node) -> Node:
+def _unary(sign: str, inner: Node) -> Node:
     if sign in ("!", "not"):
         return lambda values: not inner(values)
     return (lambda values: -inner(values)) if sign == "-" else inner

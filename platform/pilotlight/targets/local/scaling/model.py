@@ -1,7 +1,7 @@
-"""What a scaling decision is made of: the rules of the workload, what was seen, what is remembered, and the answer.
+"""Input and output of scaling decisions: rules of a workload, observations, decision.
 
-Everything here is a value; `now` is monotonic seconds and always an argument. Who asks keeps `Decision.memory` and
-gives it back with the next question.
+All are immutable values; `now` is monotonic seconds and always an argument. The caller stores `Decision.memory` and
+passes it to the next decision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Kpa:
-    """Knative's pod autoscaler, by the annotations of a revision; the defaults are Knative's."""
+    """Settings of Knative's pod autoscaler, from a revision's annotations; the defaults are Knative's."""
 
     metric: Literal["concurrency", "rps"] = "concurrency"
     target: float = 100.0
@@ -33,7 +33,7 @@ class Kpa:
     max_down_rate: float = 2.0
     algorithm: Literal["linear", "weightedExponential"] = "linear"
     container_concurrency: int = 0
-    progress_s: float = 600.0  # a start that takes longer is given up; a grace of 30 s comes on top
+    progress_s: float = 600.0  # progress deadline; activation gets 30 s more
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """One direction of an HPA's behaviour."""
+class ScalingRules:
+    """HPAScalingRules: one direction of an HPA's behavior."""
 
     policies: tuple[Policy, ...]
     select: Literal["Max", "Min", "Disabled"] = "Max"
@@ -54,11 +54,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One trigger or HPA metric: what is asked, and what it is compared with.
+    """One trigger or HPA metric with its target.
 
-    What `Observed.metrics` tells of it: for prometheus the query's answer; for cpu and memory the mean of the ready
-    replicas, in percent of what they request (Utilization), or in cores and bytes (AverageValue). `requests` is read
-    off the samples.
+    Its value in `Observed.metrics`: for prometheus the query result; for cpu and memory the mean of the ready replicas,
+    in percent of their requests (Utilization) or in cores and bytes (AverageValue). `requests` comes from the samples.
     """
 
     name: str
@@ -80,13 +79,13 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Hpa:
-    """A HorizontalPodAutoscaler, or the one that KEDA makes; with `keda` the rules between zero and one as well."""
+    """HorizontalPodAutoscaler, or a KEDA ScaledObject (`keda`), which adds activation and scale to zero."""
 
     min_replicas: int
     max_replicas: int
     metrics: tuple[Metric, ...]
-    up: Rules
-    down: Rules
+    up: ScalingRules
+    down: ScalingRules
     tolerance: float = 0.1
     keda: bool = False
     polling_s: float = 30.0
@@ -115,7 +114,7 @@ Scaling = Kpa | Hpa | Fixed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the gateway saw of a revision in the second that ended at `at`."""
+    """Load of a revision at the gateway in the second that ended at `at`."""
 
     at: float
     concurrency: float
@@ -124,24 +123,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`replicas` are those that run or start, draining ones not among them; `ready` of them answer."""
+    """Observations for one decision. `replicas` excludes draining ones; `ready` of them are ready."""
 
     replicas: int
     ready: int
     samples: Sequence[Sample] = ()  # oldest first
     waiting: int = 0
     in_flight: int = 0
-    metrics: Mapping[str, float | None] = field(default_factory=dict)  # by Metric.name; None: nobody could tell
-    created_at: float = 0.0  # when the revision, or its ScaledObject, came to be
-    was_ready: bool = True  # whether a replica of this revision has ever been ready
-    reachable: bool = True  # whether any traffic or tag leads to it; Knative lets an unreachable one go to zero
+    metrics: Mapping[str, float | None] = field(default_factory=dict)  # by Metric.name; None: failed
+    created_at: float = 0.0  # of the revision or its ScaledObject
+    was_ready: bool = True  # a replica of this revision has been ready
+    reachable: bool = True  # by traffic or tag; Knative lets an unreachable revision scale to zero
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`desired` replicas, and one sentence for a person: `4: 37.2 concurrent over 60 s / 10 each`."""
+    """`desired` replicas and the reason for users: `4: 37.2 concurrent over 60 s / 10 each`."""
 
     desired: int
     reason: str
     memory: Any = None
-    rule: str = ""  # a short word for metrics: stable, panic, zero, activation, fallback, cooldown, …
+    rule: str = ""  # metric label: stable, panic, zero, activation, fallback, cooldown, …

@@ -1,7 +1,4 @@
-"""Asks a real Prometheus for a trigger's value, over its HTTP API: the one edge of scaling that waits for a network.
-
-For queries that promql.py refuses, and wherever an address is given.
-"""
+"""Instant queries of triggers to a Prometheus server, used when an address is configured."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +13,14 @@ LONGEST: Final = 1 << 20
 
 
 class ScalerFailed(PlatformError):
-    """A trigger's source gave no answer that can be used; the fallback counts these."""
+    """No usable result from a trigger's source; the fallback counts these."""
 
 
-async def ask(server: str, query: str, now: float, session: "ClientSession | None" = None) -> float | None:
-    """One number; None for an empty result. `now` is Unix time, as Prometheus keeps it; 0: the server's own."""
+async def query(server: str, query: str, now: float, session: "ClientSession | None" = None) -> float | None:
+    """Return one number; None for an empty result. `now` is Unix time; 0: the server's own.
+
+    Raise ScalerFailed.
+    """
     from aiohttp import ClientError, ClientSession, ClientTimeout
 
     own = session is None
@@ -31,8 +31,8 @@ async def ask(server: str, query: str, now: float, session: "ClientSession | Non
         async with session.post(url, data=form, timeout=ClientTimeout(total=TIMEOUT_S)) as reply:
             body = await reply.content.read(LONGEST)
             return _number(server, reply.status, body)
-    except (ClientError, OSError, TimeoutError) as wrong:
-        raise ScalerFailed(f"Prometheus at {server} cannot be asked: {wrong or type(wrong).__name__}") from wrong
+    except (ClientError, OSError, TimeoutError) as error:
+        raise ScalerFailed(f"Prometheus at {server} cannot be asked: {error or type(error).__name__}") from error
     finally:
         if own:
             await session.close()
@@ -42,12 +42,12 @@ def _number(server: str, status: int, body: bytes) -> float | None:
     import orjson
 
     try:
-        answer: Json = orjson.loads(body)
-        if answer["status"] != "success":
-            raise ScalerFailed(f"Prometheus at {server} refused the query: {answer.get('error', status)}")
-        return _result(server, answer["data"])
-    except (ValueError, KeyError, TypeError, IndexError) as wrong:
-        raise ScalerFailed(f"Prometheus at {server} answered {status} with something else than a result") from wrong
+        document: Json = orjson.loads(body)
+        if document["status"] != "success":
+            raise ScalerFailed(f"Prometheus at {server} refused the query: {document.get('error', status)}")
+        return _result(server, document["data"])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ScalerFailed(f"Prometheus at {server} answered {status} with something else than a result") from error
 
 
 def _result(server: str, data: Json) -> float | None:
@@ -57,7 +57,7 @@ def _result(server: str, data: Json) -> float | None:
         raise ScalerFailed(
             f"Prometheus at {server} answered with a {data['resultType']}; the query must give one number"
         )
-    found = data["result"]
-    if len(found) > 1:
-        raise ScalerFailed(f"Prometheus at {server} answered with {len(found)} series; the query must give one number")
-    return float(found[0]["value"][1]) if found else None
+    series = data["result"]
+    if len(series) > 1:
+        raise ScalerFailed(f"Prometheus at {server} answered with {len(series)} series; the query must give one number")
+    return float(series[0]["value"][1]) if series else None

@@ -1,8 +1,8 @@
-"""PromQL as far as our triggers use it: text to a tree. Evaluated by promql.py; anything beyond is refused by name.
+"""Parser of a PromQL subset; promql.py evaluates the tree. Anything beyond is refused by name.
 
-Read are numbers, selectors with matchers, a range and an offset, `sum avg min max count` with by or without, the
-functions of FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what plan renders and canaries
-ask, around what users write.
+Supported are numbers, selectors with matchers, a range and an offset, `sum avg min max count` with by or without, the
+functions of FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what the renderer and canaries
+use, and common user queries.
 """
 
 import re
@@ -18,7 +18,7 @@ FUNCTIONS: Final = (
     *RANGES, "histogram_quantile", "vector", "scalar", "clamp_min", "clamp_max", "clamp", "abs", "ceil", "floor",
 )  # fmt: skip
 LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
-DEEPEST: Final = 60
+MAX_DEPTH: Final = 60
 _TOKEN: Final = re.compile(
     r"""(?:\s|\#[^\n]*+)*+(?:
         (?P<duration>(?:\d+(?:ms|[smhdwy]))+)(?![\w.])
@@ -33,7 +33,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w
 
 
 class UnsupportedQuery(UsageError):
-    """A query that needs a real Prometheus."""
+    """Query that needs a Prometheus server."""
 
     def __init__(self, query: str, why: str) -> None:
         short = " ".join(query.split())
@@ -83,25 +83,27 @@ Node = Number | Selector | Call | Aggregation | Binary
 
 @lru_cache(maxsize=512)
 def parse(query: str) -> Node:
-    return _Parser(query).whole()
+    return _Parser(query).parse()
 
 
 def selectors(node: Node) -> list[Selector]:
     if isinstance(node, Selector):
         return [node]
     if isinstance(node, Call):
-        return [found for argument in node.arguments for found in selectors(argument)]
+        return [selector for argument in node.arguments for selector in selectors(argument)]
     if isinstance(node, Aggregation):
         return selectors(node.of)
     return [] if isinstance(node, Number) else [*selectors(node.left), *selectors(node.right)]
 
 
-def _loose_range(node: Node) -> bool:
+def _has_unused_range(node: Node) -> bool:
     if isinstance(node, Call):
-        return any(_loose_range(argument) for argument in node.arguments[node.name in RANGES :])
+        return any(_has_unused_range(argument) for argument in node.arguments[node.name in RANGES :])
     if isinstance(node, Binary):
-        return _loose_range(node.left) or _loose_range(node.right)
-    return _loose_range(node.of) if isinstance(node, Aggregation) else isinstance(node, Selector) and node.range_s > 0
+        return _has_unused_range(node.left) or _has_unused_range(node.right)
+    return (
+        _has_unused_range(node.of) if isinstance(node, Aggregation) else isinstance(node, Selector) and node.range_s > 0
+    )
 
 
 def seconds(text: str) -> float:
@@ -115,61 +117,61 @@ class _Parser:
         self._at = 0
 
     def _split(self) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        place, text = 0, self._query.rstrip()
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        tokens: list[tuple[str, str]] = []
+        position, text = 0, self._query.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                if re.fullmatch(r"(?:\s|#[^\n]*)*", text[place:]):
+                if re.fullmatch(r"(?:\s|#[^\n]*)*", text[position:]):
                     break
-                raise self._no(f"uses {text[place:].strip()[:12]}, which is not evaluated here")
-            found.append((match.lastgroup, match[match.lastgroup]))
-            place = match.end()
-        return found
+                raise self._unsupported(f"uses {text[position:].strip()[:12]}, which is not evaluated here")
+            tokens.append((match.lastgroup, match[match.lastgroup]))
+            position = match.end()
+        return tokens
 
-    def _no(self, why: str) -> UnsupportedQuery:
+    def _unsupported(self, why: str) -> UnsupportedQuery:
         return UnsupportedQuery(self._query, why)
 
     def _peek(self, ahead: int = 0) -> str:
-        place = self._at + ahead
-        return self._tokens[place][1] if place < len(self._tokens) else ""
+        position = self._at + ahead
+        return self._tokens[position][1] if position < len(self._tokens) else ""
 
     def _kind(self) -> str:
         return self._tokens[self._at][0] if self._at < len(self._tokens) else ""
 
-    def _take(self, wanted: str = "") -> str:
-        found = self._peek()
-        if not found or (wanted and found != wanted):
-            raise self._no(f"has {found or 'its end'} where {wanted or 'something'} should be")
+    def _take(self, expected: str = "") -> str:
+        token = self._peek()
+        if not token or (expected and token != expected):
+            raise self._unsupported(f"has {token or 'its end'} where {expected or 'something'} should be")
         self._at += 1
-        return found
+        return token
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         node = self._level(0, 0)
         if self._peek():
-            raise self._no(f"uses {self._peek()}, which is not evaluated here")
-        if _loose_range(node):
-            raise self._no("has a range that no function takes")
+            raise self._unsupported(f"uses {self._peek()}, which is not evaluated here")
+        if _has_unused_range(node):
+            raise self._unsupported("has a range that no function takes")
         return node
 
     def _level(self, level: int, depth: int) -> Node:
-        """Left to right within a level; the deeper the level, the tighter it binds."""
-        if depth > DEEPEST:
-            raise self._no("is nested too deeply")
+        """Parse left-associative operators of one precedence level; higher levels bind tighter."""
+        if depth > MAX_DEPTH:
+            raise self._unsupported("is nested too deeply")
         if level == len(LEVELS):
             return self._unary(depth + 1)
         left = self._level(level + 1, depth)
         while self._peek() in LEVELS[level] and self._kind() in ("mark", "name"):
             operator = self._take()
-            as_bool = self._word("bool")
+            as_bool = self._accept("bool")
             labels, ignoring = self._matching()
             left = Binary(operator, left, self._level(level + 1, depth + 1), labels, ignoring, as_bool)
         return left
 
-    def _word(self, word: str) -> bool:
-        found = self._peek() == word and self._kind() == "name"
-        self._at += found
-        return found
+    def _accept(self, word: str) -> bool:
+        present = self._peek() == word and self._kind() == "name"
+        self._at += present
+        return present
 
     def _matching(self) -> tuple[tuple[str, ...] | None, bool]:
         if self._peek() not in ("on", "ignoring"):
@@ -177,18 +179,18 @@ class _Parser:
         ignoring = self._take() == "ignoring"
         labels = self._labels()
         if self._peek() in ("group_left", "group_right"):
-            raise self._no(f"uses {self._peek()}, which is not evaluated here")
+            raise self._unsupported(f"uses {self._peek()}, which is not evaluated here")
         return labels, ignoring
 
     def _labels(self) -> tuple[str, ...]:
         self._take("(")
-        found: list[str] = []
+        labels: list[str] = []
         while self._peek() != ")":
-            found.append(self._take())
+            labels.append(self._take())
             if self._peek() == ",":
                 self._take(",")
         self._take(")")
-        return tuple(found)
+        return tuple(labels)
 
     def _unary(self, depth: int) -> Node:
         if self._peek() == "-":
@@ -205,7 +207,7 @@ class _Parser:
             return self._named(depth)
         if self._peek() == "{":
             return self._selector("")
-        raise self._no(f"has {self._peek() or 'its end'} where a number, a metric or a function should be")
+        raise self._unsupported(f"has {self._peek() or 'its end'} where a number, a metric or a function should be")
 
     def _named(self, depth: int) -> Node:
         name = self._take()
@@ -214,7 +216,7 @@ class _Parser:
         if self._peek() != "(":
             return self._selector(name)
         if name not in FUNCTIONS:
-            raise self._no(f"uses {name}(), which is not evaluated here")
+            raise self._unsupported(f"uses {name}(), which is not evaluated here")
         self._take("(")
         arguments: list[Node] = []
         while self._peek() != ")":
@@ -225,12 +227,12 @@ class _Parser:
         return self._call(name, tuple(arguments))
 
     def _call(self, name: str, arguments: tuple[Node, ...]) -> Call:
-        wanted = {"histogram_quantile": 2, "clamp_min": 2, "clamp_max": 2, "clamp": 3}.get(name, 1)
-        if len(arguments) != wanted:
-            raise self._no(f"gives {name}() {len(arguments)} arguments, it takes {wanted}")
+        arity = {"histogram_quantile": 2, "clamp_min": 2, "clamp_max": 2, "clamp": 3}.get(name, 1)
+        if len(arguments) != arity:
+            raise self._unsupported(f"gives {name}() {len(arguments)} arguments, it takes {arity}")
         ranged = isinstance(arguments[0], Selector) and arguments[0].range_s > 0
         if ranged != (name in RANGES):
-            raise self._no(f"gives {name}() {'a' if ranged else 'no'} range")
+            raise self._unsupported(f"gives {name}() {'a' if ranged else 'no'} range")
         return Call(name, arguments)
 
     def _aggregation(self, name: str, depth: int) -> Aggregation:
@@ -258,30 +260,30 @@ class _Parser:
                     self._take(",")
             self._take("}")
         if not name:
-            raise self._no("selects without a metric's name, which is not evaluated here")
+            raise self._unsupported("selects without a metric's name, which is not evaluated here")
         range_s = self._range()
-        offset_s = self._duration() if self._word("offset") else 0.0
+        offset_s = self._duration() if self._accept("offset") else 0.0
         if self._peek() == "@":
-            raise self._no("uses @, which is not evaluated here")
+            raise self._unsupported("uses @, which is not evaluated here")
         return Selector(name, tuple(matchers), range_s, offset_s)
 
     def _range(self) -> float:
         if self._peek() != "[":
             return 0.0
         self._take("[")
-        found = self._duration()
+        range_s = self._duration()
         self._take("]")
-        return found
+        return range_s
 
     def _duration(self) -> float:
         if self._kind() != "duration":
-            raise self._no(f"has {self._peek() or 'its end'} where a duration should be")
+            raise self._unsupported(f"has {self._peek() or 'its end'} where a duration should be")
         return seconds(self._take())
 
     def _matcher(self) -> tuple[str, str, str]:
         label, operator = self._take(), self._take()
         if operator not in ("=", "!=", "=~", "!~") or self._kind() != "text":
-            raise self._no(f"has the matcher {label}{operator}{self._peek()}, which is not evaluated here")
+            raise self._unsupported(f"has the matcher {label}{operator}{self._peek()}, which is not evaluated here")
         text = self._take()
         value = text[1:-1] if text[0] == "`" else re.sub(r"\\(.)", r"\1", text[1:-1])
         return label, operator, value

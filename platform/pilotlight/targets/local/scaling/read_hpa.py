@@ -1,18 +1,18 @@
-"""A HorizontalPodAutoscaler or a KEDA ScaledObject as rules, with the defaults that Kubernetes and KEDA fill in."""
+"""Read a HorizontalPodAutoscaler or a KEDA ScaledObject, with the defaults of Kubernetes and KEDA."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
 from pilotlight.targets.local.scaling import formula
 from pilotlight.targets.local.scaling.fields import Fields, object_name
-from pilotlight.targets.local.scaling.model import Fallback, Hpa, Metric, Policy, Rules
+from pilotlight.targets.local.scaling.model import Fallback, Hpa, Metric, Policy, ScalingRules
 
 Json = Any
 Kind = Literal["Value", "AverageValue", "Utilization"]
 
-# What Kubernetes does where no behaviour is given: up at once and fast, down only to the highest wish of five minutes.
-DEFAULT_UP: Final = Rules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
-DEFAULT_DOWN: Final = Rules((Policy("Percent", 100, 15),), "Max", 300.0)
+# Kubernetes' default behavior: scale up at once, scale down to the highest recommendation of the last 5 min.
+DEFAULT_UP: Final = ScalingRules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
+DEFAULT_DOWN: Final = ScalingRules((Policy("Percent", 100, 15),), "Max", 300.0)
 KEDA: Final = "autoscaling.keda.sh/"
 BEHAVIORS: Final = (
     "static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower", "scalingModifiers",
@@ -27,9 +27,9 @@ def horizontal(manifest: Mapping[str, Json]) -> Hpa:
     if high < low:
         raise spec.error("maxReplicas", f"must be at least minReplicas = {low}")
     metrics = tuple(_resource(item) for item in spec.items("metrics"))
-    usual = (Metric("cpu", "cpu", "Utilization", DEFAULT_UTILIZATION),)
+    default = (Metric("cpu", "cpu", "Utilization", DEFAULT_UTILIZATION),)
     up, down = _behavior(spec.within("behavior"))
-    return Hpa(low, high, metrics or usual, up, down)
+    return Hpa(low, high, metrics or default, up, down)
 
 
 def _resource(item: Fields) -> Metric:
@@ -43,15 +43,15 @@ def _resource(item: Fields) -> Metric:
     return Metric(name, name, "AverageValue", target.number("averageValue", None, 1e-9, float("inf")))
 
 
-def _behavior(behavior: Fields) -> tuple[Rules, Rules]:
+def _behavior(behavior: Fields) -> tuple[ScalingRules, ScalingRules]:
     return _rules(behavior.within("scaleUp"), DEFAULT_UP), _rules(behavior.within("scaleDown"), DEFAULT_DOWN)
 
 
-def _rules(fields: Fields, usual: Rules) -> Rules:
+def _rules(fields: Fields, default: ScalingRules) -> ScalingRules:
     policies = tuple(_policy(item) for item in fields.items("policies"))
     select = fields.one_of("selectPolicy", "Max", "Max", "Min", "Disabled")
-    window = fields.number("stabilizationWindowSeconds", usual.window_s, 0, 3600)
-    return Rules(policies or usual.policies, cast(Literal["Max", "Min", "Disabled"], select), window)
+    window = fields.number("stabilizationWindowSeconds", default.window_s, 0, 3600)
+    return ScalingRules(policies or default.policies, cast(Literal["Max", "Min", "Disabled"], select), window)
 
 
 def _policy(item: Fields) -> Policy:
@@ -70,7 +70,7 @@ def scaled_object(manifest: Mapping[str, Json]) -> Hpa:
     metrics = tuple(_trigger(item, index) for index, item in enumerate(spec.items("triggers")))
     if not metrics:
         raise spec.error("triggers", "must name at least one trigger")
-    notes = Fields(owner, "metadata.annotations", (manifest.get("metadata") or {}).get("annotations"))
+    annotations = Fields(owner, "metadata.annotations", (manifest.get("metadata") or {}).get("annotations"))
     modifiers = advanced.within("scalingModifiers")
     return Hpa(
         low, high, metrics, up, down,
@@ -80,7 +80,7 @@ def scaled_object(manifest: Mapping[str, Json]) -> Hpa:
         initial_cooldown_s=spec.number("initialCooldownPeriod", 0, 0),
         idle_replicas=_idle(spec, low),
         fallback=_fallback(spec.within("fallback")) if "fallback" in spec else None,
-        **_paused(notes),
+        **_paused(annotations),
         **_modifiers(modifiers, metrics),
     )  # fmt: skip
 
@@ -99,14 +99,14 @@ def _fallback(fields: Fields) -> Fallback:
     return Fallback(fields.count("failureThreshold", 0), fields.count("replicas", 0), behavior)
 
 
-def _paused(notes: Fields) -> dict[str, Any]:
+def _paused(annotations: Fields) -> dict[str, Any]:
     key = f"{KEDA}paused-replicas"
     return {
-        "paused": notes.flag(f"{KEDA}paused"),
-        "paused_replicas": notes.count(key, 0) if key in notes else None,
-        "paused_in": notes.flag(f"{KEDA}paused-scale-in"),
-        "paused_out": notes.flag(f"{KEDA}paused-scale-out"),
-        "force_activation": notes.flag(f"{KEDA}force-activation"),
+        "paused": annotations.flag(f"{KEDA}paused"),
+        "paused_replicas": annotations.count(key, 0) if key in annotations else None,
+        "paused_in": annotations.flag(f"{KEDA}paused-scale-in"),
+        "paused_out": annotations.flag(f"{KEDA}paused-scale-out"),
+        "force_activation": annotations.flag(f"{KEDA}force-activation"),
     }
 
 
@@ -115,8 +115,8 @@ def _modifiers(fields: Fields, metrics: tuple[Metric, ...]) -> dict[str, Any]:
     if not text:
         return {}
     known = {metric.name for metric in metrics if metric.source not in ("cpu", "memory")}
-    if mistake := formula.mistake(text, known):
-        raise fields.error("formula", mistake)
+    if problem := formula.find_problem(text, known):
+        raise fields.error("formula", problem)
     return {
         "formula": text,
         "formula_target": fields.number("target", None, 1e-9),
@@ -138,7 +138,7 @@ def _prometheus(item: Fields, name: str) -> Metric:
     if not data.text("query").strip():
         raise data.error("query", "must be a query")
     return Metric(
-        name, "prometheus", _kind(item),
+        name, "prometheus", cast(Kind, item.one_of("metricType", "AverageValue", "AverageValue", "Value")),
         data.number("threshold", None, 1e-9, float("inf")),
         data.number("activationThreshold", 0, 0, float("inf")),
         query=data.text("query"),
@@ -148,7 +148,7 @@ def _prometheus(item: Fields, name: str) -> Metric:
 
 
 def _requests(item: Fields, name: str) -> Metric:
-    """Requests that wait or are in flight. Whoever is named as the scaler's address: here it is our gateway."""
+    """Waiting and in-flight requests at the gateway; the trigger's scalerAddress is ignored here."""
     data = item.within("metadata")
     return Metric(name, "requests", "AverageValue", data.number("targetConcurrency", DEFAULT_CONCURRENCY, 0.01))
 
@@ -157,10 +157,6 @@ def _resource_trigger(item: Fields, name: str) -> Metric:
     source = cast(Literal["cpu", "memory"], item.text("type"))
     kind = cast(Kind, item.one_of("metricType", "Utilization", "Utilization", "AverageValue"))
     return Metric(name, source, kind, item.within("metadata").number("value", None, 1e-9, float("inf")))
-
-
-def _kind(item: Fields) -> Kind:
-    return cast(Kind, item.one_of("metricType", "AverageValue", "AverageValue", "Value"))
 
 
 _TRIGGERS: Final[dict[str, Callable[[Fields, str], Metric]]] = {

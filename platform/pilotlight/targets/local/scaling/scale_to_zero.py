@@ -1,10 +1,10 @@
-"""Knative's last word on a count: bounds, the initial scale, and when the last replica may go. Follows kpa.py.
+"""Knative's scaler (scaler.go): bounds, initial scale, and removal of the last replica. Follows kpa.py.
 
-    activating  fewer replicas are ready than must be; nothing is taken away until the start's deadline
-    active      for at least a stable window before it may become inactive; until then one replica stays
-    inactive    the last replica goes once requests have been held here for the grace period and the retention is over
+    activating  fewer replicas are ready than required; nothing is removed until the progress deadline
+    active      at least for a stable window before it may become inactive; until then one replica stays
+    inactive    the last replica ends once requests have been proxied for the grace period and the retention is over
 
-"Held here" is Knative's activator in the path: whenever the excess burst capacity is negative, or nothing is wanted.
+"Proxied" is Knative's activator in the request path: while excess burst capacity is negative or nothing is desired.
 """
 
 from dataclasses import dataclass, replace
@@ -20,97 +20,95 @@ State = Literal["activating", "active", "inactive"]
 class Phase:
     state: State
     since: float
-    initialized: bool = False  # the initial scale was once reached
-    held_since: float | None = None  # since when requests have come by way of whoever can hold them
+    initialized: bool = False  # the initial scale has been reached
+    held_since: float | None = None  # since when the activator is in the request path
 
-    def earlier(self, seconds: float) -> "Phase":
-        """Times moved back with a clock that jumped."""
+    def shifted_back(self, seconds: float) -> "Phase":
+        """Return the phase with all times moved back, after a backward clock jump."""
         held = None if self.held_since is None else self.held_since - seconds
         return replace(self, since=self.since - seconds, held_since=held)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`desired` is None where what runs shall stay as it is; `note` says why, `rule` is its word for metrics."""
+class ScaleResult:
+    """Bounded count. `desired` None: hold the present replicas; `note` is the reason, `rule` the metric label."""
 
     desired: int | None
-    want: int  # what the revision is judged by afterwards; -1: unknown
+    want: int  # count that the next phase depends on; -1: unknown
     note: str = ""
     rule: str = ""
 
 
-def first_phase(rules: Kpa, observed: Observed, now: float) -> Phase:
-    """Where a revision stands when nothing is remembered of it."""
-    enough = observed.ready >= max(1, _least(rules, observed, observed.was_ready))
+def initial_phase(rules: Kpa, observed: Observed, now: float) -> Phase:
+    """Return the phase of a revision without state, such as after a restart."""
+    enough = observed.ready >= max(1, _min_ready(rules, observed, observed.was_ready))
     if enough:
         return Phase("active", now, observed.was_ready, now)
     asleep = observed.was_ready and observed.replicas == 0
     return Phase("inactive" if asleep else "activating", now, observed.was_ready, now)
 
 
-def verdict(rules: Kpa, wanted: int, observed: Observed, phase: Phase, now: float) -> Verdict:
+def scale(rules: Kpa, wanted: int, observed: Observed, phase: Phase, now: float) -> ScaleResult:
     least = rules.min_scale if observed.reachable else 0
     note, rule = "", ""
+    # initial-scale acts as a minimum until it has been reached once.
     if rules.initial_scale > 1 and not phase.initialized and observed.reachable and rules.initial_scale > least:
         least, note, rule = rules.initial_scale, f"initial scale {rules.initial_scale}", "initial"
-    desired = _bounded(wanted, least, rules.max_scale)
+    desired = least if wanted < least else min(wanted, rules.max_scale) if rules.max_scale else wanted
     if desired > wanted:
         note, rule = note or f"minimum {least}", rule or "minimum"
     elif desired < wanted:
         note, rule = f"maximum {rules.max_scale}", "maximum"
     else:
         note, rule = "", ""
-    return Verdict(desired, desired, note, rule) if desired else _zero(rules, observed, phase, now)
+    return ScaleResult(desired, desired, note, rule) if desired else _scale_to_zero(rules, observed, phase, now)
 
 
-def _bounded(wanted: int, least: int, most: int) -> int:
-    return least if wanted < least else min(wanted, most) if most else wanted
-
-
-def _zero(rules: Kpa, observed: Observed, phase: Phase, now: float) -> Verdict:
+def _scale_to_zero(rules: Kpa, observed: Observed, phase: Phase, now: float) -> ScaleResult:
     passed = now - phase.since
     if phase.state == "activating":
         limit = rules.progress_s + ACTIVATION_BUFFER_S
         if passed > limit:
-            return Verdict(0, 0, f"not ready within {limit:g} s", "deadline")
-        return Verdict(None, -1, "starting", "activation")
+            return ScaleResult(0, 0, f"not ready within {limit:g} s", "deadline")
+        return ScaleResult(None, -1, "starting", "activation")
     if phase.state == "active":
+        # Hold for one more decision before going inactive: Knative first reprograms the network to the activator.
         if passed >= rules.window_s:
-            return Verdict(None, 0, f"nothing asked for {rules.window_s:g} s, about to go", "grace")
-        return Verdict(1, 1, f"active for {passed:.0f} s of at least {rules.window_s:g} s", "window")
+            return ScaleResult(None, 0, f"nothing asked for {rules.window_s:g} s, about to go", "grace")
+        return ScaleResult(1, 1, f"active for {passed:.0f} s of at least {rules.window_s:g} s", "window")
     return _last_replica(rules, observed, phase, now)
 
 
-def _last_replica(rules: Kpa, observed: Observed, phase: Phase, now: float) -> Verdict:
+def _last_replica(rules: Kpa, observed: Observed, phase: Phase, now: float) -> ScaleResult:
     inactive = now - phase.since
     retention = rules.retention_s if observed.reachable else 0.0
     if inactive >= max(rules.grace_s, retention):
-        return Verdict(0, 0)
+        return ScaleResult(0, 0)
     if inactive < retention:
-        return Verdict(None, 0, f"retention of {retention:g} s", "retention")
+        return ScaleResult(None, 0, f"retention of {retention:g} s", "retention")
     if phase.held_since is not None and now - phase.held_since >= rules.grace_s:
-        return Verdict(0, 0)
-    return Verdict(None, 0, f"grace of {rules.grace_s:g} s", "grace")
+        return ScaleResult(0, 0)
+    return ScaleResult(None, 0, f"grace of {rules.grace_s:g} s", "grace")
 
 
 def next_phase(rules: Kpa, want: int, excess: float, observed: Observed, phase: Phase, now: float) -> Phase:
-    least = _least(rules, observed, phase.initialized)
+    least = _min_ready(rules, observed, phase.initialized)
     initialized = phase.initialized or observed.ready >= least
-    state = _state(want, least, observed.ready, phase.state)
+    state = _next_state(want, least, observed.ready, phase.state)
     held = None if want > 0 and excess >= 0 else phase.held_since if phase.held_since is not None else now
     since = phase.since if state == phase.state else now
     return Phase(state, since, initialized, held)
 
 
-def _least(rules: Kpa, observed: Observed, initialized: bool) -> int:
-    """Replicas that must be ready for the revision to count as active."""
+def _min_ready(rules: Kpa, observed: Observed, initialized: bool) -> int:
+    """Return the ready replicas required for the revision to be active."""
     least = rules.min_scale if observed.reachable else 0
     return max(least, 1 if initialized else rules.initial_scale)
 
 
-def _state(want: int, least: int, ready: int, before: State) -> State:
+def _next_state(want: int, least: int, ready: int, before: State) -> State:
     if want == 0 or least == 0:
         return "inactive"
     if want < 0 and before == "inactive":
-        return "inactive"
+        return "inactive"  # an unknown count must not activate
     return "active" if ready >= least else "activating"

@@ -1,6 +1,6 @@
-"""What the triggers of a ScaledObject say at one moment: values, who is active, and what stands in for those that fail.
+"""Trigger evaluation of a ScaledObject: values, activity, and fallbacks for failed triggers.
 
-Used by keda.py; an HPA without KEDA reads its values through here as well.
+Used by keda.py; an HPA without KEDA gets its metric values through here as well.
 """
 
 import math
@@ -15,27 +15,27 @@ COMPOSITE: Final = "formula"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """`metrics` and `values` are what the HPA sees: with a formula one composite metric in place of all others."""
+class TriggerValues:
+    """Metrics for the HPA; with a formula one composite metric replaces all others."""
 
     metrics: tuple[Metric, ...]
     values: Mapping[str, float | None]
     active: bool
-    why: str = ""  # the trigger that is active, in numbers
-    failed: tuple[str, ...] = ()  # without an answer, and without a fallback that speaks for them
-    fallback: str = ""  # why a fallback speaks
+    why: str = ""  # the active trigger with its value
+    failed: tuple[str, ...] = ()  # triggers without a value and without a fallback
+    fallback: str = ""  # why a fallback applies
 
 
-def answer(metric: Metric, result: float | None) -> float | None:
-    """A query's result as KEDA takes it: empty, NaN and infinite are 0 with ignoreNullValues, else a failure."""
+def query_value(metric: Metric, result: float | None) -> float | None:
+    """Convert a query result as KEDA does: empty, NaN and infinite are 0 with ignoreNullValues, else a failure."""
     if result is not None and math.isfinite(result):
         return result
     return 0.0 if metric.ignore_null else None
 
 
 def values(rules: Hpa, observed: Observed, now: float) -> dict[str, float | None]:
-    """By name; what was not asked yet is left out. KEDA hands on thousandths, so that is what is compared."""
-    found: dict[str, float | None] = {}
+    """Return values by metric name, without those not polled yet; KEDA truncates external ones to thousandths."""
+    result: dict[str, float | None] = {}
     for metric in rules.metrics:
         if metric.source == "requests" and metric.name not in observed.metrics:
             seen = windows.buckets(observed, "concurrency", rules.polling_s, now)
@@ -44,12 +44,12 @@ def values(rules: Hpa, observed: Observed, now: float) -> dict[str, float | None
             value = observed.metrics[metric.name]
         else:
             continue
-        found[metric.name] = _thousandths(value) if rules.keda and _external(metric) and value is not None else value
-    return found
+        result[metric.name] = _thousandths(value) if rules.keda and _external(metric) and value is not None else value
+    return result
 
 
 def _external(metric: Metric) -> bool:
-    """Whether KEDA asks for it; cpu and memory are between the HPA and the replicas."""
+    """Whether KEDA provides it; cpu and memory are resource metrics of the HPA."""
     return metric.source not in ("cpu", "memory")
 
 
@@ -58,49 +58,49 @@ def _thousandths(value: float) -> float:
 
 
 def failures(raw: Mapping[str, float | None], before: Mapping[str, int]) -> dict[str, int]:
-    """Polls in a row without an answer, by trigger."""
+    """Return consecutive failed polls by trigger."""
     return {name: before.get(name, 0) + 1 for name, value in raw.items() if value is None}
 
 
-def reading(
+def evaluate(
     rules: Hpa, raw: Mapping[str, float | None], failed: Mapping[str, int], ready: int, current: int
-) -> Reading:
+) -> TriggerValues:
     if not rules.keda:
-        return Reading(rules.metrics, raw, True)
-    given = _over_threshold(rules, raw, failed)
-    speaks = given if rules.fallback and rules.fallback.behavior != "scalingModifiers" else ()
-    reason = _fallback_reason(given, failed) if speaks else ""
+        return TriggerValues(rules.metrics, raw, True)
+    failing = _over_threshold(rules, raw, failed)
+    # With behavior scalingModifiers the formula handles failed triggers itself (`??`).
+    replaced = failing if rules.fallback and rules.fallback.behavior != "scalingModifiers" else ()
+    reason = " and ".join(f"{name} failed {failed[name]} times" for name in replaced)
     if rules.formula:
-        return _composite(rules, raw, given, speaks, reason, ready, current)
-    stood_in = dict(raw)
+        return _composite(rules, raw, failing, replaced, reason, ready, current)
+    effective = dict(raw)
     for metric in rules.metrics:
-        if rules.fallback and metric.name in speaks:
-            stood_in[metric.name] = _fallback_value(metric, rules.fallback, ready, current)
-    missing = tuple(m.name for m in rules.metrics if _external(m) and stood_in.get(m.name, 0.0) is None)
-    active = [m for m in rules.metrics if _is_active(m, stood_in.get(m.name)) or m.name in speaks]
+        if rules.fallback and metric.name in replaced:
+            effective[metric.name] = _fallback_value(metric, rules.fallback, ready, current)
+    missing = tuple(m.name for m in rules.metrics if _external(m) and effective.get(m.name, 0.0) is None)
+    active = [m for m in rules.metrics if _is_active(m, effective.get(m.name)) or m.name in replaced]
+    # As KEDA: a ScaledObject with cpu and memory only is always active, it never scales to zero.
     only_resources = not any(_external(metric) for metric in rules.metrics)
-    why = _active_reason(active[0], stood_in.get(active[0].name)) if active else ""
-    return Reading(rules.metrics, stood_in, bool(active) or (only_resources and not missing), why, missing, reason)
+    why = _active_reason(active[0], effective.get(active[0].name)) if active else ""
+    return TriggerValues(
+        rules.metrics, effective, bool(active) or (only_resources and not missing), why, missing, reason
+    )
 
 
 def _over_threshold(rules: Hpa, raw: Mapping[str, float | None], failed: Mapping[str, int]) -> tuple[str, ...]:
-    """Triggers that have failed more often than the fallback tolerates. cpu and memory have no fallback."""
+    """Return triggers that failed more often than `failureThreshold`; cpu and memory have no fallback."""
     if rules.fallback is None:
         return ()
     names = (m.name for m in rules.metrics if _external(m) and raw.get(m.name, 0.0) is None)
     return tuple(name for name in names if failed.get(name, 0) > rules.fallback.failure_threshold)
 
 
-def _fallback_reason(given: tuple[str, ...], failed: Mapping[str, int]) -> str:
-    return " and ".join(f"{name} failed {failed[name]} times" for name in given)
-
-
 def _fallback_value(metric: Metric, fallback: Fallback, ready: int, current: int) -> float | None:
-    """The value that makes the HPA want the fallback's replicas; with Value none does while nothing is ready."""
+    """Return the metric value that makes the HPA propose the fallback's replicas."""
     count = float(fallback_count(fallback, current))
     if metric.kind == "Value":
         if ready == 0:
-            return None
+            return None  # Value multiplies by ready replicas: no value leads to any count
         count /= ready
     return _thousandths(metric.target * count)
 
@@ -125,20 +125,20 @@ def _active_reason(metric: Metric, value: float | None) -> str:
 
 
 def _composite(
-    rules: Hpa, raw: Mapping[str, float | None], given: tuple[str, ...], speaks: tuple[str, ...], reason: str,
+    rules: Hpa, raw: Mapping[str, float | None], failing: tuple[str, ...], replaced: tuple[str, ...], reason: str,
     ready: int, current: int,
-) -> Reading:  # fmt: skip
-    """One metric out of all. A trigger that failed beyond the threshold is nil where the formula is to handle it."""
+) -> TriggerValues:  # fmt: skip
+    """Combine all triggers by the formula, in which a trigger that failed beyond the threshold is nil."""
     whole = Metric(COMPOSITE, "prometheus", rules.formula_kind, rules.formula_target, rules.formula_activation)
-    missing = tuple(name for name, value in raw.items() if value is None and name not in given)
+    missing = tuple(name for name, value in raw.items() if value is None and name not in failing)
     value: float | None = None
-    if speaks and rules.fallback:
+    if replaced and rules.fallback:
         value = _fallback_value(whole, rules.fallback, ready, current)
     elif not missing:
         value = formula.compute(rules.formula, raw)
-        if value is None and given and rules.fallback:
+        if value is None and failing and rules.fallback:
             value = rules.fallback.replicas * rules.formula_target
         value = None if value is None else _thousandths(value)
     failed = missing or (() if value is not None else (COMPOSITE,))
     active = not failed and _is_active(whole, value)
-    return Reading((whole,), {COMPOSITE: value}, active, _active_reason(whole, value), failed, reason)
+    return TriggerValues((whole,), {COMPOSITE: value}, active, _active_reason(whole, value), failed, reason)

@@ -1,7 +1,7 @@
-"""Averages over the last seconds of requests, as Knative takes them: a bucket a second, the window or what is of it.
+"""Windowed averages of load as in Knative's metrics: one bucket per second, over the window or its known part.
 
-The gateway is silent about a backend that nobody asks, so a second without a sample counts as zero; only the last two
-may still be on their way and are left out. A window without any sample begins anew with the next one.
+The gateway does not report idle backends, so a second without a sample counts as zero, except the last two, which may
+still be on their way. After a gap as long as the window, averaging starts anew with the next sample.
 """
 
 import math
@@ -11,31 +11,32 @@ from typing import Final
 from pilotlight.targets.local.scaling.model import Observed, Sample
 
 DIGITS: Final = 6
-LATE_S: Final = 2  # a second is reported within this time after it ended
-# The newest seconds of a weighted window make up this share of its average; a second weighs at least a fifth.
+REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
+# As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.
 WEIGHT: Final = 0.9999
-LEAST_DECAY: Final = 0.2
+MIN_DECAY: Final = 0.2
 
 
 def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:
-    """Load by second, back to the first gap as long as the window."""
-    found: dict[int, float] = {}
+    """Return the load by second, back to the first gap as long as the window."""
+    load: dict[int, float] = {}
     concurrency = metric != "rps"
-    asked = observed.waiting + observed.in_flight if concurrency else observed.waiting
+    pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
     last = math.floor(now)
-    for time, sample in _put_right(observed.samples, now):
+    for time, sample in _monotonic(observed.samples, now):
         at = math.floor(time)
-        if asked and not found and now - time > LATE_S:  # requests are there that the last sample cannot know of
-            found[last] = float(asked)
+        # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
+        if pending and not load and now - time > REPORT_DELAY_S:
+            load[last] = float(pending)
         if last - at >= window_s:
             break
-        found[at] = found.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
+        load[at] = load.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
         last = at
-    return found or ({last: float(asked)} if asked else {})
+    return load or ({last: float(pending)} if pending else {})
 
 
-def _put_right(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, Sample]]:
-    """Newest first. Before a clock jumped back, times were ahead of it: those samples move back by the jump."""
+def _monotonic(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, Sample]]:
+    """Yield samples newest first. Samples from before a backward clock jump are shifted back by the jump."""
     jumped, newer = 0.0, now
     for sample in reversed(samples):
         at = sample.at - jumped
@@ -47,22 +48,22 @@ def _put_right(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, S
 
 
 def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:
-    """`began`: since when a replica has been there, and silence with it has meant no requests."""
+    """Return the average load over the window.
+
+    `began`: since when the revision has been active, so that seconds without a sample count as zero load.
+    """
     present = math.floor(now)
     size = math.ceil(window_s)
-    oldest = present - size  # the newest second that is out of the window
+    oldest = present - size  # newest second outside the window
     inside = {at: value for at, value in load.items() if at > oldest}
     if not inside:
         return 0.0
-    newest = max(inside)
     if weighted:
-        return _weighted(inside, present, size)
-    end = newest if present - newest <= LATE_S else present - 1
+        decay = max(1 - math.pow(1 - WEIGHT, 1 / size), MIN_DECAY)
+        return sum(value * decay * math.pow(1 - decay, present - at) for at, value in inside.items())
+    newest = max(inside)
+    # A newest bucket within the report delay ends the range: later seconds may only not have been reported yet.
+    end = newest if present - newest <= REPORT_DELAY_S else present - 1
     first = min(load) if began is None else min(min(load), math.floor(began))
     seconds = min(end - first + 1, size - (present - end))
     return round(sum(inside.values()) / max(seconds, 1), DIGITS)
-
-
-def _weighted(inside: Mapping[int, float], present: int, size: int) -> float:
-    decay = max(1 - math.pow(1 - WEIGHT, 1 / size), LEAST_DECAY)
-    return sum(value * decay * math.pow(1 - decay, present - at) for at, value in inside.items())

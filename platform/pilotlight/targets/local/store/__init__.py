@@ -1,4 +1,4 @@
-"""What the embedded platform remembers over the death of its control process: one SQLite file."""
+"""Persistent state of the embedded platform: one SQLite file."""
 
 from pilotlight.targets.local.store.live import live_manifests
 from pilotlight.targets.local.store.records import StoredRevision, StoredService

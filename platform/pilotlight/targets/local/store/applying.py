@@ -1,4 +1,4 @@
-"""One deploy as it is written: is it the expected state, is it anything new, and which old releases go for it."""
+"""Store a release: check the expected generation, skip unchanged ones, prune old releases."""
 
 # ruff: noqa: S608 - the parts of each statement are constants of this module
 
@@ -12,32 +12,32 @@ from pilotlight.errors import Conflict
 from pilotlight.targets.target import Release
 
 Json = Any
-RELEASES_KEPT: Final = 10
-# A workload, the name of its revision, and the objects that this revision is interpreted from.
+RELEASE_HISTORY_LIMIT: Final = 10
+# Workload, name of its revision, and the manifests of this revision.
 NewRevision = tuple[str, str, Sequence[Mapping[str, Json]]]
 
 _OF: Final = "WHERE namespace = ? AND name = ?"
 
 
 def apply(connection: sqlite3.Connection, release: Release, revisions: Sequence[NewRevision], now: str) -> int:
-    """Within the caller's transaction: the generation that the service has then."""
-    found = _present(connection, release)
-    if found and _same(connection, release, found):
-        return found
-    generation = _next_generation(connection, release, found)
+    """Store a release within the caller's transaction; return the service's generation afterwards."""
+    current = _current_generation(connection, release)
+    if current and _is_unchanged(connection, release, current):
+        return current
+    generation = _next_generation(connection, release, current)
     _write(connection, release, generation, now)
     _write_revisions(connection, release, revisions, generation, now)
-    _forget_old(connection, release)
+    _prune_releases(connection, release)
     return generation
 
 
-def _present(connection: sqlite3.Connection, release: Release) -> int:
-    """The generation that is there, which must be the expected one; 0: the service is not there."""
+def _current_generation(connection: sqlite3.Connection, release: Release) -> int:
+    """Return the stored generation; 0: no such service. Raise Conflict if it is not the expected one."""
     label = f"{release.namespace}/{release.name}"
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT generation, deleting FROM services {_OF}", (release.namespace, release.name)
     ).fetchone()
-    generation, deleting = (int(found[0]), bool(found[1])) if found else (0, False)
+    generation, deleting = (int(row[0]), bool(row[1])) if row else (0, False)
     if deleting:
         raise Conflict(f"{label} is being deleted; run it again once it is gone")
     if release.expected is None or release.expected == generation:
@@ -52,10 +52,10 @@ def _encoded(release: Release) -> tuple[str, bytes, bytes]:
     return release.document, json.encode(release.catalogue), json.encode(release.manifests)
 
 
-def _same(connection: sqlite3.Connection, release: Release, generation: int) -> bool:
+def _is_unchanged(connection: sqlite3.Connection, release: Release, generation: int) -> bool:
     sql = f"SELECT document, catalogue, manifests FROM releases {_OF} AND generation = ?"
-    found = connection.execute(sql, (release.namespace, release.name, generation)).fetchone()
-    return bool(found == _encoded(release))
+    row = connection.execute(sql, (release.namespace, release.name, generation)).fetchone()
+    return bool(row == _encoded(release))
 
 
 def _next_generation(connection: sqlite3.Connection, release: Release, present: int) -> int:
@@ -78,7 +78,11 @@ def _write(connection: sqlite3.Connection, release: Release, generation: int, no
 def _write_revisions(
     connection: sqlite3.Connection, release: Release, revisions: Sequence[NewRevision], generation: int, now: str
 ) -> None:
-    """One that is there keeps its age and may try again: its autoscaler, or a Secret, can be another."""
+    """Insert revisions; an existing one keeps its creation time and loses its failure.
+
+    A revision that failed may start now: its autoscaler or a Secret may have changed.
+    """
+    # `age_at` is unused but NOT NULL.
     connection.executemany(
         """INSERT INTO revisions (namespace, name, workload, revision, generation, manifests, created_at, age_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -90,12 +94,12 @@ def _write_revisions(
     )
 
 
-def _forget_old(connection: sqlite3.Connection, release: Release) -> None:
-    """A canary goes back to the release that it stands beside, however many steps it has taken since."""
+def _prune_releases(connection: sqlite3.Connection, release: Release) -> None:
+    """Delete old releases, except those of stored revisions and the stable one that a canary may return to."""
     key = (release.namespace, release.name)
     connection.execute(
         f"""DELETE FROM releases {_OF} AND generation NOT IN (
-            SELECT generation FROM releases {_OF} ORDER BY generation DESC LIMIT {RELEASES_KEPT})
+            SELECT generation FROM releases {_OF} ORDER BY generation DESC LIMIT {RELEASE_HISTORY_LIMIT})
         AND generation NOT IN (SELECT generation FROM revisions {_OF})
         AND generation NOT IN (SELECT coalesce(json_extract(state, '$.current.stable_generation'), 0)
             FROM canaries {_OF})""",

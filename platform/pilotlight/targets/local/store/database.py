@@ -1,7 +1,7 @@
-"""The file itself: opened, moved to the present version, and every change of it one transaction.
+"""SQLite file of the store: opened, migrated, and changed in transactions.
 
-Write-ahead logging leaves the state before or after a change whenever the process dies. A change that a user was told
-of is also flushed to the disk (`durable`), so that it outlives a power cut; the rest may be lost to one, never torn.
+With write-ahead logging a crash leaves the state before or after a change. `durable` changes, which are acknowledged to
+users, are also synced to disk and survive a power failure; others may be lost by one, but never torn.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, Final
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.store.schema import MIGRATIONS, migrate
 
-# Only one process writes; somebody who looks into the file with a tool of his own holds it for moments.
+# Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 _CAUSES: Final = {
     "SQLITE_FULL": "the disk is full; make room there, then run it again",
@@ -29,13 +29,13 @@ _CAUSES: Final = {
 
 
 class Database:
-    """One connection, for the thread that opened it. `steps` lead to the present version of the file."""
+    """One connection, for the thread that opened it. `steps` are the migrations. Errors are raised as PlatformError."""
 
     def __init__(self, path: Path, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         self._path = path
         self._steps = steps
-        with self._told():
-            # Documents may hold secrets; the companions of the file get its mode.
+        with self._translated_errors():
+            # Documents may hold secrets; SQLite gives the -wal and -shm files the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
@@ -54,13 +54,13 @@ class Database:
         self._connection.close()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._told():
+        with self._translated_errors():
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def change(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing; whatever went wrong, the next change starts afresh."""
-        with self._told():
+        """Run the body in one transaction; roll it back on any exception."""
+        with self._translated_errors():
             if durable:
                 self._connection.execute("PRAGMA synchronous = FULL")
             try:
@@ -68,15 +68,15 @@ class Database:
                 yield self._connection
                 self._connection.execute("COMMIT")
             finally:
-                # A full disk may have taken the transaction back already.
+                # A full disk may have rolled the transaction back already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if durable:
                     self._connection.execute("PRAGMA synchronous = NORMAL")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What SQLite says as one sentence that names the file and what to do."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise SQLite's errors as PlatformError with the file, the cause and the fix."""
         try:
             yield
         except sqlite3.Error as error:
@@ -86,7 +86,7 @@ class Database:
 
 
 def _cause(error: sqlite3.Error) -> str:
-    """Extended codes (SQLITE_IOERR_WRITE) carry the name of their family in front."""
     name = getattr(error, "sqlite_errorname", "")
+    # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
     known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
     return next(known, f"{error}; this is a defect of ours")

@@ -1,4 +1,4 @@
-"""Events in the store: numbered, never changed, and bounded per service and over all."""
+"""Events in the store: numbered, immutable, bounded per service and in total."""
 
 # ruff: noqa: S608 - the parts of each statement are constants of this module
 
@@ -8,8 +8,8 @@ from typing import Final
 from pilotlight.targets.local.store.database import Database
 from pilotlight.targets.target import Event, Key
 
-PER_SERVICE: Final = 1_000
-IN_ALL: Final = 10_000
+MAX_EVENTS_PER_SERVICE: Final = 1_000
+MAX_EVENTS: Final = 10_000
 
 _FIELDS: Final = "at, namespace, service, object, type, reason, message"
 _OF: Final = "namespace = ? AND service = ?"
@@ -22,13 +22,15 @@ def add(connection: sqlite3.Connection, event: Event) -> int:
     )
     number = int(written.lastrowid or 0)
     key = (event.namespace, event.service)
-    connection.execute(f"DELETE FROM events WHERE {_OF} AND number <= ({_nth(_OF, PER_SERVICE)})", (*key, *key))
-    connection.execute(f"DELETE FROM events WHERE number <= ({_nth('1', IN_ALL)})")
+    connection.execute(
+        f"DELETE FROM events WHERE {_OF} AND number <= ({_nth(_OF, MAX_EVENTS_PER_SERVICE)})", (*key, *key)
+    )
+    connection.execute(f"DELETE FROM events WHERE number <= ({_nth('1', MAX_EVENTS)})")
     return number
 
 
 def _nth(which: str, count: int) -> str:
-    """The newest number that is one too many; nothing where there are fewer."""
+    """Return a query for the newest event number beyond `count`; empty if there are fewer."""
     return f"SELECT number FROM events WHERE {which} ORDER BY number DESC LIMIT 1 OFFSET {count}"
 
 

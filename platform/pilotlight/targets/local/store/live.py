@@ -1,6 +1,6 @@
-"""A stored service as a cluster would show it: its objects with what was set by hand and who gets which share.
+"""Live manifests of a stored service, as a cluster would return them: with overrides and Knative status.
 
-`running.current_of` reads the next plan's `current` from these, the same way as from objects of a cluster.
+`running.current_of` reads the next plan's current state from these as from a cluster's objects.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from pilotlight.targets.local.store.records import StoredService
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 Json = Any
-PROVEN: Final = ("Loaded", "Standby", "Parked")  # a revision whose model has answered once
+PROVEN: Final = ("Loaded", "Standby", "Parked")  # model states of a revision that has been ready
 
 
 def live_manifests(stored: StoredService, status: ServiceStatus) -> list[dict[str, Json]]:
@@ -39,7 +39,7 @@ def is_knative_service(manifest: Mapping[str, Json]) -> bool:
 
 
 def _knative_status(manifest: Mapping[str, Json], revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
-    """`revisions` come newest first."""
+    """Return the status of a Knative Service; `revisions` are newest first."""
     template = manifest["spec"]["template"].get("metadata") or {}
     created = template.get("name") or next((revision.name for revision in revisions), "")
     ready = next((revision.name for revision in revisions if revision.model_state in PROVEN), "")
@@ -52,7 +52,7 @@ def _knative_status(manifest: Mapping[str, Json], revisions: Sequence[RevisionSt
 
 
 def _shares(revision: RevisionStatus) -> Iterator[dict[str, Json]]:
-    """Knative has one entry for each tag; the percentage stands in the first."""
+    """Yield Knative's traffic entries: one per tag, the percentage in the first."""
     target = {"revisionName": revision.name, "latestRevision": False}
     for index, tag in enumerate(revision.tags or (("",) if revision.percent else ())):
         yield {**target, "percent": 0 if index else revision.percent, **({"tag": tag} if tag else {})}

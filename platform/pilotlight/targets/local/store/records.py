@@ -1,8 +1,7 @@
-"""What comes back out of the store. Manifests stay bytes until somebody asks: a thousand services at rest are small."""
+"""Records of the store. Manifests are decoded on access, so that a thousand idle services use little memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import json
@@ -11,16 +10,6 @@ from pilotlight.targets.target import Key
 
 Json = Any
 Manifests = list[dict[str, Json]]
-
-
-def seconds_between(earlier: str, later: str) -> float:
-    """Of two UTC instants; a clock that was set back adds nothing."""
-    return max(0.0, (_instant(later) - _instant(earlier)).total_seconds())
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +36,18 @@ class StoredService:
 
 @dataclass(frozen=True, slots=True)
 class StoredRevision:
-    """`manifests` are those that this revision can be interpreted from again: its workload and what belongs to it."""
+    """Stored revision. `manifests` are its workload and the objects that it needs to be interpreted again."""
 
     namespace: str
     service: str
     workload: str
     name: str
-    generation: int  # the last release that it was part of
+    generation: int  # of the last release that contained it
     created_at: str
-    first_ready_at: str  # empty: it never was
+    first_ready_at: str  # empty: never
     failed: str  # why it cannot be started; empty: it can
-    age_s: float  # how old it was at `age_at`
-    age_at: str
     encoded: bytes = field(repr=False)
 
     @property
     def manifests(self) -> Manifests:
         return json.decode(self.encoded, type=Manifests)
-
-    def age(self, now: str) -> float:
-        """Seconds since it was created, as far as clocks can be believed: what was counted, and the time since."""
-        return self.age_s + seconds_between(self.age_at, now)

@@ -1,7 +1,7 @@
-"""The tables, as the steps that lead from one version of the file to the next. A step that was released never changes.
+"""Tables of the store as migrations. A released migration never changes.
 
-`user_version` counts the steps that a file has had. A release of a service is one deploy; its newest one is what the
-service is. A revision refers to the last release that contained it, which is therefore kept as long as it is.
+`user_version` counts the migrations applied to a file. A release is one deploy; the newest one is the service's
+specification. A revision refers to the last release that contained it, which is kept as long as the revision.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ FIRST: Final = (
         namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
         created_at TEXT NOT NULL, updated_at TEXT NOT NULL, deleting INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
-    # Whoever planned from a service that was deleted and made again must not find his generation by accident.
+    # Generations continue after a delete: a plan made before it must not match a service created again.
     """CREATE TABLE deleted (
         namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
         PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
@@ -57,18 +57,18 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """To the version of this program, all steps in one transaction."""
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > len(steps):
-        message = f"{path} was written by a newer Pilotlight (version {found} of the file, this one reads up to"
+    """Migrate to the version of this program, in one transaction. Raise PlatformError for a newer file."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(steps):
+        message = f"{path} was written by a newer Pilotlight (version {version} of the file, this one reads up to"
         raise PlatformError(
             f"{message} {len(steps)}); install that one again, or set PILOTLIGHT_HOME to another folder"
         )
-    if found == len(steps):
+    if version == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
-    if int(connection.execute("PRAGMA user_version").fetchone()[0]) == found:  # nobody else was faster
-        for statement in (statement for step in steps[found:] for statement in step):
+    if int(connection.execute("PRAGMA user_version").fetchone()[0]) == version:  # else another process was faster
+        for statement in (statement for step in steps[version:] for statement in step):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
     connection.execute("COMMIT")

@@ -1,7 +1,7 @@
-"""Everything that must survive the control process, behind methods that are one transaction each.
+"""Store of the control process; each method is one transaction.
 
-The engine writes here before it acts and reads here when it starts; nothing else opens the file. Instants are UTC
-texts (RFC 3339) that the caller brings: the store has no clock.
+The engine writes before it acts and reads when it starts; nothing else opens the file. Times are RFC 3339 texts in UTC
+from the caller: the store has no clock.
 """
 
 # ruff: noqa: S608 - the parts of each statement are constants of this module
@@ -18,14 +18,14 @@ from pilotlight.targets.local.store import applying, canaries, journal
 from pilotlight.targets.local.store.applying import NewRevision
 from pilotlight.targets.local.store.database import Database
 from pilotlight.targets.local.store.records import StoredRevision, StoredService
-from pilotlight.targets.target import Event, KeptCanary, Key, Release
+from pilotlight.targets.target import CanaryRecord, Event, Key, Release
 
 Json = Any
 
 _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.created_at, s.updated_at, s.deleting,
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
-    age_s, age_at, manifests FROM revisions"""
+    manifests FROM revisions"""
 _OF: Final = "WHERE namespace = ? AND name = ?"
 _OF_REVISION: Final = f"{_OF} AND workload = ? AND revision = ?"
 
@@ -44,9 +44,9 @@ class Store:
         self._database.close()
 
     def apply(self, release: Release, revisions: Sequence[NewRevision], now: str, reset: bool = False) -> int:
-        """The generation that the service has then. What is there already is not written again.
+        """Store a release unless it is unchanged; return the service's generation.
 
-        Raises Conflict when it is not at `release.expected`, which is 0 for a service that should not be there.
+        Raise Conflict if the service is not at `release.expected`; 0: it must not exist.
         """
         with self._database.change(durable=True) as connection:
             if reset:
@@ -54,11 +54,11 @@ class Store:
             return applying.apply(connection, release, revisions, now)
 
     def service(self, key: Key) -> StoredService | None:
-        found = self._services("WHERE s.namespace = ? AND s.name = ?", key)
-        return found[0] if found else None
+        services = self._services("WHERE s.namespace = ? AND s.name = ?", key)
+        return services[0] if services else None
 
     def services(self) -> list[StoredService]:
-        """By namespace and name."""
+        """Return all services by namespace and name."""
         return self._services("ORDER BY s.namespace, s.name", ())
 
     def _services(self, which: str, values: Sequence[str]) -> list[StoredService]:
@@ -69,7 +69,7 @@ class Store:
         return [_service(row, overrides.get((row[0], row[1]), {})) for row in rows]
 
     def releases(self, key: Key) -> list[Release]:
-        """Newest first. Those of revisions that are not forgotten stay beyond the last ten."""
+        """Return releases, newest first; those of stored revisions are kept beyond RELEASE_HISTORY_LIMIT."""
         sql = f"""SELECT document, manifests, catalogue, note, generation, at FROM releases {_OF}
             ORDER BY generation DESC"""
         return [
@@ -81,29 +81,24 @@ class Store:
         ]  # fmt: skip
 
     def revisions(self, key: Key) -> list[StoredRevision]:
-        """The latest deployed first."""
+        """Return revisions, the latest deployed first."""
         sql = f"{_REVISIONS} {_OF} ORDER BY generation DESC, rowid DESC"
         return [StoredRevision(*row) for row in self._database.rows(sql, key)]
 
     def mark_ready(self, key: Key, workload: str, revision: str, now: str) -> None:
-        """It has answered. Only the first time counts; whatever failed before is past."""
+        """Record the first readiness of a revision, and clear its failure."""
         changes = "failed = '', first_ready_at = coalesce(nullif(first_ready_at, ''), ?)"
         self._one(f"UPDATE revisions SET {changes} {_OF_REVISION}", (now, *key, workload, revision))
 
     def mark_failed(self, key: Key, workload: str, revision: str, reason: str) -> None:
-        """Why it cannot be started; an empty reason lets it try again."""
+        """Record why a revision cannot be started; an empty reason clears it."""
         self._one(f"UPDATE revisions SET failed = ? {_OF_REVISION}", (reason, *key, workload, revision))
-
-    def save_age(self, key: Key, workload: str, revision: str, age_s: float, now: str) -> None:
-        """How old it is by a clock that cannot be set; what passes while nobody counts is added to it later."""
-        values = (age_s, now, *key, workload, revision)
-        self._one(f"UPDATE revisions SET age_s = ?, age_at = ? {_OF_REVISION}", values)
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._one(f"DELETE FROM revisions {_OF_REVISION}", (*key, workload, revision))
 
     def set_overrides(self, key: Key, workload: str, values: Mapping[str, Json] | None) -> None:
-        """What `scale` and `traffic` say of a workload; None: as the document says again."""
+        """Replace the overrides of `scale` and `traffic` of a workload; None removes them."""
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
             connection.execute(f"DELETE FROM overrides {_OF} AND workload = ?", (*key, workload))
@@ -122,28 +117,28 @@ class Store:
         return [json.decode(value, type=dict[str, Json]) for (value,) in rows]
 
     def add_event(self, event: Event) -> int:
-        """Its number. The oldest go when there are too many."""
+        """Store an event and return its number; prunes the oldest."""
         with self._database.change() as connection:
             return journal.add(connection, event)
 
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> list[Event]:
-        """Oldest first: the next ones after that number; from the start (0), the newest ones."""
+        """Return events, oldest first: those following number `after`; with 0 the newest ones."""
         return journal.read(self._database, key, after, limit)
 
-    def canaries(self) -> list[KeptCanary]:
+    def canaries(self) -> list[CanaryRecord]:
         return canaries.read(self._database)
 
-    def canary(self, key: Key) -> KeptCanary | None:
+    def canary(self, key: Key) -> CanaryRecord | None:
         return next(iter(canaries.read(self._database, key)), None)
 
-    def keep_canary(self, key: Key, state: str, version: str) -> KeptCanary:
-        """Raises Conflict when it is not at that version."""
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Store a canary record. Raise Conflict if it is not at `version`."""
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
-            return canaries.keep(connection, key, state, version)
+            return canaries.save(connection, key, state, version)
 
     def port(self, key: Key, kind: str, candidates: Iterable[int]) -> int:
-        """The service's own port of this kind: the one that it has, else the first candidate that nobody has."""
+        """Return the service's port of this kind: the stored one, else the first candidate not assigned yet."""
         with self._database.change() as connection:
             _exists(connection, key)
             row = connection.execute(f"SELECT port FROM ports {_OF} AND kind = ?", (*key, kind)).fetchone()
@@ -157,7 +152,7 @@ class Store:
             return free
 
     def release_port(self, key: Key, kind: str) -> None:
-        """Somebody else on this machine has it: the next `port` gives another."""
+        """Release a port that another process uses; the next `port` call assigns another one."""
         self._one(f"DELETE FROM ports {_OF} AND kind = ?", (*key, kind))
 
     def begin_delete(self, key: Key) -> None:
@@ -166,10 +161,10 @@ class Store:
             connection.execute(f"UPDATE services SET deleting = 1 {_OF}", key)
 
     def finish_delete(self, key: Key) -> None:
-        """Nothing of it is left but its events."""
+        """Delete all of a service but its events and its last generation."""
         with self._database.change(durable=True) as connection:
-            kept = f"INSERT OR REPLACE INTO deleted SELECT namespace, name, generation FROM services {_OF}"
-            connection.execute(kept, key)
+            tombstone = f"INSERT OR REPLACE INTO deleted SELECT namespace, name, generation FROM services {_OF}"
+            connection.execute(tombstone, key)
             connection.execute(f"DELETE FROM services {_OF}", key)
 
     def _one(self, sql: str, values: Sequence[Json]) -> None:

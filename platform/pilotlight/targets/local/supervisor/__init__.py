@@ -1,4 +1,4 @@
-"""Starts, watches, limits and ends the processes of the embedded platform; `Supervisor` is all that others see."""
+"""Process supervisor of the embedded platform: starts, probes, limits and ends replicas."""
 
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, State, Usage
 from pilotlight.targets.local.supervisor.supervisor import Supervisor

@@ -1,4 +1,4 @@
-"""One HTTP question to a replica, as lean as it gets: a cold start is asked after every few milliseconds."""
+"""Minimal HTTP client for replicas on loopback: a starting replica is probed every few milliseconds."""
 
 import asyncio
 import json
@@ -7,18 +7,18 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 Json = Any
-MOST: Final = 16 << 20  # of an answer
+MAX_RESPONSE_BYTES: Final = 16 << 20
 
 
-class Answer(NamedTuple):
-    """`status` 0: nobody answered within the time, or not in HTTP."""
+class LoopbackResponse(NamedTuple):
+    """HTTP response; `status` 0: timeout, connection failure, or not HTTP."""
 
     status: int
     body: bytes = b""
 
     @property
     def ok(self) -> bool:
-        """As Kubernetes judges an HTTP probe."""
+        """Whether a Kubernetes HTTP probe would succeed."""
         return 200 <= self.status < 400
 
     def json(self) -> dict[str, Json]:
@@ -29,21 +29,21 @@ class Answer(NamedTuple):
         return {}
 
 
-async def ask(port: int, path: str, timeout_s: float, *, tell: bool = False, token: str = "") -> Answer:
-    """On loopback; never raises. `tell`: something is to be done (POST), by who has the token."""
+async def request(port: int, path: str, timeout_s: float, *, post: bool = False, token: str = "") -> LoopbackResponse:
+    """Send a GET, or a POST without a body, to a loopback port. Never raises."""
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""
-    extra = f"{bearer}Content-Length: 0\r\n" if tell else bearer
+    extra = f"{bearer}Content-Length: 0\r\n" if post else bearer
     try:
         async with asyncio.timeout(timeout_s):
-            return await get("127.0.0.1", port, path, method="POST" if tell else "GET", extra=extra)
+            return await send_request("127.0.0.1", port, path, method="POST" if post else "GET", extra=extra)
     except (OSError, TimeoutError, ValueError):
-        return Answer(0)
+        return LoopbackResponse(0)
 
 
-async def get(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> Answer:
-    """A connection of its own for each question, so that none outlives a replica that drains.
+async def send_request(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> LoopbackResponse:
+    """Send one request on a connection of its own, so that none stays open to a draining replica.
 
-    Raises OSError when nobody is there, ValueError for what is no HTTP.
+    Raise OSError if the connection fails, ValueError for an invalid response.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
@@ -52,7 +52,7 @@ async def get(host: str, port: int, path: str, *, method: str = "GET", extra: st
         request = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{extra}Connection: close\r\n\r\n"
         await loop.sock_sendall(connection, request.encode("latin-1"))
         answer = bytearray()
-        while len(answer) < MOST and not _complete(answer):
+        while len(answer) < MAX_RESPONSE_BYTES and not _complete(answer):
             piece = await loop.sock_recv(connection, 65536)
             if not piece:
                 break
@@ -61,14 +61,14 @@ async def get(host: str, port: int, path: str, *, method: str = "GET", extra: st
 
 
 def _complete(answer: bytearray) -> bool:
-    """Whether all of a body with a length is there; one without ends with its connection."""
+    """Whether a body with a Content-Length is complete; without one it ends with the connection."""
     head, end, body = bytes(answer).partition(b"\r\n\r\n")
     _, named, rest = head.lower().partition(b"\r\ncontent-length:")
     return bool(end and named) and len(body) >= int(rest.split(b"\r\n", 1)[0])
 
 
-def _parse(answer: bytes) -> Answer:
+def _parse(answer: bytes) -> LoopbackResponse:
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1."):
         raise ValueError("no answer in HTTP")
-    return Answer(int(head[9:12]), body)
+    return LoopbackResponse(int(head[9:12]), body)

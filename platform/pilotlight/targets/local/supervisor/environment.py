@@ -1,7 +1,7 @@
-"""A container of the manifests → the command, variables and ports of a process on this machine.
+"""Translate a container of the manifests into command, environment and ports of a local process.
 
-Only our own image can run here: its paths and ports are variables, so that the very manifests of a cluster also start
-a process. Nothing of our own environment reaches it but what a process needs to find libraries, stores and proxies.
+Only the platform's own image can run here: its paths and ports are variables, so the manifests of a cluster also start
+a process. It inherits only what it needs to find libraries, object stores and proxies.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Final
 from pilotlight import contract
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home import ENV_HOME, Home
-from pilotlight.targets.local.model import Container, Probe
+from pilotlight.targets.local.model import ContainerSpec, Probe
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica import Checks, Launch
@@ -23,9 +23,9 @@ READY: Final = "/v2/health/ready"
 _OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
-_PASSED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
+_INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
 _PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
-_PASSED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
+_INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
 _ADDRESSES: Final = frozenset({"--host", "--http-address", "--http-port", "--port", "--grpc-port", "--metrics-port"})
 _PORT_SETTINGS: Final = {
     "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
@@ -43,31 +43,31 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is executed. `predictor_args` are those after `python -m pilotlight_predictor`; None: another program."""
+    """Command line. `predictor_args` follow `python -m pilotlight_predictor`; None: another program."""
 
     argv: tuple[str, ...]
     predictor_args: tuple[str, ...] | None
 
 
 def free_ports() -> Ports:
-    """Three that nobody listens on. Another process may take one before the replica does; then it is started again."""
+    """Return three free ports. Another process may take one before the replica does; then it is started again."""
     with ExitStack() as stack:
-        found = []
+        ports = []
         for _ in range(3):
             probe = stack.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
-            found.append(probe.getsockname()[1])
-    return Ports(*found)
+            ports.append(probe.getsockname()[1])
+    return Ports(*ports)
 
 
-def command(container: Container, python: str) -> Command:
-    """Raises PlatformError for anything but our predictor and our router."""
+def command(container: ContainerSpec, python: str) -> Command:
+    """Return the command of a container. Raise PlatformError for anything but the platform's predictor and router."""
     if not _OURS.fullmatch(container.image):
         hint = "platformctl render makes manifests for a cluster"
         raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
     args = without_addresses(container.args)
     words = (*container.command, *args)
-    # -P: the working directory is no place to import from.
+    # -P: never import from the working directory.
     if not container.command:
         return Command((python, "-P", *_PREDICTOR, *args), args)
     for module in (_PREDICTOR, _ROUTER):
@@ -79,27 +79,27 @@ def command(container: Container, python: str) -> Command:
 
 
 def without_addresses(args: Sequence[str]) -> tuple[str, ...]:
-    """Flags that say where to listen are a pod's; here they would win over the ports that we give by variables."""
-    kept: list[str] = []
+    """Remove flags of listening addresses: they would override the ports that are set by variables."""
+    rest: list[str] = []
     words = iter(args)
     for word in words:
-        name, given, _ = word.partition("=")
+        name, equals, _ = word.partition("=")
         if name.replace("_", "-") not in _ADDRESSES:
-            kept.append(word)
-        elif not given:
+            rest.append(word)
+        elif not equals:
             next(words, None)
-    return tuple(kept)
+    return tuple(rest)
 
 
 def variables(
     launch: Launch, ports: Ports, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of the process."""
+    """Return the complete environment of the process."""
     container = launch.revision.container
-    # NVML counts devices as the bus does; CUDA does only when told to.
+    # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
     cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {
-        **passed(environ),
+        **inherited_env(environ),
         **({} if gpus else cuda),
         **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
@@ -119,33 +119,33 @@ def variables(
     }
 
 
-def passed(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of our own environment every process gets."""
+def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every process inherits."""
     return {
         name: value
         for name, value in environ.items()
-        if name in _PASSED or name.upper() in _PROXIES or name.startswith(_PASSED_PREFIXES)
+        if name in _INHERITED or name.upper() in _PROXIES or name.startswith(_INHERITED_PREFIXES)
     }
 
 
 def checks(launch: Launch, ports: Ports) -> Checks:
-    """The probes at the ports of the process instead of those of the manifests."""
+    """Return the probes with the ports of the process instead of those of the manifests."""
     revision = launch.revision
     container = revision.container
     local = _local_ports(container, ports)
 
-    def here(probe: Probe | None) -> Probe | None:
-        """gRPC health says what HTTP says; a port that is not the predictor's own can only be its HTTP port."""
+    def localize(probe: Probe | None) -> Probe | None:
         if probe is None:
             return None
-        port = local.get(probe.port, ports.http)
+        port = local.get(probe.port, ports.http)  # an unknown port can only be the predictor's HTTP port
+        # gRPC health reports the same state as HTTP readiness.
         grpc = port == ports.grpc or not probe.path
         return replace(probe, port=ports.http if grpc else port, path=READY if grpc else probe.path)
 
     return Checks(
-        here(container.readiness) or Probe(READY, ports.http),
-        here(container.startup),
-        here(container.liveness),
+        localize(container.readiness) or Probe(READY, ports.http),
+        localize(container.startup),
+        localize(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
         container.memory_limit,
         revision.grace_s,
@@ -153,13 +153,9 @@ def checks(launch: Launch, ports: Ports) -> Checks:
     )
 
 
-def _local_ports(container: Container, ports: Ports) -> dict[int, int]:
+def _local_ports(container: ContainerSpec, ports: Ports) -> dict[int, int]:
     numbers = (ports.http, ports.grpc, ports.metrics)
     return {
-        _number(container.env.get(name, ""), default): number
+        int(text) if (text := container.env.get(name, "")).isdecimal() else default: number
         for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
     }
-
-
-def _number(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() else default

@@ -1,4 +1,4 @@
-"""Which replica gets which GPU: whole devices, each to one replica, as nvidia.com/gpu means it."""
+"""GPU allocation: whole devices, each to one replica, as nvidia.com/gpu."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Device(NamedTuple):
-    """`id` is what CUDA_VISIBLE_DEVICES takes; `used_bytes` what somebody, perhaps outside the platform, uses of it."""
+    """GPU. `id` is its CUDA_VISIBLE_DEVICES entry; `used_bytes` includes use from outside the platform."""
 
     id: int | str
     used_bytes: int = 0
@@ -19,10 +19,10 @@ class Holder(NamedTuple):
 
 
 def allocate(devices: Sequence[Device], held: Mapping[str, Holder], count: int) -> tuple[tuple[int | str, ...], str]:
-    """The devices, or why there are none. Of the free ones, those that are used least come first."""
+    """Return the devices, least used first, or the reason why there are none."""
     if count > len(devices):
-        there = f"this machine has {len(devices)}" if devices else "this machine shows none"
-        return (), f"needs {count} GPU{'s' if count > 1 else ''}, and {there}"
+        available = f"this machine has {len(devices)}" if devices else "this machine shows none"
+        return (), f"needs {count} GPU{'s' if count > 1 else ''}, and {available}"
     taken = {device for holder in held.values() for device in holder.devices}
     free = sorted((device for device in devices if device.id not in taken), key=lambda device: device.used_bytes)
     if len(free) >= count:
@@ -33,14 +33,14 @@ def allocate(devices: Sequence[Device], held: Mapping[str, Holder], count: int) 
 
 
 @dataclass
-class Gpus:
-    """Who holds what. The machine is asked when a replica first wants one."""
+class GpuAllocator:
+    """GPU holders by replica. Devices are listed when the first replica needs one."""
 
     find: Callable[[], Sequence[Device]]
     held: dict[str, Holder] = field(default_factory=dict)
-    count: int = 0  # devices of the machine, when it was last asked
+    count: int = 0  # devices of the machine, as last listed
 
-    def take(self, replica: str, service: str, count: int) -> tuple[tuple[int | str, ...], str]:
+    def allocate(self, replica: str, service: str, count: int) -> tuple[tuple[int | str, ...], str]:
         if count == 0:
             return (), ""
         devices = self.find()
@@ -55,18 +55,20 @@ class Gpus:
         self.count = self.count or len(self.find())
         return self.count - sum(len(holder.devices) for holder in self.held.values())
 
-    def take_again(self, replica: str, service: str, devices: tuple[int | str, ...]) -> str:
-        """The very devices that a process has known from its start; or why it has to wait for them."""
+    def reallocate(self, replica: str, service: str, devices: tuple[int | str, ...]) -> str:
+        """Take back the devices that a parked process was started with; return why it must wait, or nothing."""
         others = {
-            held.service for name, held in self.held.items() if name != replica and set(held.devices) & set(devices)
+            holder.service
+            for name, holder in self.held.items()
+            if name != replica and set(holder.devices) & set(devices)
         }
         if others:
             return f"parked, and waiting for its GPU held by {', '.join(sorted(others))}"
-        self.hold(replica, service, devices)
+        self.adopt(replica, service, devices)
         return ""
 
-    def hold(self, replica: str, service: str, devices: tuple[int | str, ...]) -> None:
-        """A living replica has them already."""
+    def adopt(self, replica: str, service: str, devices: tuple[int | str, ...]) -> None:
+        """Record the devices of a replica that already uses them."""
         if devices:
             self.held[replica] = Holder(service, devices)
 
@@ -75,7 +77,7 @@ class Gpus:
 
 
 def find_devices() -> Sequence[Device]:
-    """What NVML reports, limited to what our own CUDA_VISIBLE_DEVICES shows; nothing without NVML."""
+    """Return NVML's devices within this process's CUDA_VISIBLE_DEVICES; none without NVML."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if visible is None else [name.strip() for name in visible.split(",")]
     return [device for device, uuid in _nvml() if names is None or str(device.id) in names or uuid in names]

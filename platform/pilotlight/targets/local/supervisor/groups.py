@@ -1,4 +1,4 @@
-"""Control groups of the kernel, version 1 and 2: one below ours for each replica that has limits. Used by limits.py."""
+"""Control groups v1 and v2: one child group for each replica with limits. Used by limits.py."""
 
 import os
 import time
@@ -11,28 +11,31 @@ PERIOD_US: Final = 100_000
 _ENABLE: Final = "+memory +cpu"
 
 
-class GroupsV2:
+class CgroupsV2:
     name = "cgroup v2"
 
     def __init__(self, base: Path) -> None:
         self._base = base
 
     @classmethod
-    def prepare(cls, own: Path, key: str) -> "GroupsV2 | None":
-        """None: not delegated to us. A group with processes of its own cannot have limited groups below it, so we
-        step aside into one when nobody else is in it."""
-        base, aside = own / key, own / f"{key}-control"
+    def prepare(cls, own: Path, key: str) -> "CgroupsV2 | None":
+        """Create the parent group `key` below `own`; None: the controllers are not delegated to this user.
+
+        A cgroup v2 with processes cannot enable controllers for its children, so this process moves into a child group
+        of its own if it is the only one.
+        """
+        base, leaf = own / key, own / f"{key}-control"
         try:
             base.mkdir(exist_ok=True)
             try:
                 _write(own / "cgroup.subtree_control", _ENABLE)
             except OSError:
-                aside.mkdir(exist_ok=True)
-                _write(aside / "cgroup.procs", str(os.getpid()))
+                leaf.mkdir(exist_ok=True)
+                _write(leaf / "cgroup.procs", str(os.getpid()))
                 _write(own / "cgroup.subtree_control", _ENABLE)
             _write(base / "cgroup.subtree_control", _ENABLE)
         except OSError:
-            _step_back(own, aside)
+            _rejoin(own, leaf)
             _remove(base)
             return None
         return cls(base)
@@ -58,8 +61,8 @@ class GroupsV2:
         _sweep(self._base, living)
 
 
-class GroupsV1:
-    """Memory and CPU are two trees there; the one for CPU may be missing."""
+class CgroupsV1:
+    """Memory and CPU are separate hierarchies; the one for CPU may be missing."""
 
     name = "cgroup v1"
 
@@ -67,7 +70,7 @@ class GroupsV1:
         self._memory, self._cpu = memory, cpu
 
     @classmethod
-    def prepare(cls, memory: Path, cpu: Path | None, key: str) -> "GroupsV1 | None":
+    def prepare(cls, memory: Path, cpu: Path | None, key: str) -> "CgroupsV1 | None":
         try:
             (memory / key).mkdir(exist_ok=True)
             if cpu is not None:
@@ -81,7 +84,7 @@ class GroupsV1:
             group = self._memory / replica
             group.mkdir(exist_ok=True)
             _write(group / "memory.limit_in_bytes", str(memory))
-            with suppress(OSError):  # memory and swap together; not every kernel counts swap
+            with suppress(OSError):  # memory plus swap; not every kernel accounts swap
                 _write(group / "memory.memsw.limit_in_bytes", str(memory))
             _write(group / "cgroup.procs", str(pid))
         if cpu is not None and self._cpu is not None:
@@ -120,8 +123,7 @@ def _count(path: Path, name: str) -> int:
 
 
 def _remove(group: Path) -> None:
-    """The kernel needs a moment after the last process; what still stays is left to a later sweep."""
-    for _ in range(5):
+    for _ in range(5):  # the kernel needs a moment after the last process; a later sweep removes the rest
         try:
             group.rmdir()
         except FileNotFoundError:
@@ -132,15 +134,15 @@ def _remove(group: Path) -> None:
             return
 
 
-def _step_back(own: Path, aside: Path) -> None:
+def _rejoin(own: Path, leaf: Path) -> None:
     with suppress(OSError):
-        if aside.exists():
+        if leaf.exists():
             _write(own / "cgroup.procs", str(os.getpid()))
-    _remove(aside)
+    _remove(leaf)
 
 
 def _sweep(base: Path, living: Collection[str]) -> None:
-    """Our own group goes too when it is empty: it is made again when it is needed."""
+    """Remove groups of dead replicas, and the parent group when none is left; it is created again on demand."""
     with suppress(OSError):
         for group in list(base.iterdir()):
             if group.is_dir() and group.name not in living:

@@ -1,4 +1,4 @@
-"""Ends processes of a home that no record knows: their supervisor died between their start and the note of it."""
+"""Kill processes of a home without a record: their supervisor died between start and record."""
 
 import asyncio
 import os
@@ -8,32 +8,31 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.supervisor.process import marked
+from pilotlight.targets.local.supervisor.process import replica_processes
 
-# A process has no environment while it begins its program, so one that was just being started is seen only later.
-LOOKS_S: Final = (0.1, 0.5, 2.0, 10.0)
+# /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
+SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 
-class Orphans:
-    """`known` are the ids of replicas that somebody watches."""
+class OrphanReaper:
+    """`known` are the ids of supervised replicas."""
 
     def __init__(self, home: Home, known: Container[str]) -> None:
         self._home, self._known = home, known
-        self._looks: list[asyncio.TimerHandle] = []
+        self._timers: list[asyncio.TimerHandle] = []
 
-    def end(self) -> None:
-        """Once the living replicas are known: at once, and again while some may still come to light."""
-        self._end()
+    def kill(self) -> None:
+        """Scan now and again after each of SCAN_DELAYS_S; call once living replicas are adopted."""
+        self._scan()
         loop = asyncio.get_running_loop()
-        self._looks = [loop.call_later(seconds, self._end) for seconds in LOOKS_S]
+        self._timers = [loop.call_later(seconds, self._scan) for seconds in SCAN_DELAYS_S]
 
     def close(self) -> None:
-        for look in self._looks:
-            look.cancel()
+        for timer in self._timers:
+            timer.cancel()
 
-    def _end(self) -> None:
-        """A shim goes with its replica: nobody is left who would want to know."""
-        for pid, replica in marked(self._home):
+    def _scan(self) -> None:
+        for pid, replica in replica_processes(self._home):
             if replica not in self._known:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

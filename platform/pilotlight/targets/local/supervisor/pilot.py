@@ -1,9 +1,8 @@
-"""Asks pilot lights to fork predictors, and sees to it that one burns for each family of models that is used.
+"""Client of pilot lights: forks predictors from preloaded processes, one per family of models in use.
 
-A pilot light (`python -m pilotlight_predictor.pilot_light`) has imported a family's libraries and forks in
-milliseconds what would take a fresh process tenths of a second. It is started a moment after the first predictor of
-its family, which it would otherwise compete with; ends itself when idle for long; and is never relied upon: whatever it
-cannot do is done by a fresh process.
+A pilot light (`python -m pilotlight_predictor.pilot_light`) has imported a family's libraries and forks a predictor in
+milliseconds instead of tenths of a second. It starts a moment after the first predictor of its family, so as not to
+compete with it, ends itself when idle, and is optional: a fresh process is started whenever it fails.
 """
 
 import asyncio
@@ -21,23 +20,23 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home import ENV_HOME, Home
-from pilotlight.targets.local.supervisor.environment import passed
-from pilotlight.targets.local.supervisor.process import ExitWatch, pilots, usage
+from pilotlight.targets.local.supervisor.environment import inherited_env
+from pilotlight.targets.local.supervisor.process import ExitWatch, pilot_light_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 from pilotlight.wire.unix import peer_pid, unix_address
 
 ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
-FAMILY: Final = "onnxruntime"
+DEFAULT_FAMILY: Final = "onnxruntime"
 IDLE_S: Final = 3600.0
-LIGHT_AFTER_S: Final = 1.0
-LOOKED_AT: Final = 200  # files of a model's folder
-REPLY_S: Final = 10.0  # a fresh process takes longer still on a machine where a fork takes seconds
+START_DELAY_S: Final = 1.0
+MAX_FILES_SCANNED: Final = 200  # of a model's folder
+REPLY_S: Final = 10.0  # where a fork takes seconds, a fresh process takes longer still
 LOG: Final = logging.getLogger("pilotlight.supervisor")
 _SUFFIXES: Final = {".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python"}
 
 
-class Errand(NamedTuple):
-    """What a fork shall become: the predictor's arguments, its whole environment, and where its end is noted."""
+class ForkRequest(NamedTuple):
+    """Request to fork a predictor: arguments, complete environment, and the file for its exit status."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -46,50 +45,54 @@ class Errand(NamedTuple):
 
 
 def family_of(env: Mapping[str, str]) -> str:
-    """By the name of the model's file, or of one in its folder. A wrong guess costs the time of an import, no more."""
+    """Guess the family from the suffix of the model's file or folder content; a wrong guess only costs imports."""
     named = env.get("INFERENCE_MODEL_PATH", "")
-    return _SUFFIXES.get(PurePosixPath(named).suffix) or _SUFFIXES.get(_within(named), FAMILY)
+    return _SUFFIXES.get(PurePosixPath(named).suffix) or _SUFFIXES.get(_folder_suffix(named), DEFAULT_FAMILY)
 
 
 @lru_cache(256)
-def _within(folder: str) -> str:
-    """The first ending that tells, of the files of a folder of this machine. Torch is what costs most to import."""
-    names = islice((file for _, _, files in os.walk(folder) for file in files), LOOKED_AT)
+def _folder_suffix(folder: str) -> str:
+    """Return the deciding suffix of a local folder's files; torch wins, as it costs most to import."""
+    names = islice((file for _, _, files in os.walk(folder) for file in files), MAX_FILES_SCANNED)
     endings = {PurePosixPath(name).suffix for name in names}
     return min(endings & _SUFFIXES.keys(), key=lambda ending: _SUFFIXES[ending] != "torch", default="")
 
 
 def pilot_lights(home: Home, environ: Mapping[str, str] = os.environ) -> "PilotLights | None":
-    """None where they are switched off (PILOTLIGHT_PILOT_LIGHT=off) or cannot be: they need Linux."""
+    """Return the pilot lights of a home; None if disabled (PILOTLIGHT_PILOT_LIGHT=off) or not on Linux."""
     off = environ.get(ENV_SWITCH, "on").lower() in ("off", "0", "false", "no")
     return None if off or sys.platform != "linux" else PilotLights(home)
 
 
 class PilotLights:
-    """All of one home. One that a supervisor before us has lit is used as it is."""
+    """Pilot lights of one home; those that an earlier supervisor started are used as they are."""
 
     def __init__(
-        self, home: Home, python: str = sys.executable, idle_s: float = IDLE_S, light_after_s: float = LIGHT_AFTER_S
+        self,
+        home: Home,
+        python: str = sys.executable,
+        idle_s: float = IDLE_S,
+        start_delay_s: float = START_DELAY_S,
     ) -> None:
-        self._home, self._python, self._idle_s, self._after_s = home, python, idle_s, light_after_s
-        self.pids: dict[str, int] = {}  # of those that burn, by family
-        self._lighting: dict[str, asyncio.TimerHandle] = {}
+        self._home, self._python, self._idle_s, self._start_delay_s = home, python, idle_s, start_delay_s
+        self.pids: dict[str, int] = {}  # of running ones, by family
+        self._scheduled: dict[str, asyncio.TimerHandle] = {}
         self._watches: dict[str, ExitWatch] = {}
-        self._missed: set[str] = set()  # families asked for while one was there that did not listen
-        self._told: set[str] = set()
+        self._missed: set[str] = set()  # families requested while their pilot light did not listen
+        self._warned: set[str] = set()
 
-    def fork(self, family: str, errand: Errand, log: int, answered: Callable[[int], None]) -> None:
-        """`answered` gets the number of the process, now or in a moment; 0: none was forked, start it otherwise."""
+    def fork(self, family: str, request: ForkRequest, log: int, answered: Callable[[int], None]) -> None:
+        """Fork a predictor; `answered` gets its pid, now or later; 0: not forked, start a fresh process."""
         try:
             connection = self._connect(family)
         except OSError:
-            self._light_soon(family)
+            self._schedule_start(family)
             answered(0)
             return
         try:
-            socket.send_fds(connection, [json.dumps(errand._asdict()).encode() + b"\n"], [log])
+            socket.send_fds(connection, [json.dumps(request._asdict()).encode() + b"\n"], [log])
         except OSError as error:
-            self._refused(family, f"took no order: {error}")
+            self._warn(family, f"took no order: {error}")
             connection.close()
             answered(0)
             return
@@ -98,7 +101,7 @@ class PilotLights:
     def _connect(self, family: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.settimeout(0.1)  # neither connecting nor a few kilobytes make anybody wait
+            connection.settimeout(0.1)  # connecting and sending a few kilobytes do not block
             with unix_address(self._socket(family)) as address:
                 connection.connect(address)
             if pid := peer_pid(connection):
@@ -110,45 +113,43 @@ class PilotLights:
         return connection
 
     def _await_reply(self, family: str, connection: socket.socket, answered: Callable[[int], None]) -> None:
-        """A pilot light ends a child of whose birth it could tell nobody, so that giving up leaves none behind."""
+        """Wait for the reply. After a timeout no process is left: a pilot light kills a child it cannot report."""
         loop = asyncio.get_running_loop()
 
         def finish(reply: bytes) -> None:
             loop.remove_reader(connection)
             timer.cancel()
             connection.close()
-            pid, error = _read(reply)
+            pid, error = _parse_reply(reply)
             if not pid:
-                self._refused(family, error)
+                self._warn(family, error)
             answered(pid)
 
         connection.setblocking(False)
         timer = loop.call_later(REPLY_S, finish, b'{"error": "did not answer in time"}')
         loop.add_reader(connection, lambda: finish(_receive(connection)))
 
-    def _refused(self, family: str, reason: str) -> None:
-        """Aloud, but each reason once: it would come back with every start."""
-        if reason not in self._told:
-            self._told.add(reason)
+    def _warn(self, family: str, reason: str) -> None:
+        if reason not in self._warned:  # once each: the same reason comes with every start
+            self._warned.add(reason)
             LOG.warning("pilot light %s: %s; a fresh process is started instead", family, reason)
 
-    def _light_soon(self, family: str) -> None:
-        """One that does not listen is about to, or it has died and we are about to hear of it."""
-        if family in self._watches:
+    def _schedule_start(self, family: str) -> None:
+        if family in self._watches:  # it is starting, or it has died and its exit is about to be reported
             self._missed.add(family)
-        elif family not in self._lighting:
+        elif family not in self._scheduled:
             loop = asyncio.get_running_loop()
-            self._lighting[family] = loop.call_later(self._after_s, self._light, family)
+            self._scheduled[family] = loop.call_later(self._start_delay_s, self._start, family)
 
-    def _light(self, family: str) -> None:
-        self._lighting.pop(family, None)
+    def _start(self, family: str) -> None:
+        self._scheduled.pop(family, None)
         module = [self._python, "-P", "-m", "pilotlight_predictor.pilot_light", "--socket", str(self._socket(family))]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             pid = os.posix_spawn(
                 self._python,
                 [*module, "--family", family, "--idle", f"{self._idle_s:g}"],
-                {**passed(os.environ), ENV_HOME: str(self._home.root)},
+                {**inherited_env(os.environ), ENV_HOME: str(self._home.root)},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, str(self._home.run / f"pilot-{family}.log"), flags, 0o600),
@@ -158,38 +159,32 @@ class PilotLights:
                 setsid=True,
             )
         except OSError as error:
-            self._refused(family, f"could not be lit: {error}")
+            self._warn(family, f"could not be lit: {error}")
             return
         self.pids[family] = pid
-        self._watches[family] = ExitWatch(pid, lambda: self._out(family, pid))
+        self._watches[family] = ExitWatch(pid, lambda: self._on_exit(family, pid))
 
-    def _out(self, family: str, pid: int) -> None:
-        """Idle, or dead: the next predictor of the family lights it again, or one that came before we knew."""
+    def _on_exit(self, family: str, pid: int) -> None:
+        """Handle its exit; start another if a predictor of the family was requested in the meantime."""
         self._watches.pop(family, None)
         self.pids.pop(family, None)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
         if family in self._missed:
             self._missed.discard(family)
-            self._light_soon(family)
+            self._schedule_start(family)
 
-    def memory(self) -> dict[str, int]:
-        """Resident bytes of each that burns, apart from what it forked."""
-        return {family: usage(pid, descendants=False).resident_bytes for family, pid in self.pids.items()}
-
-    def close(self, leave_burning: bool) -> None:
-        """Puts them out, unless another supervisor comes. What they forked goes on, but nobody would note its end."""
-        for timer in self._lighting.values():
+    def close(self, leave_running: bool) -> None:
+        """Stop watching; unless `leave_running`, kill them. Their forks continue without a recorded exit."""
+        for timer in self._scheduled.values():
             timer.cancel()
         for watch in self._watches.values():
             watch.close()
-        if not leave_burning:
-            for pid in list(pilots(self._home)):
-                self._put_out(pid)
+        if not leave_running:
+            for pid in list(pilot_light_pids(self._home)):
+                self._kill(pid)
 
-    def _put_out(self, pid: int) -> None:
-        """It has nothing to finish. Those that a control process before us has lit go too, and those that no longer
-        listen because their code was replaced."""
+    def _kill(self, pid: int) -> None:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
@@ -202,7 +197,7 @@ class PilotLights:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """The reply brings a descriptor of the process along; its number is enough while it cannot have been reaped."""
+    """Receive the reply and close the pidfd that comes with it: the pid cannot have been reused yet."""
     try:
         reply, descriptors, _, _ = socket.recv_fds(connection, 65536, 4)
     except OSError as error:
@@ -212,7 +207,7 @@ def _receive(connection: socket.socket) -> bytes:
     return reply
 
 
-def _read(reply: bytes) -> tuple[int, str]:
+def _parse_reply(reply: bytes) -> tuple[int, str]:
     try:
         document = json.loads(reply)
         return int(document.get("pid", 0)), str(document.get("error", "")) or "gave no reason"

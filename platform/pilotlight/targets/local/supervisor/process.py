@@ -1,7 +1,7 @@
-"""Who a process is, whether it still is, what it uses, and when it ends: read from the kernel, or asked of `ps`.
+"""Process identity, liveness, resource usage and exit, from /proc or `ps`.
 
-A number alone does not name a process, since numbers come again. Boot id and start ticks do, over the death of
-whoever started it and over a restart of the machine.
+A pid alone does not identify a process, since pids are reused. With boot id and start ticks it does, across restarts of
+the supervisor and of the machine.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def boot_id() -> str:
 
 
 def identify(pid: int) -> Identity | None:
-    """None: no such process, or one that has ended and only waits to be reaped."""
+    """Return the identity of a process; None: no such process, or a zombie."""
     if not _PROC.exists():
         began = ps.started_at(pid) if pid > 0 else 0
         return Identity(pid, boot_id(), began) if began else None
@@ -53,7 +53,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on: the second is a name that may hold anything."""
+    """Return the fields of /proc/PID/stat from the third on; the second, the name, may contain anything."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split() if pid > 0 else []
     except OSError:
@@ -61,7 +61,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def age_s(identity: Identity) -> float:
-    """How long it has run, by the clock that no user can set where there is one."""
+    """Return the seconds since its start, by the boot clock where /proc exists."""
     if not _PROC.exists():
         return max(0.0, time.time() - identity.start_ticks)
     started = identity.start_ticks / os.sysconf("SC_CLK_TCK")
@@ -69,7 +69,7 @@ def age_s(identity: Identity) -> float:
 
 
 class ExitWatch:
-    """Calls `ended` once, from the event loop, when the process has ended. No thread and, on Linux, no polling."""
+    """Calls `ended` once, from the event loop, when the process has exited; by pidfd on Linux, else by polling."""
 
     def __init__(self, pid: int, ended: Callable[[], None]) -> None:
         self._pid, self._ended = pid, ended
@@ -84,7 +84,7 @@ class ExitWatch:
             self._loop.add_reader(self._fd, self._finish)
 
     def send(self, number: signal.Signals) -> None:
-        """To this very process: the number cannot have passed to another."""
+        """Send a signal to this very process: with a pidfd its pid cannot have been reused."""
         with suppress(ProcessLookupError, PermissionError):
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
@@ -113,13 +113,13 @@ class ExitWatch:
         self._ended()
 
 
-def usage(pid: int, *, descendants: bool = True) -> Usage:
-    """Summed over the process and its descendants; of those that ended, only the time that was waited for."""
+def usage(pid: int) -> Usage:
+    """Return usage of the process and its descendants; of ended ones only reaped CPU time counts."""
     if not _PROC.exists():
         return ps.usage(pid)
     ticks = os.sysconf("SC_CLK_TCK")
     seconds, resident = 0.0, 0
-    for member in family(pid) if descendants else (pid,):
+    for member in process_tree(pid):
         fields = _stat(member)
         if fields:
             own = fields[11:15] if member == pid else fields[11:13]
@@ -128,17 +128,17 @@ def usage(pid: int, *, descendants: bool = True) -> Usage:
     return Usage(seconds, resident)
 
 
-def family(pid: int) -> Iterator[int]:
-    """The process and all that descend from it."""
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield the process and its descendants."""
     yield pid
     with suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():
             for child in (thread / "children").read_text().split():
-                yield from family(int(child))
+                yield from process_tree(int(child))
 
 
-def pilots(home: Home) -> Iterator[int]:
-    """Pilot lights of this home, whoever lit them: known by the log that they alone write to."""
+def pilot_light_pids(home: Home) -> Iterator[int]:
+    """Yield the pilot lights of this home, identified by their log file, whichever supervisor started them."""
     for folder in _own_processes():
         with suppress(OSError):
             target = Path(os.readlink(folder / "fd/2"))
@@ -155,28 +155,28 @@ def _own_processes() -> Iterator[Path]:
                     yield folder
 
 
-def marked(home: Home) -> Iterator[tuple[int, str]]:
-    """Processes of this user that belong to this home, each with its replica's id, whoever their parents are.
+def replica_processes(home: Home) -> Iterator[tuple[int, str]]:
+    """Yield (pid, replica id) of this user's processes that belong to this home, whatever their parents.
 
-    A plain start carries the marks in its environment. A fork of a pilot light shows that one's environment instead,
-    and is known by the log that it writes to.
+    A process started by a shim has the ids in its environment. A fork of a pilot light shows the pilot light's
+    environment instead and is identified by its log file.
     """
     for folder in _own_processes():
         with suppress(OSError):
-            if replica := _mark(folder, home):
+            if replica := _replica_of(folder, home):
                 yield int(folder.name), replica
 
 
-def _mark(folder: Path, home: Home) -> str:
+def _replica_of(folder: Path, home: Home) -> str:
     variables = (folder / "environ").read_bytes().split(b"\0")
     if f"{ENV_HOME}={home.root}".encode() not in variables:
         return ""
     start = f"{ENV_REPLICA}=".encode()
     named = next((value[len(start) :].decode() for value in variables if value.startswith(start)), "")
-    return named or _logs_to(folder, home)
+    return named or _replica_by_log(folder, home)
 
 
-def _logs_to(folder: Path, home: Home) -> str:
+def _replica_by_log(folder: Path, home: Home) -> str:
     target = Path(os.readlink(folder / "fd/2"))
     ours = target.is_relative_to(home.logs) and len(target.relative_to(home.logs).parts) == 3
     return target.stem if ours and target.suffix == ".log" else ""

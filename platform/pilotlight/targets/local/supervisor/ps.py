@@ -1,4 +1,4 @@
-"""What `ps` says of a process, for systems without /proc (macOS). It is slow, and asked only where nothing else is."""
+"""Process start time and usage from `ps`, for systems without /proc (macOS); slow."""
 
 import subprocess
 import time
@@ -8,8 +8,8 @@ from pilotlight.targets.local.supervisor.replica import Usage
 
 
 def started_at(pid: int) -> int:
-    """The second in which the process began; 0: there is none, or it has ended and only waits to be reaped."""
-    state, _, began = _ask(pid, "stat=,lstart=").partition(" ")
+    """Return the start time in seconds since the epoch; 0: no such process, or a zombie."""
+    state, _, began = _query(pid, "stat=,lstart=").partition(" ")
     if not state or state.startswith("Z"):
         return 0
     with suppress(ValueError):
@@ -18,8 +18,8 @@ def started_at(pid: int) -> int:
 
 
 def usage(pid: int) -> Usage:
-    """Of the process alone."""
-    resident, _, clock = _ask(pid, "rss=,time=").partition(" ")
+    """Return the usage of the process without its descendants."""
+    resident, _, clock = _query(pid, "rss=,time=").partition(" ")
     return Usage(_seconds(clock.strip()), int(resident) * 1024) if resident.isdecimal() else Usage()
 
 
@@ -32,7 +32,7 @@ def _seconds(clock: str) -> float:
     return total + 86400 * int(days or 0)
 
 
-def _ask(pid: int, columns: str) -> str:
+def _query(pid: int, columns: str) -> str:
     command = ["ps", "-o", columns, "-p", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={"LC_ALL": "C"}, check=False)  # noqa: S603

@@ -1,4 +1,4 @@
-"""Why a replica ended, in one sentence for a person. Pure, but for reading the end of its log."""
+"""Exit reasons of replicas, one sentence for users. Pure, except for reading the log's tail."""
 
 import signal as signals
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ def over_limit(used: int, limit: int) -> str:
 
 
 def out_of_memory(limit: int | None) -> str:
-    """The kernel ended it within its group, so what it would have used is not known."""
     return f"ended by the kernel: memory limit {_mib(limit)} reached" if limit else "ended by the kernel: out of memory"
 
 
@@ -31,19 +30,19 @@ def _mib(size: int) -> str:
 
 
 def describe(ended: Exit, log: Sequence[str]) -> str:
-    """`log` are its last lines; the last error among them says more than a number."""
+    """Describe an exit by signal or code, with the last error among the log's last lines."""
     if ended.signal is not None:
         name = _NAMES.get(signals.Signals(ended.signal), signals.Signals(ended.signal).name)
         return f"ended by signal {ended.signal} ({name})"
     if ended.code is None:
         return "ended while nobody watched; its exit status is unknown"
-    said = last_error(log)
+    error = last_error(log)
     text = "ended though it should serve" if ended.code == 0 else f"exit code {ended.code}"
-    return f"{text}: {said}" if said and ended.code else text
+    return f"{text}: {error}" if error and ended.code else text
 
 
 def tail(log: str, since: int = 0) -> list[str]:
-    """Whole lines from the end of the file, as far as they were written after `since`; none when it cannot be read."""
+    """Return whole lines from the end of the file written after offset `since`; none if it cannot be read."""
     try:
         with Path(log).open("rb") as file:
             length = file.seek(0, 2)
@@ -55,6 +54,6 @@ def tail(log: str, since: int = 0) -> list[str]:
     return lines if begin in (0, since) else lines[1:]
 
 
-def port_was_taken(ended: Exit, log: Sequence[str]) -> bool:
-    """Whether it could not listen where it was told to, because somebody else was faster."""
+def port_in_use(ended: Exit, log: Sequence[str]) -> bool:
+    """Whether the process exited because its port was in use."""
     return bool(ended.code) and any(_PORT_TAKEN in line for line in log[-20:])

@@ -1,4 +1,4 @@
-"""What the supervisor is told to start and what it tells of it. A `Replica` is also what the store keeps."""
+"""Launch request and record of a replica. `Replica` is also the stored format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from pilotlight.targets.local.model import Probe, RevisionSpec
 
 Json = Any
 State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
-AWAY: Final = ("parking", "parked")  # lives, and serves nobody until it is called back
+PARKED_STATES: Final = ("parking", "parked")  # the process runs without GPU and without traffic
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One process of a revision. `replica` is unique over all services and times."""
+    """Process of a revision to start. `replica` is an id that is never used again."""
 
     replica: str
     revision: RevisionSpec
@@ -23,25 +23,22 @@ class Launch:
 
 
 class Checks(Struct, frozen=True):
-    """How the process is judged, kept with it so that a supervisor that adopts it goes on in the same way.
-
-    Ports are those that the process really listens on.
-    """
+    """Probes and limits of a process, stored with it for the supervisor that adopts it. Ports are the process's own."""
 
     readiness: Probe
     startup: Probe | None = None
     liveness: Probe | None = None
     start_budget_s: float = 600.0
     memory_limit: int | None = None
-    grace_s: float = 300.0  # to end in, when no better word is given
-    predictor: bool = True  # it answers /status
+    grace_s: float = 300.0  # termination grace period
+    predictor: bool = True  # serves /status
 
 
 class Replica(Struct, frozen=True):
-    """One process over its life. `exit_code` and `signal` are set once it has ended, as far as anybody knows them.
+    """Record of one process. `exit_code` and `signal` are set after the exit, if known.
 
-    waiting → starting → ready ⇄ unready → draining → exited; `reason` says why it is not ready, or why it ended.
-    One that may: ready → parking → parked → ready; `reason` says what it waits for when it was called back.
+    waiting → starting → ready ⇄ unready → draining → exited; `reason` is why it is not ready, or why it ended.
+    With parking: ready → parking → parked → ready; `reason` is what it waits for before it is ready again.
     """
 
     id: str
@@ -63,21 +60,21 @@ class Replica(Struct, frozen=True):
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    crashed: bool = False  # it ended though nobody had asked it to
+    crashed: bool = False  # exited without a stop request
     forked: bool = False  # by a pilot light
-    unparkable: str = ""  # why it could not be parked, and so was ended
+    unparkable: str = ""  # why it was ended instead of parked
     parked_at: float = 0.0  # seconds since the epoch
-    parked_bytes: int = 0  # host memory that it keeps while it is parked
-    status: Mapping[str, Json] = {}  # what the predictor's /status said last: state, reason, progress, phases
+    parked_bytes: int = 0  # host memory held while parked
+    status: Mapping[str, Json] = {}  # last /status of the predictor: state, reason, progress, phases
 
     @property
-    def waits(self) -> bool:
-        """For GPUs, before it can start or serve again."""
+    def waits_for_gpu(self) -> bool:
+        """Whether it waits for GPUs before it can start or be ready again."""
         return self.state in ("waiting", "parked") and bool(self.reason)
 
 
 class Usage(Struct, frozen=True):
-    """Of the process and those that it started."""
+    """Resource usage of a process and its descendants."""
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0

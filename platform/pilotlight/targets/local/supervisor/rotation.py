@@ -1,8 +1,7 @@
-"""Logs of replicas: files that they append to themselves, so that nobody must stay alive to read a pipe.
+"""Log files of replicas, and their rotation while the replicas append to them (no pipe, so no reader must live on).
 
-A file that has grown too long is cut at its front while it is written to. Linux can take whole blocks out of the front
-of a file in one step (ext4, XFS), and then no line is lost and none is torn; elsewhere the file is copied and
-emptied, and what is written within those microseconds is lost.
+Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4 and XFS): no line is
+lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
 """
 
 import errno
@@ -15,13 +14,13 @@ from typing import Any, BinaryIO, Final
 
 LIMIT: Final = 10 << 20
 FILES: Final = 3  # the log itself, .1 and .2
-KEPT_LOGS: Final = 10  # of ended replicas, per service
+MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service
 _CHUNK: Final = 1 << 20
 _COLLAPSE_RANGE: Final = 8
 
 
 def open_log(path: str) -> tuple[int, int]:
-    """A descriptor to append to, and the length so far. A disk that is full costs the log, not the replica."""
+    """Return a descriptor to append to and the present length; /dev/null if the file cannot be opened."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -31,7 +30,7 @@ def open_log(path: str) -> tuple[int, int]:
 
 
 def rotate(log: Path, limit: int = LIMIT, files: int = FILES) -> bool:
-    """Whether the log was cut. On a full disk older files are given up, and the log is left for the next time."""
+    """Rotate a log of at least `limit` bytes; return whether. On a full disk the older files are removed instead."""
     try:
         if log.stat().st_size < limit:
             return False
@@ -52,48 +51,48 @@ def _older(log: Path, number: int) -> Path:
 
 
 def _shift(log: Path, files: int) -> None:
-    """.1 becomes .2, and so on; the oldest is overwritten."""
+    """Rename .1 to .2, and so on; the oldest is overwritten."""
     for number in range(files - 2, 0, -1):
         with suppress(FileNotFoundError):
             _older(log, number).replace(_older(log, number + 1))
 
 
 def _cut(file: Any, log: Path) -> None:
-    """The copy has its name before the log is cut: whoever is interrupted here leaves lines twice, not lines lost."""
+    """Copy whole lines to .1, then cut them. In this order an interruption duplicates lines but loses none."""
     size = os.fstat(file.fileno()).st_size
-    lines_end = _end_of_last_line(file, size)
+    lines_end = _last_line_end(file, size)
     draft = log.with_name(f"{log.name}.cut")
     try:
         with draft.open("wb") as copy:
             _copy(file, copy, lines_end)
             copy.flush()
             draft.replace(_older(log, 1))
-            if not _take_from_front(file, size, lines_end):
+            if not _cut_front(file, size, lines_end):
                 _copy(file, copy, None)
                 os.ftruncate(file.fileno(), 0)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _end_of_last_line(file: Any, size: int) -> int:
-    """Behind the last line break of what is there; the whole size when a line is longer than all we look at."""
+def _last_line_end(file: Any, size: int) -> int:
+    """Return the offset after the last line break; `size` if there is none within the last chunk."""
     begin = max(0, size - _CHUNK)
-    found = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
-    return begin + found + 1 if found >= 0 else size
+    index = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
+    return begin + index + 1 if index >= 0 else size
 
 
 def _copy(file: Any, copy: BinaryIO, length: int | None) -> None:
-    """From where `copy` ends to that length; None: to the end, however far it has moved."""
+    """Append to `copy` from its present length up to `length`; None: to the end of a growing file."""
     while length is None or copy.tell() < length:
-        wanted = _CHUNK if length is None else min(_CHUNK, length - copy.tell())
-        piece = os.pread(file.fileno(), wanted, copy.tell())
+        size = _CHUNK if length is None else min(_CHUNK, length - copy.tell())
+        piece = os.pread(file.fileno(), size, copy.tell())
         if not piece:
             return
         copy.write(piece)
 
 
-def _take_from_front(file: Any, size: int, lines_end: int) -> bool:
-    """Takes out whole blocks, and blanks what is left of the lines that were copied."""
+def _cut_front(file: Any, size: int, lines_end: int) -> bool:
+    """Remove whole blocks from the front, and blank the rest of the copied lines; return whether supported."""
     block = os.fstatvfs(file.fileno()).f_bsize
     gone = min(lines_end, size - 1) // block * block
     if not gone or not _collapse(file.fileno(), gone):
@@ -118,17 +117,17 @@ def _collapse(descriptor: int, length: int) -> bool:
 
 @cache
 def _fallocate() -> Any:
-    """The C library's call: Python's own has no modes."""
+    """Return the C library's fallocate: os.posix_fallocate has no modes."""
     import ctypes
 
-    found = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if found is not None:
-        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return found
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return call
 
 
-def prune(folder: Path, living: Collection[str], keep: int = KEPT_LOGS) -> None:
-    """Removes the logs of a service's replicas that ended longest ago."""
+def prune(folder: Path, living: Collection[str], keep: int = MAX_ENDED_LOGS) -> None:
+    """Remove the logs of replicas that ended longest ago, beyond `keep`."""
     with suppress(OSError):
         ended = [path for path in folder.glob("*.log") if path.stem not in living]
         for log in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:

@@ -1,6 +1,7 @@
-"""One process under supervision: what is known of it, and what is done to it, from its start to its end.
+"""One supervised process, from its start to its exit.
 
-Told by the probes (`Followed`) and by the kernel; tells `changed`, and at last `ended`.
+Implements `ReplicaObserver` for its probes, watches the exit through the kernel, and reports through `changed` and
+finally `ended`.
 """
 
 import asyncio
@@ -13,20 +14,20 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pilotlight.targets.local.supervisor import parking, shim
-from pilotlight.targets.local.supervisor.follow import STOPPING, follow, state_of
+from pilotlight.targets.local.supervisor.follow import STOPPING, predictor_state, run_probes
 from pilotlight.targets.local.supervisor.limits import Limits
 from pilotlight.targets.local.supervisor.process import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.reasons import out_of_memory
-from pilotlight.targets.local.supervisor.replica import AWAY, Launch, Replica
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
 Json = Any
-REMIND_S: Final = 1.0
-FAILED_GRACE_S: Final = 5.0  # for a predictor that has nothing to finish, since it never served
+RESEND_S: Final = 1.0
+FAILED_GRACE_S: Final = 5.0  # a predictor that never served has nothing to finish
 
 
-class Running:
-    """`launch` is None when another supervisor started it. `asked`: somebody wants it to end."""
+class ReplicaProcess:
+    """Process of a replica. `launch` is None if another supervisor started it."""
 
     def __init__(
         self,
@@ -35,14 +36,14 @@ class Running:
         exit_file: Path,
         limits: Limits,
         changed: Callable[[Replica], None],
-        ended: Callable[["Running", Exit], None],
+        ended: Callable[["ReplicaProcess", Exit], None],
     ) -> None:
         self.record, self.launch, self.exit_file = record, launch, exit_file
-        self.asked = self.quiet = False
-        self.why = record.reason if record.state == "draining" else ""  # of an end that we brought about ourselves
-        self.waits_since = 0  # its place among those that wait for GPUs; 0: it does not
-        self.starts = 0  # more than one when its port was taken meanwhile
-        self.log_from = 0  # where its log began with this start
+        self.stop_requested = self.muted = False
+        self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
+        self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
+        self.starts = 0  # more than one after a port conflict
+        self.log_offset = 0  # of this start in the log file
         self._limits, self._changed, self._ended = limits, changed, ended
         self._confining: asyncio.Future[None] | None = None
         self._shim_pid, self._output = 0, -1
@@ -51,31 +52,30 @@ class Running:
         self._ending: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
         self._killer: asyncio.TimerHandle | None = None
-        self._pending: signal.Signals | None = None  # asked for before the number of the process was known
+        self._pending: signal.Signals | None = None  # sent once the pid is known
 
-    def started_by(self, started: shim.Shim) -> None:
-        """A shim will tell the number of the process in a moment."""
+    def attach_shim(self, started: shim.Shim) -> None:
+        """Read the pid from a started shim as soon as it is written."""
         self._shim_pid, self._output = started
-        asyncio.get_running_loop().add_reader(self._output, self._told_pid)
+        asyncio.get_running_loop().add_reader(self._output, self._on_pid)
 
-    def _told_pid(self) -> None:
-        self.begin(self._read_pid())
+    def _on_pid(self) -> None:
+        self.attach(self._read_pid())
 
     def _read_pid(self) -> int:
         output, self._output = self._output, -1
         asyncio.get_running_loop().remove_reader(output)
         return shim.read_pid(output)
 
-    def forked_by(self, pid: int) -> None:
-        """A pilot light has forked it."""
+    def attach_fork(self, pid: int) -> None:
         self._shim_pid = 0
         self.update(forked=True)
-        self.begin(pid)
+        self.attach(pid)
 
-    def begin(self, pid: int) -> None:
-        """The process has this number; 0: it never came to be."""
+    def attach(self, pid: int) -> None:
+        """Watch and confine the process `pid`; 0: it could not be started."""
         identity = identify(pid)
-        self.update(pid=pid, boot_id=boot_id(), start_ticks=_ticks(identity))
+        self.update(pid=pid, boot_id=boot_id(), start_ticks=identity.start_ticks if identity else 0)
         if identity is None:
             self._finish()
             return
@@ -85,7 +85,7 @@ class Running:
             self.send(self._pending)
 
     def _confine(self, pid: int) -> None:
-        """Off the loop: the kernel may take some milliseconds to move a process into a group."""
+        """Apply limits in a thread: moving a process into a cgroup may take milliseconds."""
         if self.launch is not None:
             container, loop = self.launch.revision.container, asyncio.get_running_loop()
             limited = self.record.id, pid, container.memory_limit, container.cpu_limit
@@ -95,28 +95,30 @@ class Running:
         self._watch = ExitWatch(identity.pid, self._finish)
 
     def probe(self, age: float = 0.0) -> None:
-        """The number of the process need not be known for that."""
-        self._probing = asyncio.get_running_loop().create_task(follow(self.record, self, age))
+        """Start probing; the pid need not be known yet."""
+        self._probing = asyncio.get_running_loop().create_task(run_probes(self.record, self, age))
 
     def adopt(self, identity: Identity) -> None:
-        """It was frozen if its last supervisor died while it froze it; to go on harms nobody."""
+        """Continue supervising a process that another supervisor started."""
         self.watch(identity)
-        self.send(signal.SIGCONT)
+        self.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process
         if self.record.state == "draining":
             self._kill_in(self.record.checks.grace_s)
-            self._probing = asyncio.get_running_loop().create_task(self._remind())
-        elif self.record.state not in AWAY:
+            self._probing = asyncio.get_running_loop().create_task(self._resend_sigterm())
+        elif self.record.state not in PARKED_STATES:
             self.probe(age_s(identity))
 
-    async def _remind(self) -> None:
-        """Its last supervisor may have died before it sent what it had noted; one that drains says so, until it
-        answers nobody any more."""
+    async def _resend_sigterm(self) -> None:
+        """Send SIGTERM again unless the predictor reports that it stops.
+
+        The last supervisor may have died between storing `draining` and sending the signal.
+        """
         if not self.record.checks.predictor:
             return
-        state = await state_of(self.record.checks)
+        state = await predictor_state(self.record.checks)
         while not state:
-            await asyncio.sleep(REMIND_S)
-            state = await state_of(self.record.checks)
+            await asyncio.sleep(RESEND_S)
+            state = await predictor_state(self.record.checks)
         if state != STOPPING:
             self.send(signal.SIGTERM)
 
@@ -124,38 +126,38 @@ class Running:
         record = replace(self.record, **fields)
         if record != self.record:
             self.record = record
-            if not self.quiet:
+            if not self.muted:
                 self._changed(record)
 
     def drain(self, grace_s: float, reason: str = "") -> None:
-        """Asked once: a second SIGTERM would tell a predictor to drop what it has. Asked again, only time shortens."""
-        if self.record.state != "draining":
+        """Send SIGTERM and kill after `grace_s`; a second call can only shorten the time."""
+        if self.record.state != "draining":  # a second SIGTERM would make the predictor drop its requests
             self.stop_probing()
             self.update(state="draining", reason=reason)
             self.send(signal.SIGTERM)
         self._kill_in(grace_s)
 
-    def park(self, token: str, done: Callable[["Running", str], None]) -> None:
-        """`done` hears why it is not parked; nothing if it is."""
+    def park(self, token: str, done: Callable[["ReplicaProcess", str], None]) -> None:
+        """Start parking; `done` gets the error, or an empty string on success."""
         self.stop_probing()
         self.update(state="parking", reason="")
         self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
 
-    async def _park(self, token: str, done: Callable[["Running", str], None]) -> None:
-        outcome = await parking.park(self.record.port, token)
+    async def _park(self, token: str, done: Callable[["ReplicaProcess", str], None]) -> None:
+        result = await parking.park(self.record.port, token)
         self._parking = None
-        if not outcome.refused:
-            self.update(state="parked", parked_at=time.time(), parked_bytes=outcome.kept_bytes)
-        done(self, outcome.refused)
+        if not result.error:
+            self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes)
+        done(self, result.error)
 
-    def serve_again(self) -> None:
-        """Also while it is being parked: its predictor may go on with that, and wakes with the first request."""
+    def unpark(self) -> None:
+        """Make it ready again, even while it is being parked: its models wake with the first request."""
         self.stop_probing()
         self.update(state="ready", reason="")
         self.probe(age_s(Identity(self.record.pid, self.record.boot_id, self.record.start_ticks)))
 
     def kill(self, why: str = "") -> None:
-        self.why = self.why or why
+        self.end_reason = self.end_reason or why
         self.stop_probing()
         self.send(signal.SIGKILL)
 
@@ -173,34 +175,34 @@ class Running:
             self._killer.cancel()
         self._killer = loop.call_at(at, self.send, signal.SIGKILL)
 
-    def became_ready(self) -> None:
+    def on_ready(self) -> None:
         self.update(state="ready", reason="")
 
-    def became_unready(self, reason: str) -> None:
+    def on_unready(self, reason: str) -> None:
         self.update(state="unready", reason=reason)
 
-    def learned(self, status: Mapping[str, Json]) -> None:
+    def on_status(self, status: Mapping[str, Json]) -> None:
         self.update(status=status)
 
-    def failed_to_start(self, reason: str) -> None:
-        self.why = reason
+    def on_start_failed(self, reason: str) -> None:
+        self.end_reason = reason
         self.drain(FAILED_GRACE_S, reason)
 
-    def hung(self, reason: str) -> None:
+    def on_liveness_failed(self, reason: str) -> None:
         self.kill(reason)
 
     def _finish(self) -> None:
         self.stop_probing()
         if self._killer is not None:
             self._killer.cancel()
-        self._ending = asyncio.get_running_loop().create_task(self._settle())
+        self._ending = asyncio.get_running_loop().create_task(self._collect_exit())
 
-    async def _settle(self) -> None:
-        ended = await shim.settle(self._shim_pid, self.exit_file)
+    async def _collect_exit(self) -> None:
+        ended = await shim.wait_exit(self._shim_pid, self.exit_file)
         if self._confining is not None:
             await self._confining
         if await asyncio.to_thread(self._limits.finish, self.record.id):
-            self.why = self.why or out_of_memory(self.record.checks.memory_limit)
+            self.end_reason = self.end_reason or out_of_memory(self.record.checks.memory_limit)
         self._watch, self._shim_pid, self._killer, self._pending = None, 0, None, None
         self._ended(self, ended)
 
@@ -212,8 +214,8 @@ class Running:
             self._probing.cancel()
             self._probing = None
 
-    async def leave(self) -> None:
-        """Stops watching and lets it run."""
+    async def detach(self) -> None:
+        """Stop watching and leave it running."""
         self.stop_probing()
         if self._killer is not None:
             self._killer.cancel()
@@ -223,7 +225,3 @@ class Running:
             self._read_pid()
         if self._ending is not None:
             await self._ending
-
-
-def _ticks(identity: Identity | None) -> int:
-    return identity.start_ticks if identity else 0

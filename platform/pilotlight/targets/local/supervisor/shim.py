@@ -1,8 +1,7 @@
-"""The parent of a replica: a few lines of shell that outlive the control process and note how the replica ended.
+"""Shim: the parent process of a replica, a shell script that outlives the control process and records the exit status.
 
-It answers the number of the process that it started on its output, waits for that process, and writes its exit status
-as one line: code, or 128 and the signal. The end of the line is what makes the file complete. A pilot light writes
-the same file for those that it forks.
+It writes the replica's pid to its output, waits for it, and writes the exit status to a file as one line: the code, or
+128 plus the signal. The file is complete with its line break. A pilot light writes the same file for its forks.
 """
 
 import asyncio
@@ -14,10 +13,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-SETTLE_S: Final = 5.0  # from the end of a process to the note of it, on a machine that has other things to do
-OWN_S: Final = 60.0  # the same of a shim that is our child: it ends for certain, and is then told at once
-# A caught signal interrupts `wait`; only a process that is gone has really ended. Caught before the fork, it would be
-# lost on a replica that has not come to its own program yet.
+EXIT_FILE_TIMEOUT_S: Final = 5.0  # from a process's exit to its exit file, on a busy machine
+CHILD_EXIT_TIMEOUT_S: Final = 60.0  # the same for a shim that is a child: it certainly ends, and is then reaped at once
+# A trapped signal interrupts `wait`, so the loop ends only when the process is gone. The trap is set after the fork: a
+# child that has not reached exec yet would inherit it and lose the signal.
 _SCRIPT: Final = """
 exit_file=$1; cd "$2"; shift 2
 "$@" >&2 &
@@ -29,26 +28,26 @@ while :; do wait $pid; code=$?; kill -0 $pid 2>/dev/null || break; done
 echo $code >"$exit_file"
 exit $code
 """
-# Python ignores these two, and a process inherits what is ignored.
-_RESTORED: Final = [number for name in ("SIGPIPE", "SIGXFSZ") if (number := getattr(signal, name, None))]
+# Python ignores these two, and ignored signals are inherited.
+_DEFAULT_SIGNALS: Final = [number for name in ("SIGPIPE", "SIGXFSZ") if (number := getattr(signal, name, None))]
 
 
 class Shim(NamedTuple):
-    """`output` is the reading end of its output: one line with the number of the replica's process."""
+    """Started shim. `output` is the read end of its pipe: one line with the replica's pid."""
 
     pid: int
     output: int
 
 
 class Exit(NamedTuple):
-    """Both None: nobody knows, since whoever waited for it ended too."""
+    """Exit status of a process; both None: unknown, since its parent ended too."""
 
     code: int | None = None
     signal: int | None = None
 
 
 def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, exit_file: Path) -> Shim:
-    """In a session of its own: what ends a terminal's jobs, or us, does not reach it."""
+    """Start a command under a shim, in a session of its own: signals to this process group do not reach it."""
     exit_file.unlink(missing_ok=True)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -64,7 +63,7 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
                 *closing_inheritable(),
             ],
             setsid=True,
-            setsigdef=_RESTORED,
+            setsigdef=_DEFAULT_SIGNALS,
         )
     except BaseException:
         os.close(reading)
@@ -75,18 +74,20 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
 
 
 def closing_inheritable() -> list[tuple[int, int]]:
-    """What a process that is spawned must close. Descriptors that came over a socket are inherited unless somebody
-    thought of it, and a listener that a replica keeps would hold its port for ever."""
-    found = []
+    """Return spawn actions that close inheritable descriptors.
+
+    Descriptors received over a socket are inheritable; a listener inherited by a replica would hold its port.
+    """
+    actions = []
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
             if int(name) > 2 and os.get_inheritable(int(name)):
-                found.append((os.POSIX_SPAWN_CLOSE, int(name)))
-    return found
+                actions.append((os.POSIX_SPAWN_CLOSE, int(name)))
+    return actions
 
 
 def read_pid(output: int) -> int:
-    """0: it has not told it yet, or ended before it could start anything. Closes the descriptor."""
+    """Read the replica's pid and close the descriptor; 0: not written yet, or nothing was started."""
     try:
         text = os.read(output, 64).strip()
     except BlockingIOError:
@@ -96,26 +97,32 @@ def read_pid(output: int) -> int:
     return int(text) if text.isdigit() else 0
 
 
-async def settle(shim_pid: int, exit_file: Path) -> Exit:
-    """How the replica that has just ended did so, once its parent has noted it. `shim_pid` 0: the parent is not ours.
+async def wait_exit(shim_pid: int, exit_file: Path) -> Exit:
+    """Return the exit status of a replica that has just ended; `shim_pid` 0: its parent is not a child of this process.
 
-    The shim exits as its replica did, so a disk too full for the note loses nothing while we live. What the replica
-    itself left running in its session ends with it.
+    The shim exits with the replica's status, so a full disk that prevents the exit file loses nothing. Processes that
+    the replica left in its session are killed.
     """
-    end, pause = monotonic() + (OWN_S if shim_pid and hasattr(os, "waitid") else SETTLE_S), 0.001
+    end, pause = (
+        monotonic() + (CHILD_EXIT_TIMEOUT_S if shim_pid and hasattr(os, "waitid") else EXIT_FILE_TIMEOUT_S),
+        0.001,
+    )
     while monotonic() < end:
-        noted = read_exit(exit_file)
-        if shim_pid and (noted or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:
-            return noted or (from_shell(code) if code >= 0 else Exit())
-        if noted and not shim_pid:
-            return noted
+        recorded = read_exit(exit_file)
+        if shim_pid and (recorded or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:
+            return recorded or (from_shell(code) if code >= 0 else Exit())
+        if recorded and not shim_pid:
+            return recorded
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.05)
     return read_exit(exit_file) or Exit()
 
 
 def _reap(shim_pid: int) -> int | None:
-    """None: it has not ended. Its number stays taken until it is waited for, so the group is certainly its own."""
+    """Kill the shim's process group and return its exit code; None: it has not ended.
+
+    Until it is reaped its pid cannot be reused, so the group is certainly its own.
+    """
     with suppress(ChildProcessError):
         if not _has_ended(shim_pid):
             return None
@@ -126,14 +133,14 @@ def _reap(shim_pid: int) -> int | None:
 
 
 def _has_ended(shim_pid: int) -> bool:
-    """Python has no waitid on macOS before 3.13; there the shim is taken to end right behind its replica."""
+    """Python has no waitid on macOS before 3.13; there the shim is assumed to end right after its replica."""
     if not hasattr(os, "waitid"):
         return True
     return os.waitid(os.P_PID, shim_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def read_exit(exit_file: Path) -> Exit | None:
-    """None: not written yet, or not to its end."""
+    """Read an exit file; None: not written, or incomplete."""
     with suppress(OSError, ValueError):
         text = exit_file.read_text()
         if text.endswith("\n"):
@@ -142,7 +149,7 @@ def read_exit(exit_file: Path) -> Exit | None:
 
 
 def from_shell(status: int) -> Exit:
-    """As a shell tells it. A process that itself exits with 139 is taken for one that signal 11 ended."""
+    """Convert a shell's exit status. A process that itself exits with 139 is taken for one ended by signal 11."""
     if status > 128 and status - 128 in set(signal.Signals):
         return Exit(status, status - 128)
     return Exit(status, None)
